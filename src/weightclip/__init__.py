@@ -1,0 +1,30 @@
+"""Weight clipping for deep continual and reinforcement learning.
+
+>>> import torch, weightclip as wc
+>>> model = torch.nn.Linear(4, 1)
+>>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+>>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
+"""
+
+from weightclip.bounds import Bound, register_bound, resolve_bounds
+from weightclip.clipping import Clipper, clip_weights
+from weightclip.optimizer_class import clipped
+from weightclip.rivals.l2 import l2
+from weightclip.rivals.l2_init import l2_init
+from weightclip.rivals.madam import Madam
+from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bound",
+    "Clipper",
+    "Madam",
+    "clip_weights",
+    "clipped",
+    "l2",
+    "l2_init",
+    "register_bound",
+    "resolve_bounds",
+    "shrink_and_perturb",
+]

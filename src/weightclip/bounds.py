@@ -1,0 +1,424 @@
+"""Which tensors are clipped, and how far each may go: the bounds s_l.
+
+Everything here is a pure function of a module (or of a list of shapes). Nothing knows about optimizers, and
+nothing but the rule `init` looks at the values of the weights.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize, prune
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from weightclip.checks import check_number
+from weightclip.output_layers import find_output_layers
+
+LayerRule = Callable[[Any, str], "float | str"]
+"""A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""
+
+Rule = str | Mapping[str, "float | str"] | Callable[[str, Tensor, nn.Module], "float | str | None"]
+"""A rule's name, a mapping of names or glob patterns to numbers (or rule names), or a function
+`(name, tensor, owner) -> bound`, which may return a reason or None to leave the tensor alone."""
+
+Patterns = str | Iterable[str]
+
+RULES = ("fan_in", "init", "paper")
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far one tensor may go: to `kappa * s` either way, or anywhere (`s` is None) for the `reason` given."""
+
+    s: float | None
+    rule: str = ""
+    reason: str = ""
+
+
+def fan_in_bound(weight: Tensor) -> float:
+    """1/sqrt(fan_in) of a weight of shape (out, in, *kernel): PyTorch's default uniform initialisation.
+
+    >>> import torch
+    >>> fan_in_bound(torch.empty(300, 784))
+    0.03571428571428571
+    """
+    return 1 / math.sqrt(math.prod(weight.shape[1:]))
+
+
+def xavier_bound(weight: Tensor) -> float:
+    """sqrt(6 / (fan_in + fan_out)) of a weight of shape (out, in): Xavier's uniform initialisation."""
+    return math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
+
+
+def _fan_in_rule(layer: Any, name: str) -> float | str:
+    if name not in ("weight", "bias"):
+        return f"not the weight or the bias of {type(layer).__name__}"
+    return fan_in_bound(layer.weight)
+
+
+def _attention_rule(layer: nn.MultiheadAttention, name: str) -> float | str:
+    if name in ("bias_k", "bias_v"):
+        return "drawn from a normal distribution, which has no bound"
+    if name != "in_proj_bias":
+        return xavier_bound(getattr(layer, name))
+    # It starts at zero. Where the three projections differ, the smallest box holds for each of them.
+    weights = (layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    return min(xavier_bound(weight) for weight in weights if weight is not None)
+
+
+def _leave(reason: str) -> LayerRule:
+    return lambda layer, name: reason
+
+
+_normalisation = _leave("normalisation layer: its scale starts at 1, not in a box around 0")
+_embedding = _leave("embedding: its rows are looked up, so there is no fan_in")
+
+_layer_rules: dict[type[nn.Module], LayerRule] = {
+    nn.Linear: _fan_in_rule,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _fan_in_rule),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _fan_in_rule),
+    nn.Bilinear: lambda layer, name: 1 / math.sqrt(layer.in1_features),
+    nn.RNNBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
+    nn.RNNCellBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
+    nn.MultiheadAttention: _attention_rule,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _normalisation),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalisation),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _normalisation),
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _embedding),
+    nn.PReLU: _leave("activation: a slope, not a weight"),
+}
+
+
+def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str]) -> None:
+    """Teach every bound rule a layer type (and its subclasses): `rule(layer, name)` gives s_l or a reason.
+
+    `name` is the tensor's own name in that layer. A string leaves the tensor alone and says why.
+
+    >>> import torch
+    >>> class Noisy(nn.Module):
+    ...     def __init__(self, n, m):
+    ...         super().__init__()
+    ...         self.mu, self.sigma = nn.Parameter(torch.zeros(m, n)), nn.Parameter(torch.ones(m, n))
+    >>> register_bound(Noisy, lambda layer, name: fan_in_bound(layer.mu) if name == "mu" else "a noise scale")
+    >>> resolve_bounds(Noisy(4, 2))
+    {'mu': Bound(s=0.5, rule='fan_in', reason=''), 'sigma': Bound(s=None, rule='', reason='a noise scale')}
+    """
+    if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
+        raise TypeError(f"layer_type: got {layer_type!r}, expected a subclass of torch.nn.Module")
+    if not callable(rule):
+        raise TypeError(f"rule: got {rule!r}, expected a function (layer, name) -> bound or reason")
+    _layer_rules[layer_type] = rule
+
+
+def layer_rule(layer: nn.Module) -> LayerRule | None:
+    """The rule of the layer's type or of the nearest type that it derives from; None for an unknown layer."""
+    return next((_layer_rules[cls] for cls in type(layer).__mro__ if cls in _layer_rules), None)
+
+
+def resolve_bounds(
+    model: nn.Module,
+    rule: Rule = "fan_in",
+    *,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    last_layer: bool = True,
+) -> dict[str, Bound]:
+    """The bound of every tensor of `model`, by name; those left alone have `s` None and a reason.
+
+    Rules:
+        `fan_in`: the bound of the uniform distribution that PyTorch draws the layer from.
+        `init`: the largest absolute value in the tensor now; a tensor of zeros takes its fan_in bound.
+        `paper`: by shape and order alone, as the paper's authors did: 1/sqrt(fan_in) for every tensor of two or
+            more dimensions, and the bound of the last of these for every other tensor after it.
+        a mapping: the first name or glob pattern that matches decides, with a number or one of the names above;
+            a tensor that none matches is left alone.
+        a function: `(name, tensor, owner) -> bound`, or a reason (or None) to leave the tensor alone.
+
+    Args:
+        model: any module; wrappers of DistributedDataParallel and torch.compile are looked through.
+        rule: see above.
+        include: names or glob patterns; every other tensor is left alone.
+        exclude: names or glob patterns of tensors to leave alone.
+        last_layer: False leaves every output layer alone. They are found by tracing `model.forward`; where
+            that fails, a ValueError asks for their names in `exclude`.
+
+    >>> bounds = resolve_bounds(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)))
+    >>> bounds["0.weight"]
+    Bound(s=0.5, rule='fan_in', reason='')
+    >>> bounds["1.bias"].reason
+    'normalisation layer: its scale starts at 1, not in a box around 0'
+    """
+    model = unwrap(model)
+    owners = _owners(model)
+    names = [name for places in owners for name, _, _ in places]
+    included = _matcher("include", include, names)
+    excluded = _matcher("exclude", exclude, names)
+    decide = _decider(rule, owners, names)
+    outputs = set() if last_layer else _output_tensors(model)
+
+    resolved: dict[str, Bound] = {}
+    for places in owners:
+        name, _, layer = places[0]
+        tensor = _tensor(layer, places[0][1])
+        if is_lazy(tensor):
+            raise ValueError(f"{name}: a lazy layer without a shape yet; run one batch through the model first")
+        if any(excluded(n) for n, _, _ in places):
+            bound = Bound(None, reason="excluded by name")
+        elif include is not None and not any(included(n) for n, _, _ in places):
+            bound = Bound(None, reason="not among the included names")
+        elif not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()):
+            bound = Bound(None, reason="frozen (requires_grad=False)")
+        elif id(tensor) in outputs:
+            bound = Bound(None, reason="output layer (last_layer=False)")
+        else:
+            bound = _agree([(n, decide(n, local, owner, tensor)) for n, local, owner in places])
+        if bound.s is not None and not tensor.is_floating_point():
+            raise ValueError(
+                f"{name}: dtype {tensor.dtype} cannot be clipped to an interval; exclude={name!r} leaves it alone"
+            )
+        resolved[name] = bound
+    if include is not None:
+        _check_included(include, {n: resolved[places[0][0]] for places in owners for n, _, _ in places})
+    return resolved
+
+
+def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
+    """Fan-in bounds for tensors whose layers are unknown, from their shapes and their order.
+
+    A tensor of two or more dimensions is a weight, 1/sqrt(fan_in). A one-dimensional tensor right behind a
+    weight with as many rows is its bias. One with no weight of that many rows anywhere before it is left
+    alone; any other (a normalisation layer's scale, an RNN's second bias) is ambiguous: a ValueError.
+
+    >>> import torch
+    >>> [bound.s for bound in bounds_from_shapes([torch.zeros(2), torch.zeros(3, 4), torch.zeros(3)])]
+    [None, 0.5, 0.5]
+    """
+    bounds: list[Bound] = []
+    rows: set[int] = set()
+    for i, tensor in enumerate(tensors):
+        shape = tuple(tensor.shape)
+        before = tensors[i - 1] if i else None
+        after = tensors[i + 1] if i + 1 < len(tensors) else None
+        if not tensor.requires_grad:
+            bounds.append(Bound(None, reason="frozen (requires_grad=False)"))
+        elif not tensor.is_floating_point():
+            raise ValueError(f"parameter {i}: dtype {tensor.dtype} cannot be clipped to an interval")
+        elif tensor.dim() >= 2:
+            bounds.append(Bound(fan_in_bound(tensor), "fan_in"))
+            rows.add(shape[0])
+        elif tensor.dim() == 0 or shape[0] not in rows:
+            bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
+        elif (
+            before is not None
+            and before.dim() >= 2
+            and before.shape[0] == shape[0]
+            and not (after is not None and after.shape == tensor.shape)
+        ):
+            bounds.append(Bound(fan_in_bound(before), "fan_in"))
+        else:
+            raise ValueError(
+                f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
+                "or something else; use weightclip.clip_weights(optimizer, model, kappa), which knows the layers"
+            )
+    return bounds
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside the wrappers of torch.compile, DataParallel and DistributedDataParallel."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters of `model` under the names that `resolve_bounds` uses, each once."""
+    return {places[0][0]: _tensor(places[0][2], places[0][1]) for places in _owners(unwrap(model))}
+
+
+Place = tuple[str, str, nn.Module]  # full name, own name in its layer, layer
+
+
+def _owners(model: nn.Module) -> list[list[Place]]:
+    """For each distinct parameter, in the order of `model.parameters()`, every place where it stands."""
+    places: dict[int, list[Place]] = {}
+    for prefix, layer in model.named_modules():
+        for local, tensor in layer._parameters.items():
+            if tensor is not None:
+                name = f"{prefix}.{local}" if prefix else local
+                places.setdefault(id(tensor), []).append((name.replace("_orig_mod.", ""), local, layer))
+    return list(places.values())
+
+
+def _tensor(layer: nn.Module, local: str) -> Tensor:
+    tensor = layer._parameters[local]
+    assert tensor is not None
+    return tensor
+
+
+Decide = Callable[[str, str, nn.Module, Tensor], Bound]
+
+
+def _decider(rule: Rule, owners: list[list[Place]], names: list[str]) -> Decide:
+    if isinstance(rule, str):
+        return _named_rule(rule, owners)
+    if isinstance(rule, Mapping):
+        return _mapping_rule(rule, owners, names)
+    if callable(rule):
+        return lambda name, local, layer, tensor: _checked(
+            name, rule(name, tensor, layer), getattr(rule, "__name__", "function"), "left alone by the given function"
+        )
+    raise TypeError(f"bounds: got {rule!r}, expected one of {RULES}, a mapping or a function")
+
+
+def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
+    if rule == "fan_in":
+        return _fan_in
+    if rule == "init":
+        return _init
+    if rule == "paper":
+        paper = _paper(owners)
+
+        def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
+            _refuse_reparametrised(name, layer)
+            return paper[id(tensor)]
+
+        return decide
+    raise ValueError(f"bounds: got {rule!r}, expected one of {RULES}, a mapping or a function")
+
+
+def _fan_in(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
+    _refuse_reparametrised(name, layer)
+    if tensor.numel() == 0:
+        return Bound(None, reason="no entries")
+    rule = layer_rule(layer)
+    if rule is None:
+        kind = type(layer).__name__
+        return Bound(None, reason=f"bare parameter of {kind}: no rule knows it (see register_bound)")
+    return _checked(name, rule(layer, local), "fan_in", f"left alone by the rule of {type(layer).__name__}")
+
+
+def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
+    fan_in = _fan_in(name, local, layer, tensor)
+    if fan_in.s is None:
+        return fan_in
+    largest = float(_full(tensor.detach().abs().max()))
+    return fan_in if largest == 0 else _checked(name, largest, "init", "")
+
+
+def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
+    bounds: dict[int, Bound] = {}
+    last = Bound(None, reason="no weight comes before it")
+    for (_, local, layer), *_ in owners:
+        tensor = _tensor(layer, local)
+        if tensor.dim() >= 2 and tensor.numel():
+            last = Bound(fan_in_bound(tensor), "paper")
+        bounds[id(tensor)] = last
+    return bounds
+
+
+def _mapping_rule(rule: Mapping[str, float | str], owners: list[list[Place]], names: list[str]) -> Decide:
+    for pattern in rule:
+        _check_pattern("bounds", pattern, names)
+
+    def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
+        for pattern, value in rule.items():
+            if fnmatchcase(name, pattern):
+                if isinstance(value, str):
+                    return _named_rule(value, owners)(name, local, layer, tensor)
+                return _checked(name, value, "given", "")
+        return Bound(None, reason="no pattern of the given mapping matches")
+
+    return decide
+
+
+def _checked(name: str, value: float | str | None, rule: str, reason: str) -> Bound:
+    if value is None or isinstance(value, str):
+        return Bound(None, reason=value or reason)
+    return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
+
+
+def _agree(places: list[tuple[str, Bound]]) -> Bound:
+    """One bound for a tensor that stands in several places (tied weights), or a ValueError."""
+    bounds = [bound for _, bound in places]
+    numbers = {bound.s for bound in bounds}
+    if len(numbers) > 1:
+        told = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in places)
+        first = places[0][0]
+        raise ValueError(
+            f"tied weights with different bounds: {told}; exclude={first!r} leaves the tensor alone, and "
+            "a mapping that gives each of its names the same number clips it"
+        )
+    return bounds[0]
+
+
+def _refuse_reparametrised(name: str, layer: nn.Module) -> None:
+    hooks = layer._forward_pre_hooks.values()
+    if (
+        isinstance(layer, parametrize.ParametrizationList)
+        or parametrize.is_parametrized(layer)
+        or any(isinstance(hook, (WeightNorm, SpectralNorm, prune.BasePruningMethod)) for hook in hooks)
+    ):
+        owner = name.split(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+        raise ValueError(
+            f"{name}: its layer is reparametrised (weight_norm, spectral_norm, parametrize or pruning), so clipping "
+            f"this tensor would not bound the layer's weight; exclude='{owner}.*' leaves the layer alone"
+        )
+
+
+def _output_tensors(model: nn.Module) -> set[int]:
+    def is_layer(module: nn.Module) -> bool:
+        return layer_rule(module) is not None
+
+    return {id(p) for layer in find_output_layers(model, is_layer) for p in layer.parameters()}
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """A sharded tensor's value on every process (a DTensor is reduced over its shards)."""
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
+
+
+def _patterns(patterns: Patterns) -> Iterator[str]:
+    return iter([patterns] if isinstance(patterns, str) else patterns)
+
+
+def _matcher(argument: str, patterns: Patterns | None, names: list[str]) -> Callable[[str], bool]:
+    chosen = list(_patterns(patterns)) if patterns is not None else []
+    for pattern in chosen:
+        _check_pattern(argument, pattern, names)
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in chosen)
+
+
+def _check_pattern(argument: str, pattern: str, names: list[str]) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f"{argument}: got {pattern!r}, expected a name or a glob pattern")
+    if not any(fnmatchcase(name, pattern) for name in names):
+        near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
+        raise ValueError(f"{argument}: {pattern!r} matches no parameter; there are {', '.join(near)}, ...")
+
+
+def _check_included(include: Patterns, bounds: Mapping[str, Bound]) -> None:
+    for pattern in _patterns(include):
+        matched = {name: bound for name, bound in bounds.items() if fnmatchcase(name, pattern)}
+        if all(bound.s is None for bound in matched.values()):
+            name, bound = next(iter(matched.items()))
+            raise ValueError(
+                f"include: {pattern!r} matches only tensors without a bound ({name}: {bound.reason}); "
+                "bounds={name: number} gives them one"
+            )

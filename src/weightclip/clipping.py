@@ -1,0 +1,326 @@
+"""Weight clipping on top of any optimizer: after each step, w <- clip(w, -kappa s_l, kappa s_l)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weightclip.bounds import Bound, Patterns, Rule, named_tensors, resolve_bounds
+from weightclip.checks import check_count, check_number
+from weightclip.remedy import Remedy, attach, check_optimizer, owns_kappa
+
+KEY = "clip_weights"
+
+Resolver = Callable[[Sequence[Tensor]], "list[tuple[str, Bound]]"]
+"""The optimizer's tensors -> the name and the bound of each."""
+
+STRANGER = "not a parameter of the given model"
+
+
+def clip_weights(
+    optimizer: Optimizer,
+    model: nn.Module,
+    kappa: float,
+    *,
+    bounds: Rule = "fan_in",
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    last_layer: bool = True,
+    every: int = 1,
+    statistics: bool = False,
+) -> Clipper:
+    """From now on, every `optimizer.step()` ends with w <- clip(w, -kappa s_l, kappa s_l).
+
+    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution that PyTorch draws the layer from.
+    Clipping is the last thing that a step does, whatever else is attached to the optimizer, in whatever order.
+
+    `kappa` lives in `optimizer.param_groups`: a group that already has one keeps it, checkpoints save it, and
+    assigning `group["kappa"]` changes it from the next step on. A loaded checkpoint brings its own kappa if it
+    has one. A copied or unpickled optimizer has lost its hooks: call `clip_weights` on it again (a step without
+    them warns).
+
+    Args:
+        optimizer: any `torch.optim.Optimizer`, on any device, with any number of groups.
+        model: the module that owns the parameters; of several, `nn.ModuleList([actor, critic])`.
+        kappa: the half-width of the box in units of s_l; positive, may be infinite.
+        bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
+        include: names or glob patterns; every other tensor is left alone.
+        exclude: names or glob patterns of tensors to leave alone.
+        last_layer: False leaves the output layers alone.
+        every: clip after every n-th step.
+        statistics: count the entries that each step cuts, for `clipped_fraction`.
+
+    Returns:
+        The attached `Clipper`; print it to see every tensor's bound, and what is left alone and why.
+
+    >>> model = nn.Linear(4, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=100.0)
+    >>> clipper = clip_weights(optimizer, model, kappa=2.0)
+    >>> model(torch.ones(4)).backward()
+    >>> optimizer.step()
+    >>> model.weight.tolist()
+    [[-1.0, -1.0, -1.0, -1.0]]
+    """
+    check_optimizer(optimizer, KEY)
+    if owns_kappa(optimizer):
+        raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
+    resolve = partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
+    resolved = resolve()
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    others = {name: tensor.shape for name, tensor in named_tensors(model).items() if id(tensor) not in held}
+    if len(others) == len(resolved):
+        raise ValueError("optimizer: it holds none of the model's parameters")
+
+    def resolver(tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:
+        names = {id(tensor): name for name, tensor in named_tensors(model).items()}
+        if not resolved.keys() >= set(names.values()):  # the model has grown; what was measured stays as it was
+            resolved.update({name: bound for name, bound in resolve().items() if name not in resolved})
+        found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
+        return [(n, resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
+
+    return attach(Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, others=others))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    tensor: Tensor
+    bound: Bound
+    group: int
+
+
+@dataclass
+class _Box:
+    """The clipped tensors of one group, and their limits at one kappa."""
+
+    entries: list[_Entry]
+    kappa: float = math.nan
+    limits: list[float] = field(default_factory=list)
+
+    def resize(self, kappa: float) -> None:
+        if kappa != self.kappa:
+            self.kappa = check_number("kappa", kappa, infinite=True)
+            self.limits = [limit(self.kappa, e.bound, e.tensor.dtype) for e in self.entries]
+
+
+class Clipper(Remedy):
+    """Clips an optimizer's weights after its steps. Made by `clip_weights`."""
+
+    key = KEY
+    group_keys = ("kappa",)
+    acts_last = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        resolver: Resolver,
+        kappa: float,
+        *,
+        every: int = 1,
+        statistics: bool = False,
+        others: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        super().__init__(optimizer)
+        kappa = check_number("kappa", kappa, infinite=True)
+        for group in optimizer.param_groups:
+            check_number("kappa", group.get("kappa", kappa), infinite=True)
+        self.every = check_count("every", every)
+        self.statistics = statistics
+        self._resolver = resolver
+        self._others = others or {}
+        self._steps = 0
+        self._due = False
+        self._counts: list[Tensor] | None = None
+        self._set_entries(self._resolve())
+        if not self._clipped():
+            raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
+        # New groups take their kappa from the defaults, as they take their step size.
+        optimizer.defaults["kappa"] = kappa
+        for group in optimizer.param_groups:
+            group.setdefault("kappa", kappa)
+
+    @torch.no_grad()
+    def clip(self) -> None:
+        """Clip once, now."""
+        self.before_step()
+        self._counts = None
+        self._clip()
+
+    @property
+    def clipped_fraction(self) -> float:
+        """The share of entries that the last step cut, over all clipped tensors.
+
+        NaN if a clipped tensor holds a NaN (which stays NaN). Of a sharded tensor, this process's part counts.
+        Reading it waits for the device.
+        """
+        cut = self._cut()
+        return sum(count for count, _ in cut.values()) / max(1, sum(size for _, size in cut.values()))
+
+    @property
+    def clipped_fractions(self) -> dict[str, float]:
+        """`clipped_fraction` of each clipped tensor, by name."""
+        return {name: count / max(1, size) for name, (count, size) in self._cut().items()}
+
+    @property
+    def bounds(self) -> dict[str, Bound]:
+        """The bound of each of the optimizer's tensors, by name."""
+        return {entry.name: entry.bound for entry in self._entries}
+
+    def before_step(self) -> None:
+        """Resolve parameters that were added since, or refuse them while nothing has changed."""
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._entries):
+            known = {id(entry.tensor): entry for entry in self._entries}
+            entries = [known.get(id(entry.tensor), entry) for entry in self._resolve()]
+            for entry in entries:
+                kappa = self.optimizer.param_groups[entry.group]["kappa"]
+                if entry.bound.reason == STRANGER and id(entry.tensor) not in known and kappa != math.inf:
+                    raise ValueError(
+                        f"{entry.name}, shape {_shape(entry.tensor)}: added to the optimizer, but not a parameter of "
+                        "the model that clip_weights was given; kappa=float('inf') in its group leaves it alone"
+                    )
+            self._set_entries(entries)
+        for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
+            box.resize(group["kappa"])
+
+    def after_step(self) -> None:
+        """Count the step."""
+        self._steps += 1
+        self._due = self._steps % self.every == 0
+        self._counts = None
+
+    def enforce(self) -> None:
+        """Clip, if this step is one that clips."""
+        if self._due:
+            self._clip()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps, and the measured bounds by the parameter's position."""
+        measured = {i: e.bound.s for i, e in enumerate(self._entries) if e.bound.rule == "init"}
+        return {"steps": self._steps, "measured": measured}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._steps = state["steps"]
+        measured = state["measured"]
+        self._set_entries(
+            [
+                replace(e, bound=replace(e.bound, s=measured[i])) if e.bound.rule == "init" and i in measured else e
+                for i, e in enumerate(self._entries)
+            ]
+        )
+
+    def remove(self) -> None:
+        """Stop clipping, and take kappa out of the optimizer."""
+        super().remove()
+        for settings in (self.optimizer.defaults, *self.optimizer.param_groups):
+            settings.pop("kappa", None)
+
+    def __repr__(self) -> str:
+        optimizer = type(self.optimizer).__name__
+        kappas = {f"{group['kappa']:g}": None for group in self.optimizer.param_groups if "kappa" in group}
+        counts = f"{len(self._clipped())} of {len({*self.bounds, *self._others})}"
+        return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
+
+    def __str__(self) -> str:
+        rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now")]
+        for e in self._clipped():
+            kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
+            outside = _outside(e.tensor, limit(kappa, e.bound, e.tensor.dtype))
+            rows.append((e.name, _shape(e.tensor), e.bound.rule, f"{s:.4g}", f"{kappa:g}", f"{kappa * s:.4g}", outside))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([repr(self), *lines, self._left_alone()]).rstrip()
+
+    def _left_alone(self) -> str:
+        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in self._entries if e.bound.s is None]
+        absent = {name: shape for name, shape in self._others.items() if name not in self.bounds}
+        rows += [(name, _shape(shape), "not in this optimizer") for name, shape in absent.items()]
+        if not rows:
+            return ""
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(["left alone:", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
+
+    def _clipped(self) -> list[_Entry]:
+        """The clipped tensors, in the order in which `_clip` goes through them."""
+        return [entry for box in self._boxes for entry in box.entries]
+
+    def _resolve(self) -> list[_Entry]:
+        groups = [i for i, group in enumerate(self.optimizer.param_groups) for _ in group["params"]]
+        tensors = self.tensors()
+        found = self._resolver(tensors)
+        return [_Entry(name, t, bound, i) for t, (name, bound), i in zip(tensors, found, groups, strict=True)]
+
+    def _set_entries(self, entries: list[_Entry]) -> None:
+        self._entries = entries
+        clipped = [entry for entry in entries if entry.bound.s is not None]
+        self._boxes = [_Box([e for e in clipped if e.group == i]) for i in range(len(self.optimizer.param_groups))]
+
+    def _clip(self) -> None:
+        counts: list[Tensor] = []
+        for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
+            box.resize(group["kappa"])
+            tensors = [_local(entry.tensor) for entry in box.entries]
+            if self.statistics:
+                counts += map(_count_outside, tensors, box.limits)
+            if box.kappa != math.inf:
+                clamp_(tensors, box.limits)
+        if self.statistics:
+            # A step may clip twice, when there are hooks that act behind ours: both cuts count.
+            self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
+
+    def _cut(self) -> dict[str, tuple[float, int]]:
+        """For each clipped tensor: the entries cut by the last step, of how many."""
+        if not self.statistics:
+            raise RuntimeError("statistics are off: pass statistics=True to clip_weights")
+        entries = self._clipped()
+        counts = [float(count) for count in self._counts] if self._counts is not None else [0.0] * len(entries)
+        return {e.name: (count, _local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
+
+
+def clamp_(tensors: list[Tensor], limits: list[float]) -> None:
+    """Clip each tensor to [-limit, limit] in place; NaN stays NaN."""
+    if all(tensor.is_cpu for tensor in tensors):
+        for tensor, bound in zip(tensors, limits, strict=True):
+            tensor.clamp_(-bound, bound)
+    else:  # two launches for all of them, instead of one for each
+        torch._foreach_clamp_min_(tensors, [-bound for bound in limits])
+        torch._foreach_clamp_max_(tensors, limits)
+
+
+def limit(kappa: float, bound: Bound, dtype: torch.dtype) -> float:
+    """The largest number of `dtype` that is not above kappa * s, so that no entry ends outside the box."""
+    exact = kappa * (math.inf if bound.s is None else bound.s)
+    rounded = torch.tensor(exact, dtype=dtype)
+    if rounded.item() > exact:
+        rounded = torch.nextafter(rounded, torch.zeros_like(rounded))
+    return rounded.item()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This process's part of a sharded tensor: a bound is one number, so each part is clipped alone."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def _count_outside(tensor: Tensor, bound: float) -> Tensor:
+    """How many entries are outside [-bound, bound]; NaN if an entry is NaN."""
+    size = tensor.abs()
+    nan = size.amax() * 0 if size.numel() else 0  # NaN for NaN (and for an infinite entry, as broken)
+    return torch.count_nonzero(size > bound) + nan
+
+
+def _outside(tensor: Tensor, bound: float) -> str:
+    entries = _local(tensor)
+    outside, nan = int((entries.abs() > bound).sum()), int(entries.isnan().sum())
+    return f"{outside} of {entries.numel()}" + (f", {nan} NaN" if nan else "")
+
+
+def _shape(shape: Sequence[int] | Tensor) -> str:
+    return "x".join(map(str, shape.shape if isinstance(shape, Tensor) else shape)) or "scalar"

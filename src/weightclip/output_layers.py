@@ -1,0 +1,74 @@
+"""Finding the layers that compute a network's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx, nn
+
+
+def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) -> list[nn.Module]:
+    """The layers with weights from which the outputs of `model.forward` come without another layer between.
+
+    `is_layer` tells which modules count as one layer. The forward pass is traced symbolically; a model that
+    cannot be traced, or that has layers which its forward pass does not reach (another method may), is a
+    ValueError that asks for names.
+    """
+    layers = {name: m for name, m in model.named_modules() if is_layer(m) and _has_weights(m)}
+    tracer = _Tracer(is_layer)
+    try:
+        graph = tracer.trace(model)
+    except Exception as error:  # whatever user code raises when it meets symbolic values
+        raise ValueError(_ask(model, f"its forward pass cannot be traced ({_first_line(error)})", layers)) from error
+    reached = {id(model.get_submodule(str(n.target))) for n in graph.nodes if n.op == "call_module"}
+    missed = [name for name, layer in layers.items() if id(layer) not in reached and not _inside(name, layers)]
+    if missed:
+        raise ValueError(_ask(model, f"its forward pass does not reach {', '.join(missed)}", layers))
+
+    found: dict[int, nn.Module] = {}
+    open_nodes = [node for node in graph.nodes if node.op == "output"]
+    seen = set(open_nodes)
+    while open_nodes:
+        for node in open_nodes.pop().all_input_nodes:
+            layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if layer is not None and _is_weight_layer(layer, is_layer):
+                found[id(layer)] = layer
+            elif node not in seen:
+                seen.add(node)
+                open_nodes.append(node)
+    return list(found.values())
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, is_layer: Callable[[nn.Module], bool]) -> None:
+        super().__init__()
+        self._is_layer = is_layer
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return self._is_layer(m) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _is_weight_layer(layer: nn.Module, is_layer: Callable[[nn.Module], bool]) -> bool:
+    return is_layer(layer) and _has_weights(layer)
+
+
+def _has_weights(layer: nn.Module) -> bool:
+    """Whether it holds a matrix: normalisation layers and activations with slopes do not."""
+    return any(p.dim() >= 2 for p in layer.parameters())
+
+
+def _inside(name: str, layers: dict[str, Any]) -> bool:
+    """Whether the layer is part of a larger one (attention's output projection)."""
+    return any(name.startswith(f"{outer}.") for outer in layers)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+def _ask(model: nn.Module, why: str, layers: dict[str, nn.Module]) -> str:
+    return (
+        f"last_layer=False: cannot tell the output layers of {type(model).__name__}, because {why}; "
+        f"name them in exclude=[...], e.g. one or more of {', '.join(f'{name}.*' for name in layers)}"
+    )

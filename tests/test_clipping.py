@@ -1,0 +1,473 @@
+import copy
+import io
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import weightclip as wc
+from weightclip.bounds import Bound
+from weightclip.clipping import clamp_, limit
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1, seed: int = 1) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6, generator=generator)).square().sum().backward()
+        optimizer.step()
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def in_box(model: nn.Module, kappa: float) -> bool:
+    return all(
+        p.abs().max().item() <= kappa * (wc.resolve_bounds(model)[n].s or math.inf) for n, p in model.named_parameters()
+    )
+
+
+def test_every_step_ends_in_the_box() -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    wc.clip_weights(optimizer, model, kappa=1.5)
+    for _ in range(5):
+        train(model, optimizer)
+        assert in_box(model, 1.5)
+    assert any((p.abs() == p.abs().max()).sum() > 1 for p in model.parameters())  # entries at the bound
+
+
+def test_infinite_kappa_is_bit_identical_to_no_clipping() -> None:
+    plain, clipped = network(), network()
+    a = torch.optim.Adam(plain.parameters(), lr=0.5)
+    b = torch.optim.Adam(clipped.parameters(), lr=0.5)
+    wc.clip_weights(b, clipped, kappa=math.inf)
+    train(plain, a, 10)
+    train(clipped, b, 10)
+    assert same(weights(plain), weights(clipped))
+
+
+def test_entries_inside_the_box_are_bit_identical_and_the_others_at_the_bound() -> None:
+    plain, clipped = network(), network()
+    a = torch.optim.SGD(plain.parameters(), lr=0.1)
+    b = torch.optim.SGD(clipped.parameters(), lr=0.1)
+    wc.clip_weights(b, clipped, kappa=1.0)
+    train(plain, a)
+    train(clipped, b)
+    bounds = wc.resolve_bounds(clipped)
+    cut = 0
+    for (name, p), q in zip(clipped.named_parameters(), plain.parameters(), strict=True):
+        bound = limit(1.0, bounds[name], p.dtype)
+        inside = q.abs() <= bound
+        assert torch.equal(p[inside], q[inside])
+        assert torch.equal(p[~inside], q[~inside].sign() * bound)
+        cut += int((~inside).sum())
+    assert cut > 0
+
+
+def test_clipping_twice_equals_clipping_once() -> None:
+    model = network()
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.5)
+    clipper.clip()
+    once = weights(model)
+    clipper.clip()
+    assert same(once, weights(model))
+    assert in_box(model, 0.5)
+
+
+def test_the_clip_comes_after_weight_decay_and_momentum() -> None:
+    """With decay towards 0 alone, the clipped weights would shrink; momentum carries them out again."""
+    model = nn.Linear(4, 1, bias=False)
+    nn.init.constant_(model.weight, 0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.1)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    model.weight.grad = torch.full((1, 4), -1.0)
+    optimizer.step()
+    assert model.weight.tolist() == [[0.5] * 4]  # 0.5 + 1 - 0.05, clipped
+    model.weight.grad = torch.zeros(1, 4)
+    optimizer.step()
+    assert model.weight.tolist() == [[0.5] * 4]  # the momentum alone would have led to 1.305
+    assert optimizer.state[model.weight]["momentum_buffer"][0, 0].item() == pytest.approx(-0.9 * 0.95 + 0.05)
+
+
+@given(
+    st.floats(1e-3, 1e3),
+    st.integers(1, 10_000),
+    st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_the_limit_is_the_largest_number_not_above_the_bound(kappa: float, fan_in: int, dtype: torch.dtype) -> None:
+    s = 1 / math.sqrt(fan_in)
+    bound = limit(kappa, Bound(s), dtype)
+    assert bound <= kappa * s
+    assert torch.tensor(bound, dtype=dtype).item() == bound
+    above = torch.nextafter(torch.tensor(bound, dtype=dtype), torch.tensor(math.inf, dtype=dtype)).item()
+    assert above > kappa * s
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_low_precision_weights_stay_in_the_box_too(dtype: torch.dtype) -> None:
+    model = network().to(dtype)
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.7)
+    clipper.clip()
+    assert in_box(model, 0.7)
+
+
+def test_many_tensors_in_one_launch_gives_the_same() -> None:
+    """What runs on accelerators, on the CPU: the loop and the foreach operations agree, also on NaN."""
+    tensors = [torch.tensor([-2.0, -0.1, math.nan, math.inf]), torch.tensor([3.0])]
+    looped = [t.clone() for t in tensors]
+    clamp_(looped, [0.5, 0.25])
+    torch._foreach_clamp_min_(tensors, [-0.5, -0.25])
+    torch._foreach_clamp_max_(tensors, [0.5, 0.25])
+    for a, b in zip(tensors, looped, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    assert looped[1].item() == 0.25
+
+
+class TestKappa:
+    def test_lives_in_the_groups_and_may_differ(self) -> None:
+        model = network()
+        groups = [{"params": model[0].parameters(), "kappa": 0.5}, {"params": model[2].parameters()}]
+        optimizer = torch.optim.SGD(groups, lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=2.0)
+        train(model, optimizer)
+        assert [group["kappa"] for group in optimizer.param_groups] == [0.5, 2.0]
+        assert in_box(model[0], 0.5)
+        assert in_box(model[2], 2.0)
+        assert not in_box(model[2], 1.9)
+
+    def test_can_be_scheduled(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=2.0)
+        for kappa in (2.0, 1.0, 0.5, 3.0):
+            optimizer.param_groups[0]["kappa"] = kappa
+            train(model, optimizer)
+            assert in_box(model, kappa)
+            assert not in_box(model, 0.99 * kappa)
+
+    def test_a_bad_value_is_refused_before_anything_changes(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        wc.clip_weights(optimizer, model, kappa=2.0)
+        optimizer.param_groups[0]["kappa"] = -1.0
+        before = weights(model)
+        with pytest.raises(ValueError, match=r"kappa: got -1\.0, expected a positive number"):
+            train(model, optimizer)
+        assert same(before, weights(model))
+
+    @pytest.mark.parametrize("kappa", [0, -1.0, math.nan, "2", None, True, torch.tensor(2.0)])
+    def test_must_be_a_positive_number(self, kappa: Any) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(ValueError, match=r"kappa: got .*, expected a positive number"):
+            wc.clip_weights(optimizer, model, kappa=kappa)
+        assert "kappa" not in optimizer.param_groups[0]
+        assert not optimizer._optimizer_step_post_hooks
+
+
+class TestStatistics:
+    def test_the_share_of_entries_that_the_last_step_cut(self) -> None:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        assert clipper.clipped_fraction == 0.0
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        model.weight.grad = torch.tensor([[1.0, 0.4, -1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+        model.bias.grad = torch.tensor([0.0, 9.0])
+        optimizer.step()
+        assert clipper.clipped_fraction == 3 / 10
+        assert clipper.clipped_fractions == {"weight": 2 / 8, "bias": 1 / 2}
+        optimizer.zero_grad()
+        optimizer.step()
+        assert clipper.clipped_fraction == 0.0
+
+    def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        read = []
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                read.append(func is torch.ops.aten._local_scalar_dense.default)
+                return func(*args, **(kwargs or {}))
+
+        clipper.clip()  # the limits are worked out once for each kappa
+        with Watch():
+            clipper.clip()
+        assert read
+        assert not any(read)
+
+    def test_off_they_cannot_be_read_and_do_nothing(self) -> None:
+        model = network()
+        clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
+        clipper.clip()
+        with pytest.raises(RuntimeError, match="statistics=True"):
+            _ = clipper.clipped_fraction
+
+    def test_a_nan_stays_and_is_reported(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        model[0].weight.data[0, 0] = math.nan
+        clipper.clip()
+        assert model[0].weight[0, 0].isnan()
+        assert math.isnan(clipper.clipped_fraction)
+        assert math.isnan(clipper.clipped_fractions["0.weight"])
+        assert clipper.clipped_fractions["2.weight"] == 0.0
+        assert "1 NaN" in str(clipper)
+
+
+def test_every_nth_step() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    wc.clip_weights(optimizer, model, kappa=1.0, every=3)
+    in_the_box = []
+    for _ in range(6):
+        train(model, optimizer)
+        in_the_box.append(in_box(model, 1.0))
+    assert in_the_box == [False, False, True, False, False, True]
+
+
+def test_remove_leaves_no_trace() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    untouched = repr(optimizer)
+    with wc.clip_weights(optimizer, model, kappa=1.0):
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+    assert repr(optimizer) == untouched
+    assert "weightclip" not in optimizer.state_dict()
+    train(model, optimizer)
+    assert not in_box(model, 1.0)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+
+
+def test_closures_schedulers_and_accumulation_work_as_before() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        for _ in range(2):
+            loss = model(torch.ones(2, 6)).square().sum()
+            loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) > 0
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 5.0
+    assert in_box(model, 1.0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_grad_scaler(fused: bool) -> None:
+    """Its skipped steps change nothing; fused optimizers run their hooks even then."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, fused=fused)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = weights(model)
+    for overflow in (True, False):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 6)).square().sum()
+        scaler.scale(loss * (math.inf if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert same(before, weights(model)) == overflow
+        assert in_box(model, 1.0)
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}, {"capturable": False}])
+def test_implementations_of_adam(options: dict[str, bool]) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, **options)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    train(model, optimizer, 2)
+    assert in_box(model, 1.0)
+
+
+class TestCheckpoints:
+    def test_a_plain_one_loads_into_a_clipped_optimizer_which_keeps_its_kappa(self) -> None:
+        model = network()
+        plain = torch.optim.Adam(model.parameters(), lr=0.1)
+        train(model, plain)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+        wc.clip_weights(optimizer, model, kappa=0.5)
+        saved = plain.state_dict()
+        optimizer.load_state_dict(saved)
+        assert "kappa" not in saved["param_groups"][0]
+        assert optimizer.param_groups[0]["kappa"] == 0.5
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        train(model, optimizer)
+        assert in_box(model, 0.5)
+
+    def test_a_clipped_one_loads_into_a_plain_optimizer(self) -> None:
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        wc.clip_weights(optimizer, model, kappa=0.5, bounds="init")
+        train(model, optimizer)
+        plain = torch.optim.Adam(model.parameters(), lr=1.0)
+        plain.load_state_dict(optimizer.state_dict())
+        train(model, plain)
+        assert not in_box(model, 0.5)
+
+    def test_kappa_and_measured_bounds_come_back(self) -> None:
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, bounds="init", every=2)
+        optimizer.param_groups[0]["kappa"] = 0.75
+        train(model, optimizer, 3)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+
+        other = torch.optim.Adam(model.parameters(), lr=0.1)
+        resumed = wc.clip_weights(other, model, kappa=9.0, bounds="init", every=2)
+        assert resumed.bounds != clipper.bounds
+        other.load_state_dict(torch.load(file, weights_only=True))
+        assert resumed.bounds == clipper.bounds
+        assert other.param_groups[0]["kappa"] == 0.75
+        train(model, other)  # the fourth step, which clips
+        limits = {name: 0.75 * (bound.s or 0) for name, bound in clipper.bounds.items()}
+        assert all(p.abs().max() <= limits[name] for name, p in model.named_parameters())
+
+    def test_a_refused_one_changes_nothing(self) -> None:
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, bounds="init")
+        before = clipper.bounds
+        other = torch.optim.Adam([torch.zeros(3, requires_grad=True)])
+        with pytest.raises(ValueError, match="size of optimizer's group"):
+            optimizer.load_state_dict(other.state_dict())
+        assert clipper.bounds == before
+        assert optimizer.param_groups[0]["kappa"] == 0.5
+
+
+class TestParametersAddedLater:
+    def test_those_of_the_model_are_resolved(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0)
+        assert "2.weight  3x5  not in this optimizer" in str(clipper)
+        optimizer.add_param_group({"params": model[2].parameters()})
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+        assert "left alone" not in str(clipper)
+
+    def test_layers_that_the_model_got_later_are_resolved(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, exclude="0.*", bounds="init")
+        measured = clipper.bounds["2.weight"]
+        model.append(nn.Linear(3, 3))
+        optimizer.add_param_group({"params": model[3].parameters(), "kappa": 0.5})
+        train(model, optimizer)
+        assert clipper.bounds["2.weight"] == measured
+        assert clipper.bounds["0.weight"].s is None
+        assert model[3].weight.abs().max() <= 0.5 * (clipper.bounds["3.weight"].s or 0)
+
+    def test_others_are_refused_before_anything_changes(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=1.0)
+        optimizer.add_param_group({"params": [torch.zeros(7, requires_grad=True)]})
+        before = weights(model)
+        with pytest.raises(ValueError, match=r"parameter 4, shape 7: added to the optimizer.*kappa=float\('inf'\)"):
+            train(model, optimizer)
+        assert same(before, weights(model))
+        optimizer.param_groups[1]["kappa"] = math.inf
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+
+
+class TestRefusals:
+    def refused(self, message: str, optimizer: Any, model: Any, **options: Any) -> None:
+        groups = copy.deepcopy(
+            [{k: v for k, v in g.items() if k != "params"} for g in getattr(optimizer, "param_groups", [])]
+        )
+        with pytest.raises((ValueError, TypeError), match=message):
+            wc.clip_weights(optimizer, model, **{"kappa": 1.0, **options})
+        if groups:
+            assert groups == [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+    def test_an_optimizer_of_another_model(self) -> None:
+        self.refused("holds none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network())
+
+    def test_no_optimizer(self) -> None:
+        self.refused(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
+
+    def test_a_differentiable_one(self) -> None:
+        model = network()
+        self.refused("differentiable=True", torch.optim.SGD(model.parameters(), lr=1.0, differentiable=True), model)
+
+    def test_a_second_clipper(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        wc.clip_weights(optimizer, model, kappa=1.0)
+        self.refused("already attached", optimizer, model)
+
+    def test_nothing_to_clip(self) -> None:
+        model = nn.LayerNorm(3)
+        self.refused(
+            "nothing to clip; left alone:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
+        )
+
+    def test_every_below_one(self) -> None:
+        model = network()
+        self.refused("every: got 0, expected a whole", torch.optim.SGD(model.parameters(), lr=1.0), model, every=0)
+
+    def test_an_optimizer_with_a_kappa_of_its_own(self) -> None:
+        model = network()
+        self.refused("Madam has a hyper-parameter kappa of its own", wc.Madam(model.parameters()), model)
+
+
+def test_the_table() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
+    nn.init.constant_(model[0].weight, 0.7)
+    nn.init.constant_(model[0].bias, -0.7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.2)
+    assert str(clipper) == (
+        "Clipper(SGD, kappa=1.2: clips 2 of 4 tensors)\n"
+        "tensor    shape  rule    s    kappa  bound  outside now\n"
+        "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8\n"
+        "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2\n"
+        "left alone:\n"
+        "1.weight  2  normalisation layer: its scale starts at 1, not in a box around 0\n"
+        "1.bias    2  normalisation layer: its scale starts at 1, not in a box around 0"
+    )
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    optimizer.param_groups[0]["kappa"] = 0.5
+    model, optimizer = duplicate((model, optimizer))
+    with pytest.warns(RuntimeWarning, match="no longer clipped. Call weightclip.clip_weights"):
+        train(model, optimizer)
+    train(model, optimizer)  # once is enough
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    train(model, optimizer)
+    assert in_box(model, 0.5)  # the group's own kappa came with the copy

@@ -1,0 +1,144 @@
+"""What holds for every optimizer in torch.optim with every remedy."""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import weightclip as wc
+from optimizers import CASES, Case
+from weightclip.clipping import limit
+from weightclip.remedy import Remedy
+
+Attach = Callable[[Case, Optimizer, nn.Module], Remedy]
+
+REMEDIES: dict[str, Attach] = {
+    "clip": lambda case, o, m: wc.clip_weights(o, m, kappa=0.8, **case.clip),
+    "clip, measured": lambda case, o, m: wc.clip_weights(o, m, kappa=0.8, **{"bounds": "init", **case.clip}),
+    "l2": lambda case, o, m: wc.l2(o, 0.1),
+    "l2_init": lambda case, o, m: wc.l2_init(o, 0.1),
+    "l2_init, paper": lambda case, o, m: wc.l2_init(o, 0.1, variant="paper"),
+    "shrink_and_perturb": lambda case, o, m: wc.shrink_and_perturb(o, 0.01, 0.02),
+    "shrink_and_perturb, paper": lambda case, o, m: wc.shrink_and_perturb(o, 0.01, 0.2, variant="paper"),
+}
+IDLE: dict[str, Attach] = {
+    "clip": lambda case, o, m: wc.clip_weights(o, m, kappa=float("inf"), **case.clip),
+    "l2": lambda case, o, m: wc.l2(o, 0.0),
+    "l2_init": lambda case, o, m: wc.l2_init(o, 0.0),
+    "l2_init, paper": lambda case, o, m: wc.l2_init(o, 0.0, variant="paper"),
+    "shrink_and_perturb": lambda case, o, m: wc.shrink_and_perturb(o, 0.0, 0.0),
+    "shrink_and_perturb, paper": lambda case, o, m: wc.shrink_and_perturb(o, 0.0, 0.0, variant="paper"),
+}
+
+every_optimizer = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+every_remedy = pytest.mark.parametrize("attach", REMEDIES.values(), ids=REMEDIES.keys())
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def assert_same(a: list[Tensor], b: list[Tensor]) -> None:
+    for x, y in zip(a, b, strict=True):
+        assert torch.equal(x, y)
+
+
+@every_optimizer
+def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
+    """From the same weights and state, step by step and bit for bit."""
+    model, optimizer = case.make()
+    plain_model, plain = case.make()
+    clipper = wc.clip_weights(optimizer, model, kappa=0.8, **case.clip)
+    cut = 0
+    for number in range(4):
+        plain_model.load_state_dict(model.state_dict())
+        plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch shares the tensors
+        case.step(plain_model, plain, number)
+        case.step(model, optimizer, number)
+        for (name, p), q in zip(model.named_parameters(), plain_model.parameters(), strict=True):
+            bound = clipper.bounds.get(name)
+            s = limit(0.8, bound, p.dtype) if bound else float("inf")
+            cut += int((q.abs() > s).sum())
+            assert torch.equal(p, q.clamp(-s, s)), name
+    assert cut > 0
+
+
+@every_optimizer
+@pytest.mark.parametrize("attach", IDLE.values(), ids=IDLE.keys())
+def test_a_remedy_of_strength_zero_changes_no_bit(case: Case, attach: Attach) -> None:
+    model, optimizer = case.make()
+    plain_model, plain = case.make()
+    attach(case, optimizer, model)
+    for number in range(3):
+        case.step(plain_model, plain, number)
+        case.step(model, optimizer, number)
+    assert_same(weights(model), weights(plain_model))
+
+
+@every_optimizer
+@every_remedy
+def test_a_remedy_acts_until_it_is_removed(case: Case, attach: Attach) -> None:
+    model, optimizer = case.make()
+    plain_model, plain = case.make()
+    remedy = attach(case, optimizer, model)
+    for number in range(3):
+        case.step(plain_model, plain, number)
+        case.step(model, optimizer, number)
+    assert any(not torch.equal(a, b) for a, b in zip(weights(model), weights(plain_model), strict=True))
+    remedy.remove()
+    plain_model.load_state_dict(model.state_dict())
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch shares the tensors
+    for number in range(3, 6):
+        case.step(plain_model, plain, number)
+        case.step(model, optimizer, number)
+    assert_same(weights(model), weights(plain_model))
+
+
+@every_optimizer
+@every_remedy
+def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
+    model, optimizer = case.make()
+    attach(case, optimizer, model)
+    for number in range(3):
+        case.step(model, optimizer, number)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    for number in range(3, 7):
+        case.step(model, optimizer, number)
+
+    file.seek(0)
+    saved: dict[str, Any] = torch.load(file, weights_only=True)
+    resumed_model, resumed = case.make()
+    with torch.no_grad():
+        for p in resumed_model.parameters():
+            p.mul_(1.5)  # whatever was measured or remembered at attach time must come from the checkpoint
+    attach(case, resumed, resumed_model)
+    resumed_model.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimizer"])
+    for number in range(3, 7):
+        case.step(resumed_model, resumed, number)
+    assert_same(weights(model), weights(resumed_model))
+
+
+@every_optimizer
+def test_all_remedies_together_end_in_the_box(case: Case) -> None:
+    model, optimizer = case.make()
+    clipper = wc.clip_weights(optimizer, model, kappa=0.8, **case.clip)
+    wc.l2(optimizer, 0.01)
+    wc.l2_init(optimizer, 0.01)
+    wc.shrink_and_perturb(optimizer, 0.01, 0.5)
+    for number in range(3):
+        case.step(model, optimizer, number)
+        for name, p in model.named_parameters():
+            if name in clipper.bounds:
+                assert p.abs().max().item() <= 0.8 * (clipper.bounds[name].s or 0)
+
+
+def test_the_exceptions_are_those_that_we_know() -> None:
+    assert {"LBFGS", "SparseAdam", "Muon"} <= set(CASES)
+    assert len(CASES) >= 15
