@@ -328,8 +328,13 @@ class TestCheckpoints:
         train(model, optimizer)
         plain = torch.optim.Adam(model.parameters(), lr=1.0)
         plain.load_state_dict(optimizer.state_dict())
-        train(model, plain)
+        with pytest.warns(RuntimeWarning, match="or it loaded the checkpoint of a clipped one"):
+            train(model, plain)
         assert not in_box(model, 0.5)
+        other = torch.optim.Adam(model.parameters(), lr=1.0)
+        other.load_state_dict(optimizer.state_dict())
+        del other.param_groups[0]["kappa"]
+        train(model, other)  # on purpose, and so without a warning
 
     def test_kappa_and_measured_bounds_come_back(self) -> None:
         model = network()
@@ -449,9 +454,9 @@ def test_the_table() -> None:
     clipper = wc.clip_weights(optimizer, model, kappa=1.2)
     assert str(clipper) == (
         "Clipper(SGD, kappa=1.2: clips 2 of 4 tensors)\n"
-        "tensor    shape  rule    s    kappa  bound  outside now\n"
-        "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8\n"
-        "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2\n"
+        "tensor    shape  rule    s    kappa  bound  outside now  at the bound\n"
+        "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8       0\n"
+        "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2       0\n"
         "left alone:\n"
         "1.weight  2  normalisation layer: its scale starts at 1, not in a box around 0\n"
         "1.bias    2  normalisation layer: its scale starts at 1, not in a box around 0"
@@ -465,9 +470,41 @@ def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
     wc.clip_weights(optimizer, model, kappa=1.0)
     optimizer.param_groups[0]["kappa"] = 0.5
     model, optimizer = duplicate((model, optimizer))
-    with pytest.warns(RuntimeWarning, match="no longer clipped. Call weightclip.clip_weights"):
+    with pytest.warns(RuntimeWarning, match=r"nothing clips this Adam.*weightclip\.clip_weights"):
         train(model, optimizer)
     train(model, optimizer)  # once is enough
     wc.clip_weights(optimizer, model, kappa=1.0)
     train(model, optimizer)
     assert in_box(model, 0.5)  # the group's own kappa came with the copy
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda all_three: pickle.loads(pickle.dumps(all_three))])
+def test_a_clipper_that_is_copied_along_goes_on_clipping(duplicate: Any) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    wc.l2_init(optimizer, 0.1)
+    noise = wc.shrink_and_perturb(optimizer, 0.1, 0.1)
+    clipper = wc.clip_weights(optimizer, model, kappa=0.5, bounds="init", every=2)
+    train(model, optimizer)
+    other, other_optimizer, other_clipper, *_ = duplicate((model, optimizer, clipper, noise, noise.optimizer))
+    assert wc.find_clipper(other_optimizer) is other_clipper
+    assert other_clipper.bounds == clipper.bounds
+    train(other, other_optimizer)
+    limits = {name: 0.5 * (bound.s or 0) for name, bound in clipper.bounds.items()}
+    assert all(p.abs().max() <= limits[name] for name, p in other.named_parameters())
+    clipper.remove()
+    assert wc.find_clipper(optimizer) is None
+    assert wc.find_clipper(duplicate((optimizer, clipper))[0]) is None
+
+
+def test_wrapped_optimizers_are_looked_into() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    clipper = wc.clip_weights(Wrapper(optimizer), model, kappa=0.5)
+    assert clipper is wc.find_clipper(optimizer)
+    train(model, optimizer)
+    assert in_box(model, 0.5)

@@ -43,6 +43,14 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
+def start_from(plain_model: nn.Module, plain: Optimizer, model: nn.Module, optimizer: Optimizer) -> None:
+    """Give the plain optimizer the weights and the state of the other."""
+    plain_model.load_state_dict(model.state_dict())
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch would share the tensors
+    for group in plain.param_groups:
+        group.pop("kappa", None)
+
+
 def assert_same(a: list[Tensor], b: list[Tensor]) -> None:
     for x, y in zip(a, b, strict=True):
         assert torch.equal(x, y)
@@ -56,8 +64,7 @@ def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
     clipper = wc.clip_weights(optimizer, model, kappa=0.8, **case.clip)
     cut = 0
     for number in range(4):
-        plain_model.load_state_dict(model.state_dict())
-        plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch shares the tensors
+        start_from(plain_model, plain, model, optimizer)
         case.step(plain_model, plain, number)
         case.step(model, optimizer, number)
         for (name, p), q in zip(model.named_parameters(), plain_model.parameters(), strict=True):
@@ -91,8 +98,7 @@ def test_a_remedy_acts_until_it_is_removed(case: Case, attach: Attach) -> None:
         case.step(model, optimizer, number)
     assert any(not torch.equal(a, b) for a, b in zip(weights(model), weights(plain_model), strict=True))
     remedy.remove()
-    plain_model.load_state_dict(model.state_dict())
-    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch shares the tensors
+    start_from(plain_model, plain, model, optimizer)
     for number in range(3, 6):
         case.step(plain_model, plain, number)
         case.step(model, optimizer, number)

@@ -7,7 +7,8 @@
 """
 
 from weightclip.bounds import Bound, register_bound, resolve_bounds
-from weightclip.clipping import Clipper, clip_weights
+from weightclip.certificate import Lipschitz, lipschitz, update_bound
+from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.optimizer_class import clipped
 from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
@@ -19,12 +20,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Bound",
     "Clipper",
+    "Lipschitz",
     "Madam",
     "clip_weights",
     "clipped",
+    "find_clipper",
     "l2",
     "l2_init",
+    "lipschitz",
     "register_bound",
     "resolve_bounds",
     "shrink_and_perturb",
+    "update_bound",
 ]

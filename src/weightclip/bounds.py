@@ -200,7 +200,8 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
     alone; any other (a normalisation layer's scale, an RNN's second bias) is ambiguous: a ValueError.
 
     >>> import torch
-    >>> [bound.s for bound in bounds_from_shapes([torch.zeros(2), torch.zeros(3, 4), torch.zeros(3)])]
+    >>> log_std, layer = nn.Parameter(torch.zeros(2)), nn.Linear(4, 3)
+    >>> [bound.s for bound in bounds_from_shapes([log_std, layer.weight, layer.bias])]
     [None, 0.5, 0.5]
     """
     bounds: list[Bound] = []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from weightclip.bounds import Bound, Patterns, Rule, named_tensors, resolve_bounds
 from weightclip.checks import check_count, check_number
-from weightclip.remedy import Remedy, attach, check_optimizer, owns_kappa
+from weightclip.remedy import Remedy, attach, check_optimizer, find_remedy, owns_kappa
 
 KEY = "clip_weights"
 
@@ -68,24 +68,38 @@ def clip_weights(
     >>> model.weight.tolist()
     [[-1.0, -1.0, -1.0, -1.0]]
     """
-    check_optimizer(optimizer, KEY)
+    optimizer = check_optimizer(optimizer, KEY)
     if owns_kappa(optimizer):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
-    resolve = partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
-    resolved = resolve()
+    resolver = _ByLayer(
+        model, partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
+    )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     others = {name: tensor.shape for name, tensor in named_tensors(model).items() if id(tensor) not in held}
-    if len(others) == len(resolved):
+    if len(others) == len(resolver.resolved):
         raise ValueError("optimizer: it holds none of the model's parameters")
-
-    def resolver(tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:
-        names = {id(tensor): name for name, tensor in named_tensors(model).items()}
-        if not resolved.keys() >= set(names.values()):  # the model has grown; what was measured stays as it was
-            resolved.update({name: bound for name, bound in resolve().items() if name not in resolved})
-        found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
-        return [(n, resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
-
     return attach(Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, others=others))
+
+
+def find_clipper(optimizer: Optimizer) -> Clipper | None:
+    """The clipper that is attached to `optimizer`, if there is one."""
+    return cast("Clipper | None", find_remedy(optimizer, KEY))
+
+
+class _ByLayer:
+    """Bounds by the layers of a model, which may grow."""
+
+    def __init__(self, model: nn.Module, resolve: Callable[[], dict[str, Bound]]) -> None:
+        self.model = model
+        self.resolve = resolve
+        self.resolved = resolve()
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:
+        names = {id(tensor): name for name, tensor in named_tensors(self.model).items()}
+        if not self.resolved.keys() >= set(names.values()):
+            self.resolved = {**self.resolve(), **self.resolved}  # what was measured stays as it was
+        found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
+        return [(n, self.resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
 
 
 @dataclass(frozen=True)
@@ -229,11 +243,12 @@ class Clipper(Remedy):
         return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
 
     def __str__(self) -> str:
-        rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now")]
+        rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now", "at the bound")]
         for e in self._clipped():
             kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
-            outside = _outside(e.tensor, limit(kappa, e.bound, e.tensor.dtype))
-            rows.append((e.name, _shape(e.tensor), e.bound.rule, f"{s:.4g}", f"{kappa:g}", f"{kappa * s:.4g}", outside))
+            numbers = (f"{s:.4g}", f"{kappa:g}", f"{kappa * s:.4g}")
+            now = _now(_local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
+            rows.append((e.name, _shape(e.tensor), e.bound.rule, *numbers, *now))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([repr(self), *lines, self._left_alone()]).rstrip()
@@ -316,10 +331,11 @@ def _count_outside(tensor: Tensor, bound: float) -> Tensor:
     return torch.count_nonzero(size > bound) + nan
 
 
-def _outside(tensor: Tensor, bound: float) -> str:
-    entries = _local(tensor)
-    outside, nan = int((entries.abs() > bound).sum()), int(entries.isnan().sum())
-    return f"{outside} of {entries.numel()}" + (f", {nan} NaN" if nan else "")
+def _now(tensor: Tensor, bound: float) -> tuple[str, str]:
+    """How many entries are outside, and how many exactly at the bound."""
+    size = tensor.abs()
+    outside, nan, at = (int(part.sum()) for part in (size > bound, size.isnan(), size == bound))
+    return f"{outside} of {tensor.numel()}" + (f", {nan} NaN" if nan else ""), str(at)
 
 
 def _shape(shape: Sequence[int] | Tensor) -> str:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
@@ -62,6 +63,14 @@ def _subclass(optimizer_class: Any) -> Any:
     Clipped.__name__ = Clipped.__qualname__ = f"Clipped{optimizer_class.__name__}"
     Clipped.__doc__ = f"{optimizer_class.__name__} that clips its weights to [-kappa s_l, kappa s_l] after each step."
     return Clipped
+
+
+def __getattr__(name: str) -> Any:
+    """The class `Clipped<Name>` for an optimizer `<Name>` of torch.optim: picklers look classes up by their name."""
+    optimizer_class = getattr(torch.optim, name.removeprefix("Clipped"), None) if name.startswith("Clipped") else None
+    if optimizer_class is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return clipped(optimizer_class)
 
 
 def _resolve(optimizer: Optimizer, tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:

@@ -63,6 +63,16 @@ class Remedy:
         """Detach from the optimizer; a removed remedy does nothing more."""
         _Hooks.of(self.optimizer).discard(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "attached": find_remedy(self.optimizer, self.key) is self}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # PyTorch drops an optimizer's hooks from its copies; a remedy that is copied along brings them back.
+        attached = state.pop("attached")
+        self.__dict__.update(state)
+        if attached:
+            attach(self)
+
     def __enter__(self: _R) -> _R:
         return self
 
@@ -98,14 +108,17 @@ def find_remedy(optimizer: Optimizer, key: str) -> Remedy | None:
     return next((r for r in hooks.remedies if r.key == key), None) if hooks else None
 
 
-def check_optimizer(optimizer: Optimizer, key: str) -> None:
-    """Raise unless a remedy named `key` can be attached to `optimizer`."""
+def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
+    """The optimizer that a remedy named `key` acts on, inside wrappers; raises where it cannot be attached."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):  # Lightning's and Accelerate's
+        optimizer = inner
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError("optimizer: differentiable=True is not supported, the weights are changed in place")
     if find_remedy(optimizer, key) is not None:
         raise ValueError(f"optimizer: {key} is already attached; call remove() on what the first call returned")
+    return optimizer
 
 
 class _Hooks:
@@ -224,7 +237,7 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
     if hooks is not None:
         if len(_torch_optimizer._global_optimizer_post_hooks) > 1:
             hooks.enforce()
-    elif "kappa" in optimizer.defaults and not torch.compiler.is_compiling():
+    elif not torch.compiler.is_compiling() and any("kappa" in group for group in optimizer.param_groups):
         _tell_of_lost_hooks(optimizer)
 
 
@@ -233,8 +246,9 @@ def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
         return
     setattr(optimizer, _told, True)
     warnings.warn(
-        f"this {type(optimizer).__name__} was clipped before it was copied or unpickled, and PyTorch dropped the hook: "
-        "its weights are no longer clipped. Call weightclip.clip_weights(optimizer, model, kappa) on it again.",
+        f"nothing clips this {type(optimizer).__name__}, though its groups have a kappa: it was copied or unpickled "
+        "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights(optimizer, "
+        "model, kappa) clips it again; without 'kappa' in its param_groups it is a plain optimizer",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -27,8 +27,7 @@ class L2(Remedy):
     key = "l2"
 
     def __init__(self, optimizer: Optimizer, decay: float) -> None:
-        check_optimizer(optimizer, self.key)
-        super().__init__(optimizer)
+        super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
 
     def adjust_gradients(self) -> None:

@@ -34,8 +34,7 @@ class L2Init(Remedy):
     key = "l2_init"
 
     def __init__(self, optimizer: Optimizer, decay: float, variant: str) -> None:
-        check_optimizer(optimizer, self.key)
-        super().__init__(optimizer)
+        super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
         self.variant = check_choice("variant", variant, ("kumar", "paper"))
         self._initial: dict[Tensor, Tensor] = {}

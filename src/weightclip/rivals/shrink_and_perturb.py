@@ -46,8 +46,7 @@ class ShrinkAndPerturb(Remedy):
     key = "shrink_and_perturb"
 
     def __init__(self, optimizer: Optimizer, decay: float, sigma: float, every: int, seed: int, variant: str) -> None:
-        check_optimizer(optimizer, self.key)
-        super().__init__(optimizer)
+        super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
         self.sigma = check_number("sigma", sigma, zero=True)
         self.every = check_count("every", every)

@@ -1,0 +1,47 @@
+# Everything runs in a virtual environment of the repository's own; any target sets it up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types unit test-hosts docs benchmarks clean
+
+demo: $(VENV)/dev            ## a network whose weights run away, and not with clipping; ends with a picture
+	$(BIN)/python examples/runaway.py --out demo
+
+test: lint types unit        ## what must pass on every commit
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+unit: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2
+
+test-hosts: $(VENV)/hosts    ## the examples, each with its real library
+	$(BIN)/python -m pytest -m host
+
+docs: $(VENV)/docs           ## the site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+benchmarks: $(VENV)/dev
+	for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV) site demo
+
+# PyTorch first and by its exact version, so that nothing else pulls another build of it.
+$(VENV)/torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) "torch==2.13.0"
+	touch $@
+
+$(VENV)/dev $(VENV)/hosts $(VENV)/docs: $(VENV)/%: $(VENV)/torch pyproject.toml
+	$(INSTALL) --editable ".[$*]"
+	touch $@
+
+# The hosts' tests need the test tools too.
+$(VENV)/hosts: $(VENV)/dev

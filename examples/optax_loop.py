@@ -1,0 +1,65 @@
+"""Weight clipping in a JAX loop with optax, on a stream of tasks: each gives the same inputs new random labels.
+
+python examples/optax_loop.py
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import weightclip.optax as wc
+
+Params = list[dict[str, jax.Array]]
+
+
+def init(key: jax.Array, sizes: tuple[int, ...] = (16, 64, 64, 10)) -> Params:
+    """Layers with a kernel (in, out) and a bias, drawn from [-1/sqrt(in), 1/sqrt(in)] as PyTorch does."""
+
+    def layer(key: jax.Array, n: int, m: int) -> dict[str, jax.Array]:
+        entries = jax.random.uniform(key, (n + 1, m), minval=-(n**-0.5), maxval=n**-0.5)
+        return {"kernel": entries[:n], "bias": entries[n]}
+
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [layer(k, n, m) for k, (n, m) in zip(keys, pairwise(sizes), strict=True)]
+
+
+def loss(params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy of a network of ReLUs."""
+    x = inputs
+    for layer in params[:-1]:
+        x = jax.nn.relu(x @ layer["kernel"] + layer["bias"])
+    logits = x @ params[-1]["kernel"] + params[-1]["bias"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def main(kappa: float = 2.0, tasks: int = 5, steps: int = 200) -> Params:
+    """Learn `tasks` tasks one after the other; `kappa=float("inf")` does it without clipping."""
+    key, inputs_key = jax.random.split(jax.random.key(0))
+    params = init(key)
+    optimizer = optax.chain(optax.adam(0.01), wc.clip_weights(kappa))  # clipping is the last in the chain
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params: Params, state: Any, labels: jax.Array) -> tuple[Params, Any, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(params, inputs, labels)
+        updates, state = optimizer.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        return wc.project(params, kappa), state, value  # takes off the last ulp that `apply_updates` can add
+
+    inputs = jax.random.normal(inputs_key, (256, 16))
+    for task in range(1, tasks + 1):
+        labels = jax.random.randint(jax.random.key(task), (256,), 0, 10)
+        for _ in range(steps):
+            params, state, value = step(params, state, labels)
+        largest = [float(jnp.abs(layer["kernel"]).max()) for layer in params]
+        print(f"task {task}: loss {value:.4f}, largest weights {', '.join(f'{w:.3f}' for w in largest)}")
+    for path, bound in wc.resolve_bounds(params).items():
+        print(f"{path}: s = {bound.s:.4f}")
+    return params
+
+
+if __name__ == "__main__":
+    main()

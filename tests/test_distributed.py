@@ -1,0 +1,36 @@
+"""Two processes on this machine: every shard in its box, and the weights of a run on one process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("distributed_run.py")
+LOOPBACK = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def run(mode: str, processes: int, directory: Path) -> list[torch.Tensor]:
+    commands = [[sys.executable, SCRIPT, mode, str(rank), str(processes), directory] for rank in range(processes)]
+    running = [subprocess.Popen(c, env=LOOPBACK, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for c in commands]
+    try:
+        for process in running:
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output.decode()
+    finally:
+        for process in running:
+            process.kill()
+    weights: list[torch.Tensor] = torch.load(directory / f"{mode}-{processes}.pt", weights_only=True)
+    return weights
+
+
+@pytest.mark.parametrize("remedies", ["", "-with-rivals"])
+def test_two_processes_equal_one(remedies: str, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    one = run(f"plain{remedies}", 1, tmp_path / "one")
+    for mode in ("ddp", "fsdp"):
+        two = run(f"{mode}{remedies}", 2, tmp_path)
+        for a, b in zip(one, two, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

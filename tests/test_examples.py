@@ -1,0 +1,145 @@
+"""The examples run with the libraries that they are written for, and their weights stay in their boxes."""
+
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+import weightclip as wc
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    """One thread, and a directory of its own for whatever a library may write."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+
+
+def count_at_bound(model: nn.Module, kappa: float) -> int:
+    """How many entries sit at their bound kappa/sqrt(fan_in), after checking that none lies beyond it."""
+    count = 0
+    for layer in linear_layers(model):
+        bound = kappa / math.sqrt(layer.in_features)
+        for tensor in layer.parameters():
+            sizes = tensor.detach().double().abs()
+            assert sizes.max() <= bound
+            count += int((sizes >= bound * (1 - torch.finfo(tensor.dtype).eps)).sum())
+    return count
+
+
+@torch.no_grad()
+def leave_the_box(model: nn.Module) -> None:
+    """Only a step that clips can bring the weights back."""
+    for layer in linear_layers(model):
+        for tensor in layer.parameters():
+            tensor.mul_(100)
+
+
+def test_plain_loop():
+    model = load_example("plain_loop").main(kappa=2.0, tasks=2, steps=30)
+    assert count_at_bound(model, 2.0) > 0
+
+
+def test_plain_loop_without_clipping_leaves_the_box():
+    model = load_example("plain_loop").main(kappa=math.inf, tasks=2, steps=30)
+    with pytest.raises(AssertionError):
+        count_at_bound(model, 2.0)
+
+
+@pytest.mark.host
+def test_sb3_ppo_goes_on_clipping_after_load_in_another_process(tmp_path):
+    agent = load_example("sb3_ppo").main(kappa=3.0, steps=512)
+    assert count_at_bound(agent.policy, 3.0) > 0
+    assert [name for name, bound in agent.policy.optimizer.clipper.bounds.items() if bound.s is None] == ["parameter 0"]
+    assert next(iter(agent.policy.parameters())) is agent.policy.log_std
+
+    leave_the_box(agent.policy)
+    agent.save(tmp_path / "saved.zip")
+    go_on = """
+import gymnasium, torch
+from stable_baselines3 import PPO
+
+torch.set_num_threads(1)
+agent = PPO.load("saved.zip", env=gymnasium.make("Pendulum-v1"), device="cpu")
+agent.learn(512)
+agent.save("resumed.zip")
+"""
+    subprocess.run([sys.executable, "-c", go_on], check=True, timeout=120)
+    assert count_at_bound(type(agent).load(tmp_path / "resumed.zip", device="cpu").policy, 3.0) > 0
+
+
+@pytest.mark.host
+def test_sb3_dqn(tmp_path):
+    agent = load_example("sb3_dqn").main(kappa=1.0, steps=300)
+    assert count_at_bound(agent.q_net, 1.0) > 0
+
+    leave_the_box(agent.q_net)
+    agent.save(tmp_path / "saved.zip")
+    loaded = type(agent).load(tmp_path / "saved.zip", env=agent.get_env(), device="cpu")
+    wc.clip_weights(loaded.policy.optimizer, loaded.policy, kappa=1.0)
+    agent.set_parameters(tmp_path / "saved.zip")
+    for resumed in (loaded, agent):
+        resumed.learn(300)
+        assert count_at_bound(resumed.q_net, 1.0) > 0
+
+
+@pytest.mark.host
+def test_tianshou_dqn():
+    example = load_example("tianshou_dqn")
+    algorithm = example.main(kappa=1.0, steps=100)
+    assert count_at_bound(algorithm.policy, 1.0) > 0
+
+    resumed = example.main(kappa=5.0, steps=10)
+    resumed.load_state_dict(algorithm.state_dict())
+    assert resumed.optim.state_dict()["param_groups"][0]["kappa"] == 1.0
+
+
+@pytest.mark.host
+@pytest.mark.filterwarnings(
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated",
+    "ignore:.* does not have many workers",
+    "ignore:GPU available but not used",
+)
+def test_lightning_module_resumes_with_the_kappa_of_its_checkpoint(tmp_path):
+    import lightning
+
+    example = load_example("lightning_module")
+    trainer = example.main(kappa=2.0, epochs=5)
+    assert count_at_bound(trainer.lightning_module, 2.0) > 0
+
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    model = example.Classifier(kappa=100.0)
+    resumed = lightning.Trainer(
+        max_epochs=10,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    resumed.fit(model, trainer.train_dataloader, ckpt_path=tmp_path / "saved.ckpt")
+    assert [group["kappa"] for group in resumed.optimizers[0].param_groups] == [2.0]
+    assert resumed.global_step > trainer.global_step
+    assert count_at_bound(model, 2.0) > 0

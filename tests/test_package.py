@@ -1,0 +1,17 @@
+import subprocess
+import sys
+
+import weightclip
+
+
+def test_the_core_imports_nothing_but_torch_and_the_standard_library() -> None:
+    code = (
+        "import sys, torch, torch.nn.utils.prune; before = set(sys.modules); import weightclip;"
+        "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["weightclip"]
+
+
+def test_the_public_names_are_all_there() -> None:
+    assert all(hasattr(weightclip, name) for name in weightclip.__all__)

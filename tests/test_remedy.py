@@ -1,0 +1,137 @@
+import gc
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import weightclip as wc
+
+
+def linear() -> tuple[nn.Linear, torch.optim.Optimizer]:
+    model = nn.Linear(4, 1, bias=False)
+    nn.init.constant_(model.weight, 0.5)
+    return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def step(model: nn.Linear, optimizer: torch.optim.Optimizer, gradient: float = 0.0) -> float:
+    model.weight.grad = torch.full((1, 4), gradient)
+    optimizer.step()
+    return model.weight[0, 0].item()
+
+
+def push_out(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.add_(10.0)
+
+
+def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    optimizer.register_step_post_hook(push_out)
+    assert step(model, optimizer) == 0.5
+
+
+def test_clipping_acts_behind_hooks_on_all_optimizers() -> None:
+    model, optimizer = linear()
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+    handle = register_optimizer_step_post_hook(push_out)
+    try:
+        assert step(model, optimizer) == 0.5
+        assert clipper.clipped_fraction == 1.0
+    finally:
+        handle.remove()
+
+
+def test_clipping_acts_behind_rivals_that_were_attached_later() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    wc.shrink_and_perturb(optimizer, 0.0, 100.0)
+    assert abs(step(model, optimizer)) == 0.5
+
+
+def test_rivals_act_in_the_order_in_which_they_were_attached() -> None:
+    """Remembered after the first step: behind the shrinking if that comes first."""
+    results = []
+    for order in (1, -1):
+        model, optimizer = linear()
+        attach = [
+            lambda o: wc.shrink_and_perturb(o, 0.5, 0.0),
+            lambda o: wc.l2_init(o, 1.0, variant="paper"),
+        ][::order]
+        for each in attach:
+            each(optimizer)
+        results.append(step(model, optimizer, gradient=-0.5))
+    assert results == [0.5 / 2 + 0.5 / 2, (0.5 + 0.5) / 2]
+
+
+class Wrapped(torch.optim.SGD):
+    """Its step calls the step of its base class: PyTorch then runs the hooks twice."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_an_optimizer_that_calls_its_base_class_is_one_step() -> None:
+    plain, other = nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False)
+    other.load_state_dict(plain.state_dict())
+    for model, optimizer in (
+        (plain, torch.optim.SGD(plain.parameters(), lr=1.0)),
+        (other, Wrapped(other.parameters(), lr=1.0)),
+    ):
+        wc.shrink_and_perturb(optimizer, 0.1, 0.1)
+        wc.clip_weights(optimizer, model, kappa=2.0, every=2)
+        for _ in range(2):
+            step(model, optimizer, 0.1)
+    assert torch.equal(plain.weight, other.weight)
+
+
+def test_a_step_that_fails_does_not_stop_the_next_one_from_clipping() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+
+    def broken() -> float:
+        raise OSError("no data")
+
+    with pytest.raises(OSError, match="no data"):
+        optimizer.step(broken)
+    assert step(model, optimizer, gradient=-3.0) == 0.5
+
+
+def test_nothing_keeps_a_clipped_optimizer_alive() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    step(model, optimizer)
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+
+
+def test_importing_leaves_other_optimizers_alone() -> None:
+    model, optimizer = linear()
+    before = repr(optimizer)
+    assert step(model, optimizer, gradient=-3.0) == 3.5
+    assert repr(optimizer) == before
+
+
+SCRIPT = Path(__file__).with_name("killed_run.py")
+
+
+def test_save_kill_load_go_on(tmp_path: Path) -> None:
+    """A process that is killed in the middle of a step goes on from its checkpoint to the same weights."""
+    killed = subprocess.run([sys.executable, SCRIPT, tmp_path / "killed", "--kill-at", "7"])
+    assert killed.returncode == -signal.SIGKILL
+    subprocess.run([sys.executable, SCRIPT, tmp_path / "killed"], check=True)
+    subprocess.run([sys.executable, SCRIPT, tmp_path / "whole"], check=True)
+    a, b = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("killed", "whole"))
+    assert a["step"] == b["step"] == 12
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in b["model"])
