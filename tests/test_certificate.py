@@ -243,6 +243,23 @@ def test_convolutions_whose_patches_do_not_overlap_are_exact_for_p_2_too(dims: i
     assert lipschitz(layer).now == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize(("stride", "exact"), [(1, 1.0 + 0.1 + 0.1), (2, math.hypot(1.0 + 0.1, 0.1)), (3, 1.02**0.5)])
+def test_taps_that_turn_the_channels_alike_are_exact_for_p_2(stride: int, exact: float) -> None:
+    turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    layer = nn.Conv1d(2, 2, 3, stride, dtype=torch.float64)
+    layer.weight.data = turn[:, :, None] * torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64)
+    assert lipschitz(layer).now[2] == pytest.approx(exact, rel=1e-9)
+    assert induced_norms(dense(layer, 60, 1, 2))[2] == pytest.approx(exact, rel=1e-2)
+
+
+@pytest.mark.parametrize(("stride", "overlap"), [(1, 9), (2, 4), (3, 1)])
+def test_many_random_channels_are_bounded_by_their_patches_for_p_2(stride: int, overlap: int) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 12, 3, stride, dtype=torch.float64)
+    patches = math.sqrt(overlap) * induced_norms(layer.weight.detach().flatten(1))[2]
+    assert lipschitz(layer).now[2] == pytest.approx(patches, rel=1e-9)
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolutions_of_one_sign_are_close_for_p_2(dims: int) -> None:
     """Far from the border, smooth positive inputs pass each tap alike: the sum over taps is attained there."""

@@ -118,6 +118,14 @@ class _Box:
     kappa: float = math.nan
     limits: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.tensors = [entry.tensor for entry in self.entries]
+        self.sharded = any(_is_sharded(tensor) for tensor in self.tensors)
+
+    def parts(self) -> list[Tensor]:
+        """What this process holds of each tensor."""
+        return [_local(tensor) for tensor in self.tensors] if self.sharded else self.tensors
+
     def resize(self, kappa: float) -> None:
         if kappa != self.kappa:
             self.kappa = check_number("kappa", kappa, infinite=True)
@@ -281,11 +289,11 @@ class Clipper(Remedy):
         counts: list[Tensor] = []
         for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
             box.resize(group["kappa"])
-            tensors = [_local(entry.tensor) for entry in box.entries]
+            parts = box.parts()
             if self.statistics:
-                counts += map(_count_outside, tensors, box.limits)
+                counts += map(_count_outside, parts, box.limits)
             if box.kappa != math.inf:
-                clamp_(tensors, box.limits)
+                clamp_(parts, box.limits)
         if self.statistics:
             # A step may clip twice, when there are hooks that act behind ours: both cuts count.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
@@ -318,17 +326,24 @@ def limit(kappa: float, bound: Bound, dtype: torch.dtype) -> float:
     return rounded.item()
 
 
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "to_local")  # a DTensor, without importing what defines it
+
+
 def _local(tensor: Tensor) -> Tensor:
     """This process's part of a sharded tensor: a bound is one number, so each part is clipped alone."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    local: Tensor = tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return local
 
 
 def _count_outside(tensor: Tensor, bound: float) -> Tensor:
     """How many entries are outside [-bound, bound]; NaN if an entry is NaN."""
     size = tensor.abs()
-    nan = size.amax() * 0 if size.numel() else 0  # NaN for NaN (and for an infinite entry, as broken)
-    return torch.count_nonzero(size > bound) + nan
+    if size.numel() == 0:
+        return size.sum(dtype=torch.float32)
+    nan = size.amax() * 0  # NaN for a NaN (and for an infinite entry, which is as broken); 0 otherwise
+    # In place, the comparison stays in floating point: several times faster than a tensor of booleans.
+    return size.gt_(bound).sum(dtype=torch.float32) + nan
 
 
 def _now(tensor: Tensor, bound: float) -> tuple[str, str]:

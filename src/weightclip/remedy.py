@@ -195,11 +195,14 @@ class _Hooks:
             for remedy in self.remedies:
                 remedy.after_step()
         self._pending = False
-        self.enforce()
+        self._enforce()
 
     @_disable_dynamo
     @torch.no_grad()
-    def enforce(self) -> None:
+    def enforce_again(self) -> None:
+        self._enforce()
+
+    def _enforce(self) -> None:
         for remedy in self.remedies:
             remedy.enforce()
 
@@ -236,7 +239,7 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
     hooks: _Hooks | None = optimizer.__dict__.get(_ATTRIBUTE)
     if hooks is not None:
         if len(_torch_optimizer._global_optimizer_post_hooks) > 1:
-            hooks.enforce()
+            hooks.enforce_again()
     elif not torch.compiler.is_compiling() and any("kappa" in group for group in optimizer.param_groups):
         _tell_of_lost_hooks(optimizer)
 
@@ -247,8 +250,8 @@ def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
     setattr(optimizer, _told, True)
     warnings.warn(
         f"nothing clips this {type(optimizer).__name__}, though its groups have a kappa: it was copied or unpickled "
-        "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights(optimizer, "
-        "model, kappa) clips it again; without 'kappa' in its param_groups it is a plain optimizer",
+        "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights("
+        "optimizer, model, kappa) clips it again; without 'kappa' in its param_groups it is a plain optimizer",
         RuntimeWarning,
         stacklevel=4,
     )
