@@ -25,7 +25,7 @@ test-hosts: $(VENV)/hosts    ## the examples, each with its real library
 	$(BIN)/python -m pytest -m host
 
 docs: $(VENV)/docs           ## the site, in site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 benchmarks: $(VENV)/dev
 	for script in benchmarks/*.py; do $(BIN)/python $$script; done
