@@ -256,6 +256,14 @@ def test_a_model_is_clipped_whole_or_filtered_and_keeps_its_other_leaves() -> No
         np.testing.assert_allclose(moved.layers[0].weight, -0.5, rtol=1e-6)
         assert moved.gain == -99
 
+    frozen = eqx.tree_at(lambda model: model.layers[1].weight, gradients, None)
+    updates, _ = optimizer.update(frozen, optimizer.init(filtered), model)
+    assert eqx.apply_updates(model, updates).layers[1].weight is model.layers[1].weight
+
+
+def test_the_bias_of_a_layer_without_inputs() -> None:
+    assert bounds_of(eqx.filter_eval_shape(eqx.nn.Linear, 0, 3, key=KEY)) == {"weight": None, "bias": 1.0}
+
 
 def test_a_subclass_of_an_equinox_layer_has_its_rule_and_an_own_module_that_of_its_names() -> None:
     class Low(eqx.nn.Linear):
@@ -458,6 +466,13 @@ def test_an_array_kappa_ends_within_an_ulp_of_a_number(kappa: float, dtype: Any)
     assert float(by_array) in (float(by_number), float(jnp.nextafter(by_number, jnp.array(9.0, dtype))))
     assert jax.jit(wo.project)(params, jnp.float32(math.inf))["kernel"][0, 0] == 9
     assert wo.project(params, jnp.int32(1))["kernel"].dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_box_wider_than_the_numbers_of_the_dtype(dtype: Any) -> None:
+    largest = jnp.finfo(dtype).max
+    projected = wo.project({"w": jnp.array([1.0, largest, math.inf], dtype)}, 1e300, bounds={"w": 1.0})["w"]
+    assert all_equal(projected, jnp.array([1.0, largest, largest], dtype))
 
 
 def test_numpy_parameters() -> None:

@@ -1,9 +1,10 @@
 """Weight clipping for deep continual and reinforcement learning.
 
->>> import torch, weightclip as wc
->>> model = torch.nn.Linear(4, 1)
->>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
->>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
+Examples:
+    >>> import torch, weightclip as wc
+    >>> model = torch.nn.Linear(4, 1)
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    >>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
 """
 
 from weightclip.bounds import Bound, register_bound, resolve_bounds

@@ -48,9 +48,10 @@ class Bound:
 def fan_in_bound(weight: Tensor) -> float:
     """1/sqrt(fan_in) of a weight of shape (out, in, *kernel): PyTorch's default uniform initialisation.
 
-    >>> import torch
-    >>> fan_in_bound(torch.empty(300, 784))
-    0.03571428571428571
+    Examples:
+        >>> import torch
+        >>> fan_in_bound(torch.empty(300, 784))
+        0.03571428571428571
     """
     return 1 / math.sqrt(math.prod(weight.shape[1:]))
 
@@ -104,14 +105,15 @@ def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str])
 
     `name` is the tensor's own name in that layer. A string leaves the tensor alone and says why.
 
-    >>> import torch
-    >>> class Noisy(nn.Module):
-    ...     def __init__(self, n, m):
-    ...         super().__init__()
-    ...         self.mu, self.sigma = nn.Parameter(torch.zeros(m, n)), nn.Parameter(torch.ones(m, n))
-    >>> register_bound(Noisy, lambda layer, name: fan_in_bound(layer.mu) if name == "mu" else "a noise scale")
-    >>> resolve_bounds(Noisy(4, 2))
-    {'mu': Bound(s=0.5, rule='fan_in', reason=''), 'sigma': Bound(s=None, rule='', reason='a noise scale')}
+    Examples:
+        >>> import torch
+        >>> class Noisy(nn.Module):
+        ...     def __init__(self, n, m):
+        ...         super().__init__()
+        ...         self.mu, self.sigma = nn.Parameter(torch.zeros(m, n)), nn.Parameter(torch.ones(m, n))
+        >>> register_bound(Noisy, lambda layer, name: fan_in_bound(layer.mu) if name == "mu" else "a noise scale")
+        >>> resolve_bounds(Noisy(4, 2))
+        {'mu': Bound(s=0.5, rule='fan_in', reason=''), 'sigma': Bound(s=None, rule='', reason='a noise scale')}
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
         raise TypeError(f"layer_type: got {layer_type!r}, expected a subclass of torch.nn.Module")
@@ -152,11 +154,12 @@ def resolve_bounds(
         last_layer: False leaves every output layer alone. They are found by tracing `model.forward`; where
             that fails, a ValueError asks for their names in `exclude`.
 
-    >>> bounds = resolve_bounds(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)))
-    >>> bounds["0.weight"]
-    Bound(s=0.5, rule='fan_in', reason='')
-    >>> bounds["1.bias"].reason
-    'normalisation layer: its scale starts at 1, not in a box around 0'
+    Examples:
+        >>> bounds = resolve_bounds(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)))
+        >>> bounds["0.weight"]
+        Bound(s=0.5, rule='fan_in', reason='')
+        >>> bounds["1.bias"].reason
+        'normalisation layer: its scale starts at 1, not in a box around 0'
     """
     model = unwrap(model)
     owners = _owners(model)
@@ -199,17 +202,17 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
     weight with as many rows is its bias. One with no weight of that many rows anywhere before it is left
     alone; any other (a normalisation layer's scale, an RNN's second bias) is ambiguous: a ValueError.
 
-    >>> import torch
-    >>> log_std, layer = nn.Parameter(torch.zeros(2)), nn.Linear(4, 3)
-    >>> [bound.s for bound in bounds_from_shapes([log_std, layer.weight, layer.bias])]
-    [None, 0.5, 0.5]
+    Examples:
+        >>> import torch
+        >>> log_std, layer = nn.Parameter(torch.zeros(2)), nn.Linear(4, 3)
+        >>> [bound.s for bound in bounds_from_shapes([log_std, layer.weight, layer.bias])]
+        [None, 0.5, 0.5]
     """
     bounds: list[Bound] = []
     rows: set[int] = set()
     for i, tensor in enumerate(tensors):
         shape = tuple(tensor.shape)
         before = tensors[i - 1] if i else None
-        after = tensors[i + 1] if i + 1 < len(tensors) else None
         if not tensor.requires_grad:
             bounds.append(Bound(None, reason="frozen (requires_grad=False)"))
         elif not tensor.is_floating_point():
@@ -219,12 +222,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
             rows.add(shape[0])
         elif tensor.dim() == 0 or shape[0] not in rows:
             bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
-        elif (
-            before is not None
-            and before.dim() >= 2
-            and before.shape[0] == shape[0]
-            and not (after is not None and after.shape == tensor.shape)
-        ):
+        elif before is not None and before.dim() >= 2 and before.shape[0] == shape[0]:
             bounds.append(Bound(fan_in_bound(before), "fan_in"))
         else:
             raise ValueError(
@@ -368,14 +366,21 @@ def _agree(places: list[tuple[str, Bound]]) -> Bound:
     return bounds[0]
 
 
-def _refuse_reparametrised(name: str, layer: nn.Module) -> None:
-    hooks = layer._forward_pre_hooks.values()
-    if (
+REPARAMETRISING_HOOKS = (WeightNorm, SpectralNorm, prune.BasePruningMethod)
+
+
+def is_reparametrised(layer: nn.Module) -> bool:
+    """Whether a weight of the layer is computed from its parameters: bounding these does not bound it."""
+    return (
         isinstance(layer, parametrize.ParametrizationList)
         or parametrize.is_parametrized(layer)
-        or any(isinstance(hook, (WeightNorm, SpectralNorm, prune.BasePruningMethod)) for hook in hooks)
-    ):
-        owner = name.split(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+        or any(isinstance(hook, REPARAMETRISING_HOOKS) for hook in layer._forward_pre_hooks.values())
+    )
+
+
+def _refuse_reparametrised(name: str, layer: nn.Module) -> None:
+    if is_reparametrised(layer):
+        owner = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
         raise ValueError(
             f"{name}: its layer is reparametrised (weight_norm, spectral_norm, parametrize or pruning), so clipping "
             f"this tensor would not bound the layer's weight; exclude='{owner}.*' leaves the layer alone"

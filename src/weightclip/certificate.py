@@ -16,11 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize, prune
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
-from weightclip.bounds import Bound, Rule, named_tensors, resolve_bounds, unwrap
+from weightclip.bounds import (
+    REPARAMETRISING_HOOKS,
+    Bound,
+    Rule,
+    is_reparametrised,
+    named_tensors,
+    resolve_bounds,
+    unwrap,
+)
 from weightclip.checks import check_number
 
 Norms = dict[float, float]
@@ -70,15 +75,16 @@ def lipschitz(model: nn.Module, kappa: float | None = None, *, bounds: Rule = "f
         kappa: the half-width of the box in units of s_l; None leaves `prior` out.
         bounds: as in `clip_weights`.
 
-    >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> for weight in (model[0].weight, model[2].weight):
-    ...     _ = nn.init.constant_(weight, 0.25)
-    >>> print(lipschitz(model, kappa=1.0))
-             now, p=1  now, p=2  now, p=inf  prior, p=1  prior, p=2  prior, p=inf
-    0        0.75      0.866     1           1.5         1.732       2
-    1        1         1         1           1           1           1
-    2        0.25      0.433     0.75        0.5774      1           1.732
-    network  0.1875    0.375     0.75        0.866       1.732       3.464
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> for weight in (model[0].weight, model[2].weight):
+        ...     _ = nn.init.constant_(weight, 0.25)
+        >>> print(lipschitz(model, kappa=1.0))
+                 now, p=1  now, p=2  now, p=inf  prior, p=1  prior, p=2  prior, p=inf
+        0        0.75      0.866     1           1.5         1.732       2
+        1        1         1         1           1           1           1
+        2        0.25      0.433     0.75        0.5774      1           1.732
+        network  0.1875    0.375     0.75        0.866       1.732       3.464
     """
     kappa = None if kappa is None else check_number("kappa", kappa)
     chain = list(_chain(model))
@@ -107,9 +113,10 @@ def update_bound(model: nn.Module, kappa: float, x: Tensor | float, *, bounds: R
         x: a batch of inputs, of which the one with the largest 1-norm counts; or that 1-norm.
         bounds: as in `clip_weights`.
 
-    >>> update = update_bound(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1, bias=False)), 1.0, x=2.0)
-    >>> round(update, 6)  # 2 * 1.5 * (2 + 1) / sqrt(3) + 2 / sqrt(3) * 1.5 * (2 + 1)
-    10.392305
+    Examples:
+        >>> update = update_bound(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1, bias=False)), 1.0, x=2.0)
+        >>> round(update, 6)  # 2 * 1.5 * (2 + 1) / sqrt(3) + 2 / sqrt(3) * 1.5 * (2 + 1)
+        10.392305
     """
     kappa = check_number("kappa", kappa)
     chain = list(_chain(model))
@@ -170,18 +177,10 @@ def _boxes(model: nn.Module, rule: Rule) -> dict[int, Bound]:
         (f"{prefix}.{local}" if prefix else local).replace("_orig_mod.", "")
         for prefix, layer in unwrap(model).named_modules()
         for local, tensor in layer._parameters.items()
-        if tensor is not None and _is_reparametrised(layer)
+        if tensor is not None and is_reparametrised(layer)
     ]
     resolved = resolve_bounds(model, rule, exclude=behind)
     return {id(tensor): resolved[name] for name, tensor in named_tensors(model).items()}
-
-
-def _is_reparametrised(layer: nn.Module) -> bool:
-    return (
-        isinstance(layer, parametrize.ParametrizationList)
-        or parametrize.is_parametrized(layer)
-        or any(isinstance(hook, _REPARAMETRISING) for hook in layer._forward_pre_hooks.values())
-    )
 
 
 def _bound(name: str, module: Any, kind: type[nn.Module], kappa: float | None, boxes: dict[int, Bound]) -> Lipschitz:
@@ -224,8 +223,6 @@ def _linear_bound(name: str, layer: Any, kind: type[nn.Module], weight: Tensor, 
     now = _norms(*_sums(weight, how), _spectral(weight, how))
     if side is None:
         return Lipschitz(now)
-    if side == math.inf:
-        return Lipschitz(now, _same(side))
     # No weight in the box has larger sums than its corner. Adding these up in the same order, rather than counting
     # them, keeps `now` from passing `prior` by a rounding error.
     return Lipschitz(now, _norms(*_sums(torch.full_like(weight, side), how)))
@@ -251,7 +248,7 @@ def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: float | None) 
 def _weight(name: str, layer: Any) -> Tensor:
     """The weight that the next forward pass uses, in float64; ones where a layer has none."""
     for hook in layer._forward_pre_hooks.values():
-        if isinstance(hook, _REPARAMETRISING):  # until it runs, layer.weight is that of the last forward pass
+        if isinstance(hook, REPARAMETRISING_HOOKS):  # until it runs, layer.weight is that of the last forward pass
             hook(layer, ())
     weight = layer.weight
     if weight is None:
@@ -364,7 +361,7 @@ def _clipped_side(name: str, layer: Any, local: str, kappa: float, boxes: dict[i
         return 0.0
     side = _side(layer, local, kappa, boxes)
     if side == math.inf:
-        reason = "reparametrised" if _is_reparametrised(layer) else boxes[id(layer._parameters[local])].reason
+        reason = "reparametrised" if is_reparametrised(layer) else boxes[id(layer._parameters[local])].reason
         raise _refusal(name, layer, f"its {local} is not clipped: {reason}")
     return side
 
@@ -489,4 +486,3 @@ _LINEAR = (nn.Linear, *_CONVOLUTIONS)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _KNOWN = {nn.Sequential, nn.PReLU, *_CONSTANTS, *_LINEAR, *_BATCH_NORMS}
 _COMPUTES = ("forward", "_conv_forward", "__call__")
-_REPARAMETRISING = (WeightNorm, SpectralNorm, prune.BasePruningMethod)

@@ -60,13 +60,14 @@ def clip_weights(
     Returns:
         The attached `Clipper`; print it to see every tensor's bound, and what is left alone and why.
 
-    >>> model = nn.Linear(4, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=100.0)
-    >>> clipper = clip_weights(optimizer, model, kappa=2.0)
-    >>> model(torch.ones(4)).backward()
-    >>> optimizer.step()
-    >>> model.weight.tolist()
-    [[-1.0, -1.0, -1.0, -1.0]]
+    Examples:
+        >>> model = nn.Linear(4, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=100.0)
+        >>> clipper = clip_weights(optimizer, model, kappa=2.0)
+        >>> model(torch.ones(4)).backward()
+        >>> optimizer.step()
+        >>> model.weight.tolist()
+        [[-1.0, -1.0, -1.0, -1.0]]
     """
     optimizer = check_optimizer(optimizer, KEY)
     if owns_kappa(optimizer):
@@ -137,7 +138,6 @@ class Clipper(Remedy):
 
     key = KEY
     group_keys = ("kappa",)
-    acts_last = True
 
     def __init__(
         self,

@@ -31,10 +31,11 @@ def clipped(optimizer_class: type[_O]) -> type[_O]:
 
     A copied or unpickled optimizer of such a class goes on clipping.
 
-    >>> import torch
-    >>> optimizer = clipped(torch.optim.SGD)(torch.nn.Linear(4, 2).parameters(), lr=0.1, kappa=2.0)
-    >>> optimizer.clipper
-    Clipper(ClippedSGD, kappa=2: clips 2 of 2 tensors)
+    Examples:
+        >>> import torch
+        >>> optimizer = clipped(torch.optim.SGD)(torch.nn.Linear(4, 2).parameters(), lr=0.1, kappa=2.0)
+        >>> optimizer.clipper
+        Clipper(ClippedSGD, kappa=2: clips 2 of 2 tensors)
     """
     if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
         raise TypeError(f"optimizer_class: got {optimizer_class!r}, expected a subclass of torch.optim.Optimizer")

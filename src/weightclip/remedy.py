@@ -1,7 +1,7 @@
 """What clipping and its rivals share: acting around every `optimizer.step()`, and living in its checkpoints.
 
 All remedies of one optimizer sit behind one set of hooks. That keeps their order (the rivals as they were
-attached, clipping last) and gives the checkpoint one entry, `state_dict()["weightclip"]`, beside PyTorch's own:
+attached, and behind them all what is enforced: clipping) and gives the checkpoint one entry, `state_dict()["weightclip"]`, beside PyTorch's own:
 what stood in `optimizer.state` would be taken by Adam for its own.
 """
 
@@ -35,7 +35,6 @@ class Remedy:
 
     key: ClassVar[str]
     group_keys: ClassVar[tuple[str, ...]] = ()
-    acts_last: ClassVar[bool] = False
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -148,7 +147,7 @@ class _Hooks:
         return hooks
 
     def add(self, remedy: Remedy) -> None:
-        self.remedies = sorted([*self.remedies, remedy], key=lambda r: r.acts_last)
+        self.remedies = [*self.remedies, remedy]
 
     def discard(self, remedy: Remedy) -> None:
         self.remedies = [r for r in self.remedies if r is not remedy]
