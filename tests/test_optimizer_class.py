@@ -56,7 +56,7 @@ def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
 
 def test_an_ambiguous_vector_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    with pytest.raises(ValueError, match=r"parameter 1, shape \(4,\): from shapes alone"):
+    with pytest.raises(ValueError, match=r"parameter 2, shape \(4,\): from shapes alone"):
         wc.clipped(torch.optim.SGD)(model.parameters(), lr=1.0, kappa=1.0)
 
 

@@ -1,8 +1,8 @@
 """What clipping and its rivals share: acting around every `optimizer.step()`, and living in its checkpoints.
 
-All remedies of one optimizer sit behind one set of hooks. That keeps their order (the rivals as they were
-attached, and behind them all what is enforced: clipping) and gives the checkpoint one entry, `state_dict()["weightclip"]`, beside PyTorch's own:
-what stood in `optimizer.state` would be taken by Adam for its own.
+All remedies of one optimizer sit behind one set of hooks. That keeps their order (the rivals as they were attached,
+and behind them what is enforced: clipping) and gives the checkpoint one entry, `state_dict()["weightclip"]`, beside
+PyTorch's own: what stood in `optimizer.state` would be taken by Adam for its own.
 """
 
 from __future__ import annotations
