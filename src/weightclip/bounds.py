@@ -6,9 +6,8 @@ nothing but the rule `init` looks at the values of the weights.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from weightclip.checks import check_number
 from weightclip.output_layers import find_output_layers
+from weightclip.patterns import Patterns, as_list, check_pattern, unwanted
 
 LayerRule = Callable[[Any, str], "float | str"]
 """A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""
@@ -28,8 +28,6 @@ LayerRule = Callable[[Any, str], "float | str"]
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Tensor, nn.Module], "float | str | None"]
 """A rule's name, a mapping of names or glob patterns to numbers (or rule names), or a function
 `(name, tensor, owner) -> bound`, which may return a reason or None to leave the tensor alone."""
-
-Patterns = str | Iterable[str]
 
 RULES = ("fan_in", "init", "paper")
 
@@ -81,8 +79,9 @@ def _leave(reason: str) -> LayerRule:
     return lambda layer, name: reason
 
 
-_normalisation = _leave("normalisation layer: its scale starts at 1, not in a box around 0")
-_embedding = _leave("embedding: its rows are looked up, so there is no fan_in")
+NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
+EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
+SLOPE = "activation: a slope, not a weight"
 
 _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _fan_in_rule,
@@ -92,11 +91,11 @@ _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.RNNBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.RNNCellBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.MultiheadAttention: _attention_rule,
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _normalisation),
-    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalisation),
-    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _normalisation),
-    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _embedding),
-    nn.PReLU: _leave("activation: a slope, not a weight"),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _leave(NORMALISATION)),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _leave(NORMALISATION)),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _leave(NORMALISATION)),
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _leave(EMBEDDING)),
+    nn.PReLU: _leave(SLOPE),
 }
 
 
@@ -164,8 +163,7 @@ def resolve_bounds(
     model = unwrap(model)
     owners = _owners(model)
     names = [name for places in owners for name, _, _ in places]
-    included = _matcher("include", include, names)
-    excluded = _matcher("exclude", exclude, names)
+    unwanted_reason = unwanted(include, exclude, names)
     decide = _decider(rule, owners, names)
     outputs = set() if last_layer else _output_tensors(model)
 
@@ -175,10 +173,8 @@ def resolve_bounds(
         tensor = _tensor(layer, places[0][1])
         if is_lazy(tensor):
             raise ValueError(f"{name}: a lazy layer without a shape yet; run one batch through the model first")
-        if any(excluded(n) for n, _, _ in places):
-            bound = Bound(None, reason="excluded by name")
-        elif include is not None and not any(included(n) for n, _, _ in places):
-            bound = Bound(None, reason="not among the included names")
+        if reason := unwanted_reason(n for n, _, _ in places):
+            bound = Bound(None, reason=reason)
         elif not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()):
             bound = Bound(None, reason="frozen (requires_grad=False)")
         elif id(tensor) in outputs:
@@ -190,8 +186,7 @@ def resolve_bounds(
                 f"{name}: dtype {tensor.dtype} cannot be clipped to an interval; exclude={name!r} leaves it alone"
             )
         resolved[name] = bound
-    if include is not None:
-        _check_included(include, {n: resolved[places[0][0]] for places in owners for n, _, _ in places})
+    check_included(include, {n: resolved[places[0][0]] for places in owners for n, _, _ in places})
     return resolved
 
 
@@ -279,7 +274,7 @@ def _decider(rule: Rule, owners: list[list[Place]], names: list[str]) -> Decide:
     if isinstance(rule, Mapping):
         return _mapping_rule(rule, owners, names)
     if callable(rule):
-        return lambda name, local, layer, tensor: _checked(
+        return lambda name, local, layer, tensor: make_bound(
             name, rule(name, tensor, layer), getattr(rule, "__name__", "function"), "left alone by the given function"
         )
     raise TypeError(f"bounds: got {rule!r}, expected one of {RULES}, a mapping or a function")
@@ -309,7 +304,7 @@ def _fan_in(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
     if rule is None:
         kind = type(layer).__name__
         return Bound(None, reason=f"bare parameter of {kind}: no rule knows it (see register_bound)")
-    return _checked(name, rule(layer, local), "fan_in", f"left alone by the rule of {type(layer).__name__}")
+    return make_bound(name, rule(layer, local), "fan_in", f"left alone by the rule of {type(layer).__name__}")
 
 
 def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
@@ -317,7 +312,7 @@ def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
     if fan_in.s is None:
         return fan_in
     largest = float(_full(tensor.detach().abs().max()))
-    return fan_in if largest == 0 else _checked(name, largest, "init", "")
+    return fan_in if largest == 0 else make_bound(name, largest, "init", "")
 
 
 def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
@@ -333,20 +328,21 @@ def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
 
 def _mapping_rule(rule: Mapping[str, float | str], owners: list[list[Place]], names: list[str]) -> Decide:
     for pattern in rule:
-        _check_pattern("bounds", pattern, names)
+        check_pattern("bounds", pattern, names)
 
     def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
         for pattern, value in rule.items():
             if fnmatchcase(name, pattern):
                 if isinstance(value, str):
                     return _named_rule(value, owners)(name, local, layer, tensor)
-                return _checked(name, value, "given", "")
+                return make_bound(name, value, "given", "")
         return Bound(None, reason="no pattern of the given mapping matches")
 
     return decide
 
 
-def _checked(name: str, value: float | str | None, rule: str, reason: str) -> Bound:
+def make_bound(name: str, value: float | str | None, rule: str, reason: str) -> Bound:
+    """The bound that a rule gave for the tensor `name`; None means left alone for the `reason` given."""
     if value is None or isinstance(value, str):
         return Bound(None, reason=value or reason)
     return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
@@ -400,27 +396,9 @@ def _full(tensor: Tensor) -> Tensor:
     return full
 
 
-def _patterns(patterns: Patterns) -> Iterator[str]:
-    return iter([patterns] if isinstance(patterns, str) else patterns)
-
-
-def _matcher(argument: str, patterns: Patterns | None, names: list[str]) -> Callable[[str], bool]:
-    chosen = list(_patterns(patterns)) if patterns is not None else []
-    for pattern in chosen:
-        _check_pattern(argument, pattern, names)
-    return lambda name: any(fnmatchcase(name, pattern) for pattern in chosen)
-
-
-def _check_pattern(argument: str, pattern: str, names: list[str]) -> None:
-    if not isinstance(pattern, str):
-        raise TypeError(f"{argument}: got {pattern!r}, expected a name or a glob pattern")
-    if not any(fnmatchcase(name, pattern) for name in names):
-        near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
-        raise ValueError(f"{argument}: {pattern!r} matches no parameter; there are {', '.join(near)}, ...")
-
-
-def _check_included(include: Patterns, bounds: Mapping[str, Bound]) -> None:
-    for pattern in _patterns(include):
+def check_included(include: Patterns | None, bounds: Mapping[str, Bound]) -> None:
+    """Raise where a pattern of `include` matches only tensors without a bound."""
+    for pattern in as_list(include):
         matched = {name: bound for name, bound in bounds.items() if fnmatchcase(name, pattern)}
         if all(bound.s is None for bound in matched.values()):
             name, bound = next(iter(matched.items()))

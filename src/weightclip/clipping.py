@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.bounds import Bound, Patterns, Rule, named_tensors, resolve_bounds
+from weightclip.bounds import Bound, Rule, named_tensors, resolve_bounds
 from weightclip.checks import check_count, check_number
+from weightclip.patterns import Patterns
 from weightclip.remedy import Remedy, attach, check_optimizer, find_remedy, owns_kappa
 
 KEY = "clip_weights"
@@ -160,6 +161,7 @@ class Clipper(Remedy):
         self._steps = 0
         self._due = False
         self._counts: list[Tensor] | None = None
+        self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._set_entries(self._resolve())
         if not self._clipped():
             raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
@@ -291,12 +293,21 @@ class Clipper(Remedy):
             box.resize(group["kappa"])
             parts = box.parts()
             if self.statistics:
-                counts += map(_count_outside, parts, box.limits)
+                counts += [
+                    _count_outside(t, bound, self._scratch_for(t)) for t, bound in zip(parts, box.limits, strict=True)
+                ]
             if box.kappa != math.inf:
                 clamp_(parts, box.limits)
         if self.statistics:
             # A step may clip twice, when there are hooks that act behind ours: both cuts count.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
+
+    def _scratch_for(self, tensor: Tensor) -> Tensor:
+        """Memory for one tensor's statistics, kept: asking for it anew costs more than the counting."""
+        kind = (tensor.device, tensor.dtype)
+        if kind not in self._scratch or self._scratch[kind].numel() < tensor.numel():
+            self._scratch[kind] = torch.empty(tensor.numel(), device=tensor.device, dtype=tensor.dtype)
+        return self._scratch[kind][: tensor.numel()].view(tensor.shape)
 
     def _cut(self) -> dict[str, tuple[float, int]]:
         """For each clipped tensor: the entries cut by the last step, of how many."""
@@ -336,9 +347,9 @@ def _local(tensor: Tensor) -> Tensor:
     return local
 
 
-def _count_outside(tensor: Tensor, bound: float) -> Tensor:
+def _count_outside(tensor: Tensor, bound: float, scratch: Tensor) -> Tensor:
     """How many entries are outside [-bound, bound]; NaN if an entry is NaN."""
-    size = tensor.abs()
+    size = torch.abs(tensor, out=scratch)
     if size.numel() == 0:
         return size.sum(dtype=torch.float32)
     nan = size.amax() * 0  # NaN for a NaN (and for an infinite entry, which is as broken); 0 otherwise

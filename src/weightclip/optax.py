@@ -21,8 +21,9 @@ import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path, tree_map_with_path
 from optax._src.base import NO_PARAMS_MSG  # type: ignore[import-untyped]
 
-from weightclip.bounds import Bound, Patterns, _check_included, _check_pattern, _checked, _matcher
+from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, Bound, check_included, make_bound
 from weightclip.checks import check_number
+from weightclip.patterns import Patterns, check_pattern, unwanted
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
 """`"fan_in"`, a mapping of paths or glob patterns to numbers (or to `"fan_in"`), or a function
@@ -36,8 +37,6 @@ Path = tuple[Any, ...]
 _T = TypeVar("_T")
 
 ACCEPTED = "expected 'fan_in', a mapping or a function"
-NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
-EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
 
 
 def clip_weights(
@@ -60,8 +59,9 @@ def clip_weights(
     follows a schedule (name `bounds` in its `static_args` if it is a function, which would be taken for one, and
     give `hyperparam_dtype=jnp.float32` for weights of half precision, or kappa is rounded as they are):
 
-    >>> schedule = optax.linear_schedule(3.0, 1.0, transition_steps=100)
-    >>> clip = optax.inject_hyperparams(clip_weights, static_args="bounds")(schedule, bounds=lambda path, leaf: 0.5)
+    Examples:
+        >>> schedule = optax.linear_schedule(3.0, 1.0, transition_steps=100)
+        >>> clip = optax.inject_hyperparams(clip_weights, static_args="bounds")(schedule, bounds=lambda path, leaf: 0.5)
 
     Args:
         kappa: the half-width of the box in units of s_l; positive, may be infinite. An array is not checked.
@@ -72,11 +72,12 @@ def clip_weights(
     Returns:
         A transformation without state, whose `update` needs the parameters.
 
-    >>> params = {"kernel": jnp.zeros((4, 1)), "bias": jnp.zeros(1)}
-    >>> optimizer = optax.chain(optax.sgd(100.0), clip_weights(2.0))
-    >>> updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
-    >>> optax.apply_updates(params, updates)["kernel"].ravel().tolist()
-    [-1.0, -1.0, -1.0, -1.0]
+    Examples:
+        >>> params = {"kernel": jnp.zeros((4, 1)), "bias": jnp.zeros(1)}
+        >>> optimizer = optax.chain(optax.sgd(100.0), clip_weights(2.0))
+        >>> updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+        >>> optax.apply_updates(params, updates)["kernel"].ravel().tolist()
+        [-1.0, -1.0, -1.0, -1.0]
     """
     kappa = _check_kappa(kappa)
 
@@ -111,8 +112,9 @@ def project(
     in the dtype of the leaf. For an array, kappa s_l is computed in that dtype, in float32 at least, and rounded
     to the nearest: it can be an ulp more. NaN stays NaN.
 
-    >>> project({"kernel": jnp.full((4, 1), 9.0)}, 2.0)["kernel"].ravel().tolist()
-    [1.0, 1.0, 1.0, 1.0]
+    Examples:
+        >>> project({"kernel": jnp.full((4, 1), 9.0)}, 2.0)["kernel"].ravel().tolist()
+        [1.0, 1.0, 1.0, 1.0]
     """
     limits = _limits(params, _check_kappa(kappa), bounds, include, exclude)
     projected: _T = tree_map_with_path(lambda path, p: _clip(p, limits.get(path)), params)
@@ -152,12 +154,13 @@ def resolve_bounds(
         include: paths or glob patterns; every other leaf is left alone.
         exclude: paths or glob patterns of leaves to leave alone.
 
-    >>> params = {"Dense_0": {"kernel": jnp.zeros((4, 3))}, "LayerNorm_0": {"scale": jnp.ones(3)}}
-    >>> resolved = resolve_bounds(params)
-    >>> resolved["Dense_0/kernel"]
-    Bound(s=0.5, rule='fan_in', reason='')
-    >>> resolved["LayerNorm_0/scale"].reason
-    'normalisation layer: its scale starts at 1, not in a box around 0'
+    Examples:
+        >>> params = {"Dense_0": {"kernel": jnp.zeros((4, 3))}, "LayerNorm_0": {"scale": jnp.ones(3)}}
+        >>> resolved = resolve_bounds(params)
+        >>> resolved["Dense_0/kernel"]
+        Bound(s=0.5, rule='fan_in', reason='')
+        >>> resolved["LayerNorm_0/scale"].reason
+        'normalisation layer: its scale starts at 1, not in a box around 0'
     """
     leaves = _leaves(params)
     return {leaf.name: bound for leaf, bound in zip(leaves, _resolve(leaves, bounds, include, exclude), strict=True)}
@@ -250,25 +253,19 @@ def _key(key: Any) -> str:
 
 def _resolve(leaves: list[_Leaf], bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[Bound]:
     names = [leaf.name for leaf in leaves]
-    included = _matcher("include", include, names)
-    excluded = _matcher("exclude", exclude, names)
+    unwanted_reason = unwanted(include, exclude, names)
     decide = _decider(bounds, leaves)
     resolved: list[Bound] = []
     for leaf in leaves:
-        if excluded(leaf.name):
-            bound = Bound(None, reason="excluded by name")
-        elif include is not None and not included(leaf.name):
-            bound = Bound(None, reason="not among the included names")
-        else:
-            bound = decide(leaf)
+        reason = unwanted_reason([leaf.name])
+        bound = Bound(None, reason=reason) if reason else decide(leaf)
         if bound.s is not None and not jnp.issubdtype(leaf.array.dtype, jnp.floating):
             raise ValueError(
                 f"{leaf.name}: dtype {leaf.array.dtype} cannot be clipped to an interval; "
                 f"exclude={leaf.name!r} leaves it alone"
             )
         resolved.append(bound)
-    if include is not None:
-        _check_included(include, dict(zip(names, resolved, strict=True)))
+    check_included(include, dict(zip(names, resolved, strict=True)))
     return resolved
 
 
@@ -282,7 +279,9 @@ def _decider(bounds: Rule, leaves: list[_Leaf]) -> Decide:
         return _mapping_rule(bounds, leaves)
     if callable(bounds):
         rule = getattr(bounds, "__name__", "function")
-        return lambda leaf: _checked(leaf.name, bounds(leaf.name, leaf.array), rule, "left alone by the given function")
+        return lambda leaf: make_bound(
+            leaf.name, bounds(leaf.name, leaf.array), rule, "left alone by the given function"
+        )
     raise TypeError(f"bounds: got {bounds!r}, {ACCEPTED}")
 
 
@@ -306,13 +305,13 @@ def _named_rule(rule: str, leaves: list[_Leaf]) -> Decide:
 
 def _mapping_rule(bounds: Mapping[str, float | str], leaves: list[_Leaf]) -> Decide:
     for pattern in bounds:
-        _check_pattern("bounds", pattern, [leaf.name for leaf in leaves])
+        check_pattern("bounds", pattern, [leaf.name for leaf in leaves])
     named = {value: _named_rule(value, leaves) for value in bounds.values() if isinstance(value, str)}
 
     def decide(leaf: _Leaf) -> Bound:
         for pattern, value in bounds.items():
             if fnmatchcase(leaf.name, pattern):
-                return named[value](leaf) if isinstance(value, str) else _checked(leaf.name, value, "given", "")
+                return named[value](leaf) if isinstance(value, str) else make_bound(leaf.name, value, "given", "")
         return Bound(None, reason="no pattern of the given mapping matches")
 
     return decide
@@ -357,7 +356,7 @@ _EQUINOX_FAN_IN: dict[str, Callable[[Any], int]] = {
 _EQUINOX_LEFT_ALONE = {
     **dict.fromkeys(("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm"), NORMALISATION),
     "Embedding": EMBEDDING,
-    "PReLU": "activation: a slope, not a weight",
+    "PReLU": SLOPE,
 }
 _EQUINOX_REPARAMETRISED = ("WeightNorm", "SpectralNorm")
 _EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_LEFT_ALONE, *_EQUINOX_REPARAMETRISED}
