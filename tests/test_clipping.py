@@ -161,13 +161,14 @@ class TestKappa:
             assert in_box(model, kappa)
             assert not in_box(model, 0.99 * kappa)
 
-    def test_a_bad_value_is_refused_before_anything_changes(self) -> None:
+    @pytest.mark.parametrize("bad", [-1.0, None])
+    def test_a_bad_value_is_refused_before_anything_changes(self, bad: float | None) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         wc.clip_weights(optimizer, model, kappa=2.0)
-        optimizer.param_groups[0]["kappa"] = -1.0
+        optimizer.param_groups[0]["kappa"] = bad
         before = weights(model)
-        with pytest.raises(ValueError, match=r"kappa: got -1\.0, expected a positive number"):
+        with pytest.raises(ValueError, match=rf"kappa: got {bad}, expected a positive number"):
             train(model, optimizer)
         assert same(before, weights(model))
 
@@ -257,7 +258,13 @@ def test_remove_leaves_no_trace() -> None:
     assert "weightclip" not in optimizer.state_dict()
     train(model, optimizer)
     assert not in_box(model, 1.0)
-    wc.clip_weights(optimizer, model, kappa=1.0)
+    again = wc.clip_weights(optimizer, model, kappa=1.0)
+    again.remove()
+    other = wc.clip_weights(optimizer, model, kappa=1.0)
+    again.remove()  # does nothing to the other
+    train(model, optimizer)
+    assert in_box(model, 1.0)
+    other.remove()
 
 
 def test_closures_schedulers_and_accumulation_work_as_before() -> None:
@@ -391,6 +398,40 @@ class TestParametersAddedLater:
         assert clipper.bounds["0.weight"].s is None
         assert model[3].weight.abs().max() <= 0.5 * (clipper.bounds["3.weight"].s or 0)
 
+    def test_a_parameter_that_takes_the_place_of_another_is_resolved(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0)
+        model[2] = nn.Linear(5, 2)
+        optimizer.param_groups[0]["params"][2:] = model[2].parameters()
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+        assert clipper.bounds["2.weight"].s == 1 / math.sqrt(5)
+
+    def test_measured_bounds_that_were_loaded_survive(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, bounds="init")
+        state = optimizer.state_dict()
+        state["weightclip"]["clip_weights"]["measured"][0] = 0.125
+        optimizer.load_state_dict(state)
+        optimizer.add_param_group({"params": model[2].parameters()})
+        train(model, optimizer)
+        assert clipper.bounds["0.weight"].s == 0.125
+        assert model[0].weight.abs().max() == 0.125
+
+    def test_unfrozen_parameters_are_resolved(self) -> None:
+        model = network()
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0)
+        train(model, optimizer)
+        assert "frozen" in clipper.bounds["0.weight"].reason
+        model[0].requires_grad_(True)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+        assert clipper.bounds["0.weight"].s == 1 / math.sqrt(6)
+
     def test_others_are_refused_before_anything_changes(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
@@ -505,6 +546,6 @@ def test_wrapped_optimizers_are_looked_into() -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
     clipper = wc.clip_weights(Wrapper(optimizer), model, kappa=0.5)
-    assert clipper is wc.find_clipper(optimizer)
+    assert clipper is wc.find_clipper(optimizer) is wc.find_clipper(Wrapper(optimizer))
     train(model, optimizer)
     assert in_box(model, 0.5)

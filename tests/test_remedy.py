@@ -80,18 +80,47 @@ class Wrapped(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_an_optimizer_that_calls_its_base_class_is_one_step() -> None:
+@pytest.mark.parametrize("with_closure", [False, True])
+def test_an_optimizer_that_calls_its_base_class_is_one_step(with_closure: bool) -> None:
     plain, other = nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False)
     other.load_state_dict(plain.state_dict())
     for model, optimizer in (
         (plain, torch.optim.SGD(plain.parameters(), lr=1.0)),
         (other, Wrapped(other.parameters(), lr=1.0)),
     ):
+        wc.l2(optimizer, 0.1)
+        wc.l2_init(optimizer, 0.1, variant="paper")
         wc.shrink_and_perturb(optimizer, 0.1, 0.1)
         wc.clip_weights(optimizer, model, kappa=2.0, every=2)
-        for _ in range(2):
-            step(model, optimizer, 0.1)
+
+        def closure(model: nn.Linear = model) -> float:
+            model.weight.grad = torch.full((1, 4), 0.1)
+            return 0.0
+
+        for _ in range(3):
+            if with_closure:
+                optimizer.step(closure)
+            else:
+                step(model, optimizer, 0.1)
     assert torch.equal(plain.weight, other.weight)
+
+
+def test_a_gradient_is_adjusted_again_after_a_step_that_failed() -> None:
+    """Also where the new gradient stands in the tensor of the old one."""
+    model, optimizer = linear()
+    wc.l2(optimizer, 1.0)
+
+    def fail(optimizer: Any, args: Any, kwargs: Any) -> None:
+        raise OSError("no data")
+
+    handle = optimizer.register_step_pre_hook(fail)
+    with pytest.raises(OSError, match="no data"):
+        step(model, optimizer)
+    handle.remove()
+    assert model.weight.grad is not None
+    model.weight.grad.zero_()
+    optimizer.step()
+    assert model.weight[0, 0].item() == 0.0  # 0.5 - 0.5
 
 
 def test_a_step_that_fails_does_not_stop_the_next_one_from_clipping() -> None:

@@ -81,6 +81,7 @@ def _leave(reason: str) -> LayerRule:
 
 NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
 EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
+FROZEN = "frozen (requires_grad=False)"
 SLOPE = "activation: a slope, not a weight"
 
 _layer_rules: dict[type[nn.Module], LayerRule] = {
@@ -176,7 +177,7 @@ def resolve_bounds(
         if reason := unwanted_reason(n for n, _, _ in places):
             bound = Bound(None, reason=reason)
         elif not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()):
-            bound = Bound(None, reason="frozen (requires_grad=False)")
+            bound = Bound(None, reason=FROZEN)
         elif id(tensor) in outputs:
             bound = Bound(None, reason="output layer (last_layer=False)")
         else:
@@ -209,7 +210,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
         shape = tuple(tensor.shape)
         before = tensors[i - 1] if i else None
         if not tensor.requires_grad:
-            bounds.append(Bound(None, reason="frozen (requires_grad=False)"))
+            bounds.append(Bound(None, reason=FROZEN))
         elif not tensor.is_floating_point():
             raise ValueError(f"parameter {i}: dtype {tensor.dtype} cannot be clipped to an interval")
         elif tensor.dim() >= 2:

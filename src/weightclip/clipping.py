@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import is_
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.bounds import Bound, Rule, named_tensors, resolve_bounds
+from weightclip.bounds import FROZEN, Bound, Rule, named_tensors, resolve_bounds
 from weightclip.checks import check_count, check_number
 from weightclip.patterns import Patterns
 from weightclip.remedy import Remedy, attach, check_optimizer, find_remedy, owns_kappa
@@ -73,13 +74,13 @@ def clip_weights(
     optimizer = check_optimizer(optimizer, KEY)
     if owns_kappa(optimizer):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
-    resolver = _ByLayer(
-        model, partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
-    )
+    resolve = partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    others = {name: tensor.shape for name, tensor in named_tensors(model).items() if id(tensor) not in held}
-    if len(others) == len(resolver.resolved):
+    tensors = named_tensors(model)
+    others = {name: tensor.shape for name, tensor in tensors.items() if id(tensor) not in held}
+    if len(others) == len(tensors):
         raise ValueError("optimizer: it holds none of the model's parameters")
+    resolver = partial(_by_layer, model, resolve)
     return attach(Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, others=others))
 
 
@@ -88,20 +89,13 @@ def find_clipper(optimizer: Optimizer) -> Clipper | None:
     return cast("Clipper | None", find_remedy(optimizer, KEY))
 
 
-class _ByLayer:
-    """Bounds by the layers of a model, which may grow."""
-
-    def __init__(self, model: nn.Module, resolve: Callable[[], dict[str, Bound]]) -> None:
-        self.model = model
-        self.resolve = resolve
-        self.resolved = resolve()
-
-    def __call__(self, tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:
-        names = {id(tensor): name for name, tensor in named_tensors(self.model).items()}
-        if not self.resolved.keys() >= set(names.values()):
-            self.resolved = {**self.resolve(), **self.resolved}  # what was measured stays as it was
-        found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
-        return [(n, self.resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
+def _by_layer(
+    model: nn.Module, resolve: Callable[[], dict[str, Bound]], tensors: Sequence[Tensor]
+) -> list[tuple[str, Bound]]:
+    resolved = resolve()
+    names = {id(tensor): name for name, tensor in named_tensors(model).items()}
+    found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
+    return [(n, resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class _Box:
         """What this process holds of each tensor."""
         return [_local(tensor) for tensor in self.tensors] if self.sharded else self.tensors
 
-    def resize(self, kappa: float) -> None:
+    def resize(self, kappa: float | None) -> None:
         if kappa != self.kappa:
             self.kappa = check_number("kappa", kappa, infinite=True)
             self.limits = [limit(self.kappa, e.bound, e.tensor.dtype) for e in self.entries]
@@ -199,11 +193,12 @@ class Clipper(Remedy):
 
     def before_step(self) -> None:
         """Resolve parameters that were added since, or refuse them while nothing has changed."""
-        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._entries):
-            known = {id(entry.tensor): entry for entry in self._entries}
-            entries = [known.get(id(entry.tensor), entry) for entry in self._resolve()]
+        if self._has_changed():
+            known = {id(entry.tensor): entry.bound for entry in self._entries if entry.bound.reason != FROZEN}
+            # What was measured stays as it was.
+            entries = [replace(entry, bound=known.get(id(entry.tensor), entry.bound)) for entry in self._resolve()]
             for entry in entries:
-                kappa = self.optimizer.param_groups[entry.group]["kappa"]
+                kappa = self.optimizer.param_groups[entry.group].get("kappa")
                 if entry.bound.reason == STRANGER and id(entry.tensor) not in known and kappa != math.inf:
                     raise ValueError(
                         f"{entry.name}, shape {_shape(entry.tensor)}: added to the optimizer, but not a parameter of "
@@ -211,7 +206,7 @@ class Clipper(Remedy):
                     )
             self._set_entries(entries)
         for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
-            box.resize(group["kappa"])
+            box.resize(group.get("kappa"))
 
     def after_step(self) -> None:
         """Count the step."""
@@ -242,6 +237,8 @@ class Clipper(Remedy):
 
     def remove(self) -> None:
         """Stop clipping, and take kappa out of the optimizer."""
+        if find_clipper(self.optimizer) is not self:
+            return
         super().remove()
         for settings in (self.optimizer.defaults, *self.optimizer.param_groups):
             settings.pop("kappa", None)
@@ -282,15 +279,27 @@ class Clipper(Remedy):
         found = self._resolver(tensors)
         return [_Entry(name, t, bound, i) for t, (name, bound), i in zip(tensors, found, groups, strict=True)]
 
+    def _has_changed(self) -> bool:
+        """Whether the optimizer's parameters are no longer those that were resolved, or one of them was unfrozen."""
+        groups = self.optimizer.param_groups
+        return (
+            len(groups) != len(self._held)
+            or any(len(group["params"]) != len(held) for group, held in zip(groups, self._held, strict=True))
+            or not all(all(map(is_, group["params"], held)) for group, held in zip(groups, self._held, strict=True))
+            or any(tensor.requires_grad for tensor in self._frozen)
+        )
+
     def _set_entries(self, entries: list[_Entry]) -> None:
         self._entries = entries
+        self._held = [list(group["params"]) for group in self.optimizer.param_groups]
+        self._frozen = [entry.tensor for entry in entries if entry.bound.reason == FROZEN]
         clipped = [entry for entry in entries if entry.bound.s is not None]
         self._boxes = [_Box([e for e in clipped if e.group == i]) for i in range(len(self.optimizer.param_groups))]
 
     def _clip(self) -> None:
         counts: list[Tensor] = []
         for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
-            box.resize(group["kappa"])
+            box.resize(group.get("kappa"))
             parts = box.parts()
             if self.statistics:
                 counts += [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -103,16 +104,22 @@ def attach(remedy: _R) -> _R:
 
 def find_remedy(optimizer: Optimizer, key: str) -> Remedy | None:
     """The remedy attached to `optimizer` under `key`, if there is one."""
-    hooks: _Hooks | None = getattr(optimizer, _ATTRIBUTE, None)
+    hooks: _Hooks | None = getattr(_unwrap(optimizer), _ATTRIBUTE, None)
     return next((r for r in hooks.remedies if r.key == key), None) if hooks else None
+
+
+def _unwrap(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside the wrappers of Lightning and Accelerate."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
 
 
 def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
     """The optimizer that a remedy named `key` acts on, inside wrappers; raises where it cannot be attached."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):  # Lightning's and Accelerate's
-        optimizer = inner
+    optimizer = _unwrap(optimizer)
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError("optimizer: differentiable=True is not supported, the weights are changed in place")
     if find_remedy(optimizer, key) is not None:
@@ -127,6 +134,7 @@ class _Hooks:
         self.optimizer = optimizer
         self.remedies: list[Remedy] = []
         self._pending = False
+        self._adjusted: _Mark | None = None
         self._loaded: dict[str, Any] = {}
         self._post_step = optimizer.register_step_post_hook(self._after_step)
         self._handles: list[RemovableHandle] = [
@@ -183,14 +191,16 @@ class _Hooks:
 
     @torch.no_grad()
     def _adjust_gradients(self) -> None:
-        for remedy in self.remedies:
-            remedy.adjust_gradients()
+        # A step that calls the step of its base class runs the hooks twice; the same gradients are adjusted once.
+        if self._adjusted is None or not self._adjusted.is_of(self.optimizer):
+            for remedy in self.remedies:
+                remedy.adjust_gradients()
+            self._adjusted = _Mark.of(self.optimizer)
 
     @_disable_dynamo
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        # An optimizer class whose step calls super().step() runs its hooks twice for one step.
-        if self._pending:
+        if self._pending:  # not for the second time in one step
             for remedy in self.remedies:
                 remedy.after_step()
         self._pending = False
@@ -224,13 +234,31 @@ class _Hooks:
         self._loaded = {}
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """The first gradient of an optimizer, and how often it had been changed."""
+
+    gradient: Tensor | None
+    version: int
+
+    @staticmethod
+    def of(optimizer: Optimizer) -> _Mark:
+        gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        first = next(gradients, None)
+        return _Mark(first, -1 if first is None else first._version)
+
+    def is_of(self, optimizer: Optimizer) -> bool:
+        now = _Mark.of(optimizer)
+        return self.gradient is not None and now.gradient is self.gradient and now.version == self.version
+
+
 def _move_to_end(hooks: dict[int, Any], hook: int) -> None:
     """Make `hook` the last of PyTorch's ordered hooks, whoever else registered since."""
     if hook in hooks and next(reversed(hooks)) != hook:
         hooks[hook] = hooks.pop(hook)
 
 
-_told: str = "_weightclip_told"
+_TOLD = "_weightclip_told"
 
 
 def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -244,9 +272,9 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
 
 
 def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
-    if owns_kappa(optimizer) or _told in optimizer.__dict__:
+    if owns_kappa(optimizer) or _TOLD in optimizer.__dict__:
         return
-    setattr(optimizer, _told, True)
+    setattr(optimizer, _TOLD, True)
     warnings.warn(
         f"nothing clips this {type(optimizer).__name__}, though its groups have a kappa: it was copied or unpickled "
         "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights("
