@@ -88,7 +88,7 @@ def test_init_measures_weights_and_gives_zeros_their_fan_in_bound() -> None:
     nn.init.zeros_(layer.bias)
     bounds = resolve_bounds(layer, "init")
     assert bounds["weight"] == Bound(layer.weight.abs().max().item(), "init")
-    assert bounds["bias"] == Bound(0.25, "fan_in")
+    assert bounds["bias"] == Bound(0.25, "init (zeros: fan_in)")
 
 
 def test_init_refuses_weights_that_are_not_finite() -> None:

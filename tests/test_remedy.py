@@ -106,7 +106,6 @@ def test_an_optimizer_that_calls_its_base_class_is_one_step(with_closure: bool) 
 
 
 def test_a_gradient_is_adjusted_again_after_a_step_that_failed() -> None:
-    """Also where the new gradient stands in the tensor of the old one."""
     model, optimizer = linear()
     wc.l2(optimizer, 1.0)
 
@@ -117,10 +116,7 @@ def test_a_gradient_is_adjusted_again_after_a_step_that_failed() -> None:
     with pytest.raises(OSError, match="no data"):
         step(model, optimizer)
     handle.remove()
-    assert model.weight.grad is not None
-    model.weight.grad.zero_()
-    optimizer.step()
-    assert model.weight[0, 0].item() == 0.0  # 0.5 - 0.5
+    assert step(model, optimizer) == 0.0  # 0.5 - 0.5
 
 
 def test_a_step_that_fails_does_not_stop_the_next_one_from_clipping() -> None:

@@ -62,7 +62,7 @@ def xavier_bound(weight: Tensor) -> float:
 def _fan_in_rule(layer: Any, name: str) -> float | str:
     if name not in ("weight", "bias"):
         return f"not the weight or the bias of {type(layer).__name__}"
-    return fan_in_bound(layer.weight)
+    return fan_in_bound(layer.weight) if math.prod(layer.weight.shape[1:]) else NO_INPUTS
 
 
 def _attention_rule(layer: nn.MultiheadAttention, name: str) -> float | str:
@@ -81,6 +81,7 @@ def _leave(reason: str) -> LayerRule:
 
 NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
 EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
+NO_INPUTS = "its layer has no inputs"
 FROZEN = "frozen (requires_grad=False)"
 SLOPE = "activation: a slope, not a weight"
 
@@ -209,23 +210,29 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
     for i, tensor in enumerate(tensors):
         shape = tuple(tensor.shape)
         before = tensors[i - 1] if i else None
+        if tensor.dim() >= 2:
+            rows.add(shape[0])
         if not tensor.requires_grad:
             bounds.append(Bound(None, reason=FROZEN))
         elif not tensor.is_floating_point():
             raise ValueError(f"parameter {i}: dtype {tensor.dtype} cannot be clipped to an interval")
         elif tensor.dim() >= 2:
-            bounds.append(Bound(fan_in_bound(tensor), "fan_in"))
-            rows.add(shape[0])
+            bounds.append(_bound_from_weight(tensor))
         elif tensor.dim() == 0 or shape[0] not in rows:
             bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
         elif before is not None and before.dim() >= 2 and before.shape[0] == shape[0]:
-            bounds.append(Bound(fan_in_bound(before), "fan_in"))
+            bounds.append(_bound_from_weight(before))
         else:
             raise ValueError(
                 f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
                 "or something else; use weightclip.clip_weights(optimizer, model, kappa), which knows the layers"
             )
     return bounds
+
+
+def _bound_from_weight(weight: Tensor) -> Bound:
+    inputs = math.prod(weight.shape[1:])
+    return Bound(fan_in_bound(weight), "fan_in") if inputs else Bound(None, reason=NO_INPUTS)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -313,7 +320,9 @@ def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
     if fan_in.s is None:
         return fan_in
     largest = float(_full(tensor.detach().abs().max()))
-    return fan_in if largest == 0 else make_bound(name, largest, "init", "")
+    if largest == 0:
+        return Bound(fan_in.s, "init (zeros: fan_in)")
+    return make_bound(name, largest, "init", "")
 
 
 def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
@@ -330,12 +339,13 @@ def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
 def _mapping_rule(rule: Mapping[str, float | str], owners: list[list[Place]], names: list[str]) -> Decide:
     for pattern in rule:
         check_pattern("bounds", pattern, names)
+    named = {value: _named_rule(value, owners) for value in rule.values() if isinstance(value, str)}
 
     def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
         for pattern, value in rule.items():
             if fnmatchcase(name, pattern):
                 if isinstance(value, str):
-                    return _named_rule(value, owners)(name, local, layer, tensor)
+                    return named[value](name, local, layer, tensor)
                 return make_bound(name, value, "given", "")
         return Bound(None, reason="no pattern of the given mapping matches")
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 
 def check_number(argument: str, value: object, *, zero: bool = False, infinite: bool = False) -> float:
     """`value` as a float; a ValueError unless it is a positive number (or zero, or infinite, where allowed)."""
-    if not isinstance(value, bool) and isinstance(value, Real):
-        number = float(value)
-        if (number > 0 or (zero and number == 0)) and (infinite or number < math.inf):
-            return number
+    number = _as_float(value)
+    if (number > 0 or (zero and number == 0)) and (infinite or number < math.inf):
+        return number
     raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
 
 
 def check_count(argument: str, value: object) -> int:
     """`value` as an int; a ValueError unless it is a whole number of at least 1."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
+    if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1:
+        return int(value)
     raise ValueError(f"{argument}: got {value!r}, expected a whole number of at least 1")
+
+
+def _as_float(value: object) -> float:
+    """NaN for what is not a number, or too large a one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
 
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:

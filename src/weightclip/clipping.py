@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import is_
 from typing import Any, cast
 
 import torch
@@ -72,7 +71,7 @@ def clip_weights(
         [[-1.0, -1.0, -1.0, -1.0]]
     """
     optimizer = check_optimizer(optimizer, KEY)
-    if owns_kappa(optimizer):
+    if owns_kappa(type(optimizer)):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
     resolve = partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -106,26 +105,32 @@ class _Entry:
     group: int
 
 
-@dataclass
 class _Box:
-    """The clipped tensors of one group, and their limits at one kappa."""
+    """The clipped tensors of one group and their limits, as long as kappa and the parameters' memory stay the same."""
 
-    entries: list[_Entry]
-    kappa: float = math.nan
-    limits: list[float] = field(default_factory=list)
+    def __init__(self, group: dict[str, Any], entries: list[_Entry]) -> None:
+        self.kappa = check_number("kappa", group.get("kappa"), infinite=True)
+        self.entries = entries
+        self.sharded = any(_is_sharded(p) for p in group["params"])
+        self.addresses = self.addresses_of(group)
+        self.parts = [_local(entry.tensor.detach()) for entry in entries]  # outside of autograd, in the same memory
+        self.limits = [limit(self.kappa, entry.bound, entry.tensor.dtype) for entry in entries]
+        self.on_cpu = all(part.is_cpu for part in self.parts)
 
-    def __post_init__(self) -> None:
-        self.tensors = [entry.tensor for entry in self.entries]
-        self.sharded = any(_is_sharded(tensor) for tensor in self.tensors)
+    def addresses_of(self, group: dict[str, Any]) -> list[int]:
+        """They change when a parameter is added or replaced, and when it moves to another device or dtype."""
+        if self.sharded:
+            return [_local(p.detach()).data_ptr() for p in group["params"]]
+        return [p.data_ptr() for p in group["params"]]
 
-    def parts(self) -> list[Tensor]:
-        """What this process holds of each tensor."""
-        return [_local(tensor) for tensor in self.tensors] if self.sharded else self.tensors
-
-    def resize(self, kappa: float | None) -> None:
-        if kappa != self.kappa:
-            self.kappa = check_number("kappa", kappa, infinite=True)
-            self.limits = [limit(self.kappa, e.bound, e.tensor.dtype) for e in self.entries]
+    def clip(self) -> None:
+        if self.kappa == math.inf:
+            return
+        if self.on_cpu:
+            for part, bound in zip(self.parts, self.limits):  # noqa: B905 (a hot loop over lists of equal length)
+                torch.clamp_(part, -bound, bound)
+        else:
+            clamp_all_(self.parts, self.limits)
 
 
 class Clipper(Remedy):
@@ -153,21 +158,23 @@ class Clipper(Remedy):
         self._resolver = resolver
         self._others = others or {}
         self._steps = 0
-        self._due = False
+        self._measured: dict[Tensor, float] = {}
         self._counts: list[Tensor] | None = None
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._set_entries(self._resolve())
+        self._entries = self._resolve()
         if not self._clipped():
             raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
         # New groups take their kappa from the defaults, as they take their step size.
         optimizer.defaults["kappa"] = kappa
         for group in optimizer.param_groups:
             group.setdefault("kappa", kappa)
+        self._boxes: list[_Box] = []
+        self._follow()
 
-    @torch.no_grad()
     def clip(self) -> None:
         """Clip once, now."""
-        self.before_step()
+        if not self.is_attached():
+            raise RuntimeError("this clipper was removed from its optimizer")
         self._counts = None
         self._clip()
 
@@ -186,62 +193,54 @@ class Clipper(Remedy):
         """`clipped_fraction` of each clipped tensor, by name."""
         return {name: count / max(1, size) for name, (count, size) in self._cut().items()}
 
+    def sides(self) -> dict[Tensor, float]:
+        """How far each clipped tensor may go now: kappa * s_l."""
+        groups = self.optimizer.param_groups
+        return {e.tensor: groups[e.group]["kappa"] * e.bound.s for e in self._clipped() if e.bound.s is not None}
+
     @property
     def bounds(self) -> dict[str, Bound]:
         """The bound of each of the optimizer's tensors, by name."""
         return {entry.name: entry.bound for entry in self._entries}
 
-    def before_step(self) -> None:
-        """Resolve parameters that were added since, or refuse them while nothing has changed."""
-        if self._has_changed():
-            known = {id(entry.tensor): entry.bound for entry in self._entries if entry.bound.reason != FROZEN}
-            # What was measured stays as it was.
-            entries = [replace(entry, bound=known.get(id(entry.tensor), entry.bound)) for entry in self._resolve()]
-            for entry in entries:
-                kappa = self.optimizer.param_groups[entry.group].get("kappa")
-                if entry.bound.reason == STRANGER and id(entry.tensor) not in known and kappa != math.inf:
-                    raise ValueError(
-                        f"{entry.name}, shape {_shape(entry.tensor)}: added to the optimizer, but not a parameter of "
-                        "the model that clip_weights was given; kappa=float('inf') in its group leaves it alone"
-                    )
-            self._set_entries(entries)
-        for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
-            box.resize(group.get("kappa"))
+    def looks_at_gradients(self) -> bool:
+        """Only to tell one step from the next."""
+        return self.every > 1 or self.statistics
 
     def after_step(self) -> None:
         """Count the step."""
+        if self.every > 1 and self.skipped():
+            return
         self._steps += 1
-        self._due = self._steps % self.every == 0
         self._counts = None
 
     def enforce(self) -> None:
         """Clip, if this step is one that clips."""
-        if self._due:
+        if self.every == 1 or self._steps % self.every == 0:
             self._clip()
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""
-        measured = {i: e.bound.s for i, e in enumerate(self._entries) if e.bound.rule == "init"}
+        measured = {i: self._measured[t] for i, t in enumerate(self.tensors()) if t in self._measured}
         return {"steps": self._steps, "measured": measured}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
+        tensors = self.tensors()
         self._steps = state["steps"]
-        measured = state["measured"]
-        self._set_entries(
-            [
-                replace(e, bound=replace(e.bound, s=measured[i])) if e.bound.rule == "init" and i in measured else e
-                for i, e in enumerate(self._entries)
-            ]
-        )
+        self._measured.update({tensors[i]: s for i, s in state["measured"].items()})
+        self._follow()
 
     def remove(self) -> None:
         """Stop clipping, and take kappa out of the optimizer."""
-        if find_clipper(self.optimizer) is not self:
+        if not self.is_attached():
             return
         super().remove()
         for settings in (self.optimizer.defaults, *self.optimizer.param_groups):
             settings.pop("kappa", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_scratch": {}, "_boxes": []}  # both are made again when they are needed
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
@@ -270,43 +269,54 @@ class Clipper(Remedy):
         return "\n".join(["left alone:", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
 
     def _clipped(self) -> list[_Entry]:
-        """The clipped tensors, in the order in which `_clip` goes through them."""
-        return [entry for box in self._boxes for entry in box.entries]
+        """The clipped tensors, in the order in which `_clip` goes through them: that of the groups."""
+        return [entry for entry in self._entries if entry.bound.s is not None]
 
     def _resolve(self) -> list[_Entry]:
         groups = [i for i, group in enumerate(self.optimizer.param_groups) for _ in group["params"]]
         tensors = self.tensors()
-        found = self._resolver(tensors)
-        return [_Entry(name, t, bound, i) for t, (name, bound), i in zip(tensors, found, groups, strict=True)]
+        entries: list[_Entry] = []
+        for tensor, (name, bound), group in zip(tensors, self._resolver(tensors), groups, strict=True):
+            if bound.s is not None and bound.rule.startswith("init"):  # measured once
+                bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
+            entries.append(_Entry(name, tensor, bound, group))
+        return entries
 
-    def _has_changed(self) -> bool:
-        """Whether the optimizer's parameters are no longer those that were resolved, or one of them was unfrozen."""
+    def _follow(self) -> None:
+        """Resolve the parameters that the optimizer has now; of those that are new, refuse strangers."""
+        known = {id(entry.tensor) for entry in self._entries}
         groups = self.optimizer.param_groups
-        return (
-            len(groups) != len(self._held)
-            or any(len(group["params"]) != len(held) for group, held in zip(groups, self._held, strict=True))
-            or not all(all(map(is_, group["params"], held)) for group, held in zip(groups, self._held, strict=True))
-            or any(tensor.requires_grad for tensor in self._frozen)
-        )
-
-    def _set_entries(self, entries: list[_Entry]) -> None:
-        self._entries = entries
-        self._held = [list(group["params"]) for group in self.optimizer.param_groups]
-        self._frozen = [entry.tensor for entry in entries if entry.bound.reason == FROZEN]
+        entries = self._resolve()
+        for entry in entries:
+            stranger = entry.bound.reason == STRANGER and id(entry.tensor) not in known
+            if stranger and groups[entry.group].get("kappa") != math.inf:
+                raise ValueError(
+                    f"{entry.name}, shape {_shape(entry.tensor)}: added to the optimizer, but not a parameter of "
+                    "the model that clip_weights was given; kappa=float('inf') in its group leaves it alone"
+                )
         clipped = [entry for entry in entries if entry.bound.s is not None]
-        self._boxes = [_Box([e for e in clipped if e.group == i]) for i in range(len(self.optimizer.param_groups))]
+        boxes = [_Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
+        self._entries, self._boxes = entries, boxes
+        self._frozen = [entry.tensor for entry in entries if entry.bound.reason == FROZEN]
 
     def _clip(self) -> None:
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self._boxes) or (self._frozen and any(p.requires_grad for p in self._frozen)):
+            self._follow()
         counts: list[Tensor] = []
-        for box, group in zip(self._boxes, self.optimizer.param_groups, strict=True):
-            box.resize(group.get("kappa"))
-            parts = box.parts()
+        for i, group in enumerate(groups):
+            box = self._boxes[i]
+            if box.addresses_of(group) != box.addresses:
+                self._follow()
+                box = self._boxes[i]
+            elif group.get("kappa") != box.kappa:
+                box = self._boxes[i] = _Box(group, box.entries)
             if self.statistics:
                 counts += [
-                    _count_outside(t, bound, self._scratch_for(t)) for t, bound in zip(parts, box.limits, strict=True)
+                    _count_outside(*part, self._scratch_for(part[0]))
+                    for part in zip(box.parts, box.limits, strict=True)
                 ]
-            if box.kappa != math.inf:
-                clamp_(parts, box.limits)
+            box.clip()
         if self.statistics:
             # A step may clip twice, when there are hooks that act behind ours: both cuts count.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
@@ -327,14 +337,10 @@ class Clipper(Remedy):
         return {e.name: (count, _local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
 
 
-def clamp_(tensors: list[Tensor], limits: list[float]) -> None:
-    """Clip each tensor to [-limit, limit] in place; NaN stays NaN."""
-    if all(tensor.is_cpu for tensor in tensors):
-        for tensor, bound in zip(tensors, limits, strict=True):
-            tensor.clamp_(-bound, bound)
-    else:  # two launches for all of them, instead of one for each
-        torch._foreach_clamp_min_(tensors, [-bound for bound in limits])
-        torch._foreach_clamp_max_(tensors, limits)
+def clamp_all_(tensors: list[Tensor], limits: list[float]) -> None:
+    """Clip each tensor to [-limit, limit] in place, with two launches for all of them; NaN stays NaN."""
+    torch._foreach_clamp_min_(tensors, [-bound for bound in limits])
+    torch._foreach_clamp_max_(tensors, limits)
 
 
 def limit(kappa: float, bound: Bound, dtype: torch.dtype) -> float:
@@ -361,7 +367,7 @@ def _count_outside(tensor: Tensor, bound: float, scratch: Tensor) -> Tensor:
     size = torch.abs(tensor, out=scratch)
     if size.numel() == 0:
         return size.sum(dtype=torch.float32)
-    nan = size.amax() * 0  # NaN for a NaN (and for an infinite entry, which is as broken); 0 otherwise
+    nan = torch.where(size.amax().isnan(), math.nan, 0.0)
     # In place, the comparison stays in floating point: several times faster than a tensor of booleans.
     return size.gt_(bound).sum(dtype=torch.float32) + nan
 

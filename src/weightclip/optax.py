@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path, tree_map_with_path
-from optax._src.base import NO_PARAMS_MSG  # type: ignore[import-untyped]
 
 from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, Bound, check_included, make_bound
 from weightclip.checks import check_number
@@ -87,7 +86,7 @@ def clip_weights(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:
-            raise ValueError(NO_PARAMS_MSG)
+            raise ValueError("params: got None, expected the parameters: call update(updates, state, params)")
         limits = _limits(params, kappa, bounds, include, exclude)
 
         def clip(path: Path, u: Any, p: Any) -> Any:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,12 +13,10 @@ from torch.optim.optimizer import ParamsT
 
 from weightclip.bounds import Bound, bounds_from_shapes
 from weightclip.clipping import KEY, Clipper
-from weightclip.remedy import attach, find_remedy
-
-_O = TypeVar("_O", bound=Optimizer)
+from weightclip.remedy import attach, find_remedy, owns_kappa
 
 
-def clipped(optimizer_class: type[_O]) -> type[_O]:
+def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
     """A subclass of `optimizer_class` with a further, required argument `kappa`, that clips after each step.
 
     For libraries that construct the optimizer from a class and keyword arguments, such as Stable-Baselines3:
@@ -39,15 +36,16 @@ def clipped(optimizer_class: type[_O]) -> type[_O]:
     """
     if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
         raise TypeError(f"optimizer_class: got {optimizer_class!r}, expected a subclass of torch.optim.Optimizer")
-    if "kappa" in inspect.signature(optimizer_class.__init__).parameters:
+    if owns_kappa(optimizer_class):
         raise ValueError(f"optimizer_class: {optimizer_class.__name__} has a hyper-parameter kappa of its own")
-    return cast(type[_O], _subclass(cast(Any, optimizer_class)))
+    return cast(type[Any], _subclass(cast(Any, optimizer_class)))
 
 
 @functools.cache
 def _subclass(optimizer_class: Any) -> Any:
     class Clipped(optimizer_class):  # type: ignore[misc]
         clipper: Clipper
+        kappa_is_of_clipping = True
 
         def __init__(self, params: ParamsT, *args: Any, kappa: float, **kwargs: Any) -> None:
             super().__init__(params, *args, **kwargs)
@@ -55,7 +53,9 @@ def _subclass(optimizer_class: Any) -> Any:
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             super().__setstate__(state)
-            if find_remedy(self, KEY) is None:  # a copy or an unpickled one: PyTorch drops the hooks
+            if (
+                find_remedy(self, KEY) is None and "kappa" in self.defaults
+            ):  # a copy or an unpickled one: PyTorch drops the hooks
                 self.clipper = attach(Clipper(self, functools.partial(_resolve, self), self.defaults["kappa"]))
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

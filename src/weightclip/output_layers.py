@@ -31,6 +31,8 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
     seen = set(open_nodes)
     while open_nodes:
         for node in open_nodes.pop().all_input_nodes:
+            if node.op == "get_attr" and isinstance(_attribute(model, str(node.target)), nn.Parameter):
+                raise ValueError(_ask(model, f"its output is computed from {node.target} outside a layer", layers))
             layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
             if layer is not None and _is_weight_layer(layer, is_layer):
                 found[id(layer)] = layer
@@ -38,6 +40,11 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
                 seen.add(node)
                 open_nodes.append(node)
     return list(found.values())
+
+
+def _attribute(model: nn.Module, name: str) -> object:
+    owner, _, own = name.rpartition(".")
+    return getattr(model.get_submodule(owner), own)
 
 
 class _Tracer(fx.Tracer):

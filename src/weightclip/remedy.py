@@ -7,11 +7,13 @@ PyTorch's own: what stood in `optimizer.state` would be taken by Adam for its ow
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+import weakref
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ CHECKPOINT_KEY = "weightclip"
 _ATTRIBUTE = "_weightclip"
 
 _R = TypeVar("_R", bound="Remedy")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Remedy:
@@ -40,11 +43,16 @@ class Remedy:
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 
-    def before_step(self) -> None:
-        """Before the update: the place to refuse what cannot be handled, while nothing has changed."""
+    def looks_at_gradients(self) -> bool:
+        """Whether it uses `before_step`, `adjusted`, `updated` or `after_step`; False saves time."""
+        return True
 
-    def adjust_gradients(self) -> None:
-        """When the gradients are there: before the update, and after each call of a closure."""
+    def before_step(self) -> None:
+        """Before the update."""
+
+    def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient that the update sees instead of `gradient`, which must stay as it is."""
+        return gradient
 
     def after_step(self) -> None:
         """After the update, once for each step."""
@@ -64,7 +72,7 @@ class Remedy:
         _Hooks.of(self.optimizer).discard(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "attached": find_remedy(self.optimizer, self.key) is self}
+        return {**self.__dict__, "attached": self.is_attached()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # PyTorch drops an optimizer's hooks from its copies; a remedy that is copied along brings them back.
@@ -79,6 +87,10 @@ class Remedy:
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
+    def is_attached(self) -> bool:
+        """Whether it acts on its optimizer's steps."""
+        return find_remedy(self.optimizer, self.key) is self
+
     def skipped(self) -> bool:
         """Whether a fused optimizer skipped this step, because GradScaler found an infinite gradient."""
         found_inf = getattr(self.optimizer, "found_inf", None)
@@ -88,12 +100,9 @@ class Remedy:
         """The optimizer's parameters in the order that checkpoints number them."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def updated(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        """The parameters that this step updates (those with a gradient), each with its group."""
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    yield group, p
+    def updated(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """The parameters that this step updated (those that had a gradient), each with its group."""
+        return _Hooks.of(self.optimizer).updated
 
 
 def attach(remedy: _R) -> _R:
@@ -109,8 +118,10 @@ def find_remedy(optimizer: Optimizer, key: str) -> Remedy | None:
 
 
 def _unwrap(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside the wrappers of Lightning and Accelerate."""
+    """The optimizer inside wrappers that run no hooks of their own, such as Lightning's and Accelerate's."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        if getattr(type(optimizer).step, "hooked", False):
+            break
         optimizer = inner
     return optimizer
 
@@ -127,23 +138,36 @@ def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
     return optimizer
 
 
+def _untraced(method: _F) -> _F:
+    """Let a compiled step call `method` as ordinary Python: not worth tracing, and it must not be lost."""
+    disabled = _disable_dynamo(method)
+
+    @functools.wraps(method)
+    def call(*args: Any) -> Any:
+        return disabled(*args) if torch.compiler.is_compiling() else method(*args)
+
+    return cast(_F, call)
+
+
 class _Hooks:
     """The hooks of one optimizer, and the remedies behind them."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
         self.remedies: list[Remedy] = []
+        self.updated: list[tuple[dict[str, Any], Tensor]] = []
+        self._adjusted: dict[Tensor, tuple[Tensor, Tensor]] = {}
         self._pending = False
-        self._adjusted: _Mark | None = None
         self._loaded: dict[str, Any] = {}
+        self._pre_step: RemovableHandle | None = None
         self._post_step = optimizer.register_step_post_hook(self._after_step)
         self._handles: list[RemovableHandle] = [
             self._post_step,
-            optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._before_load),
             optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
+        _live.add(self)
 
     @staticmethod
     def of(optimizer: Optimizer) -> _Hooks:
@@ -155,23 +179,30 @@ class _Hooks:
         return hooks
 
     def add(self, remedy: Remedy) -> None:
-        self.remedies = [*self.remedies, remedy]
+        self._set([*self.remedies, remedy])
 
     def discard(self, remedy: Remedy) -> None:
-        self.remedies = [r for r in self.remedies if r is not remedy]
+        self._set([r for r in self.remedies if r is not remedy])
         if not self.remedies:
             for handle in self._handles:
                 handle.remove()
+            _live.discard(self)
             if getattr(self.optimizer, _ATTRIBUTE, None) is self:
                 delattr(self.optimizer, _ATTRIBUTE)
 
-    # Compiled steps call the hooks as ordinary Python: what they do is not worth tracing, and must not be lost.
-    @_disable_dynamo
+    def _set(self, remedies: list[Remedy]) -> None:
+        self.remedies = remedies
+        # On a small network a hook that does next to nothing still costs one percent of a step.
+        if any(remedy.looks_at_gradients() for remedy in remedies):
+            self._pre_step = self._pre_step or self.optimizer.register_step_pre_hook(self._before_step)
+        elif self._pre_step is not None:
+            self._pre_step.remove()
+            self._pre_step = None
+
+    @_untraced
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        _move_to_end(optimizer._optimizer_step_post_hooks, self._post_step.id)
-        _move_to_end(_torch_optimizer._global_optimizer_post_hooks, _last_hook.id)
         self._pending = True
         for remedy in self.remedies:
             remedy.before_step()
@@ -191,31 +222,55 @@ class _Hooks:
 
     @torch.no_grad()
     def _adjust_gradients(self) -> None:
-        # A step that calls the step of its base class runs the hooks twice; the same gradients are adjusted once.
-        if self._adjusted is None or not self._adjusted.is_of(self.optimizer):
+        self.updated = [(g, p) for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None]
+        for group, p in self.updated:
+            # A step that calls the step of its base class comes here twice, with gradients that are ours already.
+            if p in self._adjusted and p.grad is self._adjusted[p][1]:
+                continue
+            original = gradient = cast(Tensor, p.grad)
             for remedy in self.remedies:
-                remedy.adjust_gradients()
-            self._adjusted = _Mark.of(self.optimizer)
+                gradient = remedy.adjusted(group, p, gradient)
+            if gradient is not original:
+                p.grad = gradient
+                self._adjusted[p] = original, gradient
 
-    @_disable_dynamo
-    @torch.no_grad()
+    @_untraced
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._adjusted:
+            self._restore_gradients()
         if self._pending:  # not for the second time in one step
+            self._pending = False
             for remedy in self.remedies:
                 remedy.after_step()
-        self._pending = False
-        self._enforce()
-
-    @_disable_dynamo
-    @torch.no_grad()
-    def enforce_again(self) -> None:
-        self._enforce()
-
-    def _enforce(self) -> None:
         for remedy in self.remedies:
             remedy.enforce()
+        if len(_global_hooks) > 1:  # PyTorch has not begun to go through these
+            _move_to_end(_global_hooks, _last_hook.id)
+
+    def _restore_gradients(self) -> None:
+        for p, (original, ours) in self._adjusted.items():
+            if p.grad is ours:
+                p.grad = original
+        self._adjusted.clear()
+
+    def is_last(self) -> bool:
+        """Whether no other hook has acted since ours."""
+        return (
+            len(_global_hooks) == 1 and next(reversed(self.optimizer._optimizer_step_post_hooks)) == self._post_step.id
+        )
+
+    @_untraced
+    def enforce_last(self) -> None:
+        """Behind all hooks of the step: enforce again if others acted behind ours, and go behind them."""
+        if not self.is_last():
+            _move_to_end(self.optimizer._optimizer_step_post_hooks, self._post_step.id)
+            for remedy in self.remedies:
+                remedy.enforce()
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        for remedy in self.remedies:
+            for group in state_dict["param_groups"]:  # numbers of NumPy's do not load with weights_only=True
+                group.update({key: float(group[key]) for key in remedy.group_keys if isinstance(group.get(key), Real)})
         state_dict[CHECKPOINT_KEY] = {remedy.key: remedy.state_dict() for remedy in self.remedies}
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -234,47 +289,33 @@ class _Hooks:
         self._loaded = {}
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """The first gradient of an optimizer, and how often it had been changed."""
-
-    gradient: Tensor | None
-    version: int
-
-    @staticmethod
-    def of(optimizer: Optimizer) -> _Mark:
-        gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
-        first = next(gradients, None)
-        return _Mark(first, -1 if first is None else first._version)
-
-    def is_of(self, optimizer: Optimizer) -> bool:
-        now = _Mark.of(optimizer)
-        return self.gradient is not None and now.gradient is self.gradient and now.version == self.version
-
-
 def _move_to_end(hooks: dict[int, Any], hook: int) -> None:
     """Make `hook` the last of PyTorch's ordered hooks, whoever else registered since."""
     if hook in hooks and next(reversed(hooks)) != hook:
         hooks[hook] = hooks.pop(hook)
 
 
+_live: weakref.WeakSet[_Hooks] = weakref.WeakSet()
 _TOLD = "_weightclip_told"
 
 
 def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
-    """Runs after each step of any optimizer: enforces once more behind other global hooks, and tells of lost hooks."""
+    """Runs after each step of any optimizer, behind its own hooks."""
     hooks: _Hooks | None = optimizer.__dict__.get(_ATTRIBUTE)
     if hooks is not None:
-        if len(_torch_optimizer._global_optimizer_post_hooks) > 1:
-            hooks.enforce_again()
+        hooks.enforce_last()
     elif not torch.compiler.is_compiling() and any("kappa" in group for group in optimizer.param_groups):
         _tell_of_lost_hooks(optimizer)
 
 
 def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
-    if owns_kappa(optimizer) or _TOLD in optimizer.__dict__:
+    if _TOLD in optimizer.__dict__:
         return
     setattr(optimizer, _TOLD, True)
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    elsewhere = (id(p) for hooks in _live for group in hooks.optimizer.param_groups for p in group["params"])
+    if owns_kappa(type(optimizer)) or not own.isdisjoint(elsewhere):  # a part of an optimizer that is clipped
+        return
     warnings.warn(
         f"nothing clips this {type(optimizer).__name__}, though its groups have a kappa: it was copied or unpickled "
         "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights("
@@ -284,10 +325,14 @@ def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
     )
 
 
-def owns_kappa(optimizer: Optimizer) -> bool:
-    """Whether `kappa` is a hyper-parameter of the optimizer's own class (Madam's, say)."""
-    init: Callable[..., None] = type(optimizer).__init__
-    return "kappa" in inspect.signature(init).parameters
+def owns_kappa(optimizer_class: type[Optimizer]) -> bool:
+    """Whether `kappa` is a hyper-parameter of the class itself (Madam's, say), and not one that clipping brought."""
+    return any(
+        "kappa" in inspect.signature(vars(cls)["__init__"]).parameters
+        for cls in optimizer_class.__mro__
+        if "__init__" in vars(cls) and not vars(cls).get("kappa_is_of_clipping", False)
+    )
 
 
+_global_hooks = _torch_optimizer._global_optimizer_post_hooks
 _last_hook = register_optimizer_step_post_hook(_last)

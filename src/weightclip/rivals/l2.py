@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
 from torch.optim import Optimizer
 
 from weightclip.checks import check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import add_penalty
+from weightclip.rivals.penalty import refuse_line_search, with_penalty
 
 
 def l2(optimizer: Optimizer, decay: float) -> L2:
@@ -29,6 +32,7 @@ class L2(Remedy):
     def __init__(self, optimizer: Optimizer, decay: float) -> None:
         super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
+        refuse_line_search(self.optimizer)
 
-    def adjust_gradients(self) -> None:
-        add_penalty(self, self.decay)
+    def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
+        return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from weightclip.checks import check_choice, check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import add_penalty
+from weightclip.rivals.penalty import refuse_line_search, require_step_size, with_penalty
 
 
 def l2_init(optimizer: Optimizer, decay: float, *, variant: Literal["kumar", "paper"] = "kumar") -> L2Init:
@@ -37,21 +38,22 @@ class L2Init(Remedy):
         super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
         self.variant = check_choice("variant", variant, ("kumar", "paper"))
+        refuse_line_search(self.optimizer)
+        if variant == "paper":
+            require_step_size(self.optimizer)
         self._initial: dict[Tensor, Tensor] = {}
         self.before_step()
 
     def before_step(self) -> None:
         if self.variant == "kumar":
             self._remember()
-            if any(group.get("line_search_fn") for group in self.optimizer.param_groups):
-                raise ValueError("optimizer: a line search needs the penalty in the loss; add it there instead")
 
-    def adjust_gradients(self) -> None:
+    def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "kumar":
-            add_penalty(self, 2 * self.decay, self._initial)
-        else:
-            add_penalty(self, self.decay)
+            return with_penalty(self.optimizer, group, gradient, 2 * self.decay, p - self._initial[p])
+        return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())
 
+    @torch.no_grad()
     def after_step(self) -> None:
         if self.variant == "paper" and not self.skipped():
             self._remember()

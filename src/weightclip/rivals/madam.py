@@ -70,7 +70,7 @@ class Madam(Optimizer):
             state["rms"] = p.square().mean().sqrt()
         state["step"] += 1
         v = state["v"].mul_(beta).addcmul_(p.grad, p.grad, value=1 - beta)
-        g_hat = (p.grad / (v / (1 - beta ** state["step"])).sqrt_()).nan_to_num_(nan=0.0)
+        g_hat = (p.grad / (v / (1 - beta ** state["step"])).sqrt_()).masked_fill_(v == 0, 0.0)
         g_hat.clamp_(-group["largest"], group["largest"])
         p.mul_(torch.exp(-group["lr"] * g_hat * p.sign()))
         bound = group["kappa"] * state["rms"]

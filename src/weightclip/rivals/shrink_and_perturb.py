@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from weightclip.checks import check_choice, check_count, check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import add_penalty
+from weightclip.rivals.penalty import refuse_line_search, require_step_size, with_penalty
 
 
 def shrink_and_perturb(
@@ -51,7 +51,12 @@ class ShrinkAndPerturb(Remedy):
         self.sigma = check_number("sigma", sigma, zero=True)
         self.every = check_count("every", every)
         self.variant = check_choice("variant", variant, ("ash", "paper"))
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ValueError(f"seed: got {seed!r}, expected a whole number")
         self.seed = seed
+        if variant == "paper":
+            refuse_line_search(self.optimizer)
+            require_step_size(self.optimizer)
         if variant == "paper" and every != 1:
             raise ValueError(f"every: got {every!r}, expected 1, because variant 'paper' acts at every step")
         if variant == "ash" and self.decay > 1:
@@ -65,10 +70,12 @@ class ShrinkAndPerturb(Remedy):
         for p in self.tensors():
             self._shrink_and_perturb(p)
 
-    def adjust_gradients(self) -> None:
+    def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "paper":
-            add_penalty(self, self.decay)
+            return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())
+        return gradient
 
+    @torch.no_grad()
     def after_step(self) -> None:
         if self.skipped():
             return
@@ -87,6 +94,7 @@ class ShrinkAndPerturb(Remedy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps = state["steps"]
+        self._generators = {}
         for device, saved in state["generators"].items():
             self._generator(device).set_state(saved.cpu())
 
