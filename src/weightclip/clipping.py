@@ -16,6 +16,7 @@ from weightclip.bounds import FROZEN, Bound, Rule, named_tensors, resolve_bounds
 from weightclip.checks import check_count, check_number
 from weightclip.patterns import Patterns
 from weightclip.remedy import Remedy, attach, check_optimizer, find_remedy, owns_kappa
+from weightclip.scratch import Scratch
 
 KEY = "clip_weights"
 
@@ -116,20 +117,19 @@ class _Box:
         self.parts = [_local(entry.tensor.detach()) for entry in entries]  # outside of autograd, in the same memory
         self.limits = [limit(self.kappa, entry.bound, entry.tensor.dtype) for entry in entries]
         self.on_cpu = all(part.is_cpu for part in self.parts)
+        self.plan = [(part, -bound, bound) for part, bound in zip(self.parts, self.limits, strict=True)]
+        if self.kappa == math.inf:
+            self.plan = []
 
     def addresses_of(self, group: dict[str, Any]) -> list[int]:
         """They change when a parameter is added or replaced, and when it moves to another device or dtype."""
-        if self.sharded:
-            return [_local(p.detach()).data_ptr() for p in group["params"]]
-        return [p.data_ptr() for p in group["params"]]
+        return [(_local(p.detach()) if self.sharded else p).data_ptr() for p in group["params"]]
 
     def clip(self) -> None:
-        if self.kappa == math.inf:
-            return
         if self.on_cpu:
-            for part, bound in zip(self.parts, self.limits):  # noqa: B905 (a hot loop over lists of equal length)
-                torch.clamp_(part, -bound, bound)
-        else:
+            for part, low, high in self.plan:
+                torch.clamp_(part, low, high)
+        elif self.plan:
             clamp_all_(self.parts, self.limits)
 
 
@@ -160,7 +160,7 @@ class Clipper(Remedy):
         self._steps = 0
         self._measured: dict[Tensor, float] = {}
         self._counts: list[Tensor] | None = None
-        self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._scratch = Scratch()
         self._entries = self._resolve()
         if not self._clipped():
             raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
@@ -216,8 +216,18 @@ class Clipper(Remedy):
 
     def enforce(self) -> None:
         """Clip, if this step is one that clips."""
-        if self.every == 1 or self._steps % self.every == 0:
-            self._clip()
+        if self.every > 1 and self._steps % self.every:
+            return
+        # The common case, all of it here: on a small network, each call of a function counts.
+        groups, boxes = self.optimizer.param_groups, self._boxes
+        if self.statistics or self._frozen or len(groups) != len(boxes):
+            return self._clip()
+        for group, box in zip(groups, boxes, strict=True):
+            same = group.get("kappa") == box.kappa and [p.data_ptr() for p in group["params"]] == box.addresses
+            if not (same and box.on_cpu) or box.sharded:
+                return self._clip()
+            for part, low, high in box.plan:
+                torch.clamp_(part, low, high)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""
@@ -240,7 +250,7 @@ class Clipper(Remedy):
             settings.pop("kappa", None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_scratch": {}, "_boxes": []}  # both are made again when they are needed
+        return {**super().__getstate__(), "_boxes": []}  # made again when they are needed
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
@@ -313,20 +323,13 @@ class Clipper(Remedy):
                 box = self._boxes[i] = _Box(group, box.entries)
             if self.statistics:
                 counts += [
-                    _count_outside(*part, self._scratch_for(part[0]))
+                    _count_outside(*part, self._scratch.like(part[0]))
                     for part in zip(box.parts, box.limits, strict=True)
                 ]
             box.clip()
         if self.statistics:
             # A step may clip twice, when there are hooks that act behind ours: both cuts count.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
-
-    def _scratch_for(self, tensor: Tensor) -> Tensor:
-        """Memory for one tensor's statistics, kept: asking for it anew costs more than the counting."""
-        kind = (tensor.device, tensor.dtype)
-        if kind not in self._scratch or self._scratch[kind].numel() < tensor.numel():
-            self._scratch[kind] = torch.empty(tensor.numel(), device=tensor.device, dtype=tensor.dtype)
-        return self._scratch[kind][: tensor.numel()].view(tensor.shape)
 
     def _cut(self) -> dict[str, tuple[float, int]]:
         """For each clipped tensor: the entries cut by the last step, of how many."""

@@ -7,11 +7,9 @@ PyTorch's own: what stood in `optimizer.state` would be taken by Adam for its ow
 
 from __future__ import annotations
 
-import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -27,7 +25,6 @@ CHECKPOINT_KEY = "weightclip"
 _ATTRIBUTE = "_weightclip"
 
 _R = TypeVar("_R", bound="Remedy")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Remedy:
@@ -138,17 +135,6 @@ def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
     return optimizer
 
 
-def _untraced(method: _F) -> _F:
-    """Let a compiled step call `method` as ordinary Python: not worth tracing, and it must not be lost."""
-    disabled = _disable_dynamo(method)
-
-    @functools.wraps(method)
-    def call(*args: Any) -> Any:
-        return disabled(*args) if torch.compiler.is_compiling() else method(*args)
-
-    return cast(_F, call)
-
-
 class _Hooks:
     """The hooks of one optimizer, and the remedies behind them."""
 
@@ -160,9 +146,9 @@ class _Hooks:
         self._pending = False
         self._loaded: dict[str, Any] = {}
         self._pre_step: RemovableHandle | None = None
-        self._post_step = optimizer.register_step_post_hook(self._after_step)
+        self.post_step = optimizer.register_step_post_hook(self._after_step)
         self._handles: list[RemovableHandle] = [
-            self._post_step,
+            self.post_step,
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._before_load),
             optimizer.register_load_state_dict_post_hook(self._after_load),
@@ -199,7 +185,7 @@ class _Hooks:
             self._pre_step.remove()
             self._pre_step = None
 
-    @_untraced
+    @_disable_dynamo
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -234,8 +220,9 @@ class _Hooks:
                 p.grad = gradient
                 self._adjusted[p] = original, gradient
 
-    @_untraced
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if torch.compiler.is_compiling():
+            return self._after_compiled_step(optimizer, args, kwargs)
         if self._adjusted:
             self._restore_gradients()
         if self._pending:  # not for the second time in one step
@@ -247,25 +234,23 @@ class _Hooks:
         if len(_global_hooks) > 1:  # PyTorch has not begun to go through these
             _move_to_end(_global_hooks, _last_hook.id)
 
+    # A compiled step calls the hooks as ordinary Python: not worth tracing, and they must not be lost.
+    @_disable_dynamo
+    def _after_compiled_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._after_step(optimizer, args, kwargs)
+
     def _restore_gradients(self) -> None:
         for p, (original, ours) in self._adjusted.items():
             if p.grad is ours:
                 p.grad = original
         self._adjusted.clear()
 
-    def is_last(self) -> bool:
-        """Whether no other hook has acted since ours."""
-        return (
-            len(_global_hooks) == 1 and next(reversed(self.optimizer._optimizer_step_post_hooks)) == self._post_step.id
-        )
-
-    @_untraced
-    def enforce_last(self) -> None:
-        """Behind all hooks of the step: enforce again if others acted behind ours, and go behind them."""
-        if not self.is_last():
-            _move_to_end(self.optimizer._optimizer_step_post_hooks, self._post_step.id)
-            for remedy in self.remedies:
-                remedy.enforce()
+    @_disable_dynamo
+    def enforce_again(self) -> None:
+        """Behind all hooks of the step: enforce once more, and go behind the others."""
+        _move_to_end(self.optimizer._optimizer_step_post_hooks, self.post_step.id)
+        for remedy in self.remedies:
+            remedy.enforce()
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         for remedy in self.remedies:
@@ -303,7 +288,9 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
     """Runs after each step of any optimizer, behind its own hooks."""
     hooks: _Hooks | None = optimizer.__dict__.get(_ATTRIBUTE)
     if hooks is not None:
-        hooks.enforce_last()
+        others = len(_global_hooks) > 1 or torch.compiler.is_compiling()
+        if others or next(reversed(optimizer._optimizer_step_post_hooks)) != hooks.post_step.id:
+            hooks.enforce_again()
     elif not torch.compiler.is_compiling() and any("kappa" in group for group in optimizer.param_groups):
         _tell_of_lost_hooks(optimizer)
 

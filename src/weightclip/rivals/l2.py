@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from weightclip.checks import check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import refuse_line_search, with_penalty
+from weightclip.rivals.penalty import Penalty
 
 
 def l2(optimizer: Optimizer, decay: float) -> L2:
@@ -32,7 +32,7 @@ class L2(Remedy):
     def __init__(self, optimizer: Optimizer, decay: float) -> None:
         super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
-        refuse_line_search(self.optimizer)
+        self._penalty = Penalty(self.optimizer, self.decay)
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
-        return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())
+        return self._penalty.added(group, p, gradient)

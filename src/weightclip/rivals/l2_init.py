@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from weightclip.checks import check_choice, check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import refuse_line_search, require_step_size, with_penalty
+from weightclip.rivals.penalty import Penalty, require_step_size
+from weightclip.scratch import add_scaled_
 
 
 def l2_init(optimizer: Optimizer, decay: float, *, variant: Literal["kumar", "paper"] = "kumar") -> L2Init:
@@ -38,7 +39,7 @@ class L2Init(Remedy):
         super().__init__(check_optimizer(optimizer, self.key))
         self.decay = check_number("decay", decay, zero=True)
         self.variant = check_choice("variant", variant, ("kumar", "paper"))
-        refuse_line_search(self.optimizer)
+        self._penalty = Penalty(self.optimizer, self.decay if variant == "paper" else 2 * self.decay)
         if variant == "paper":
             require_step_size(self.optimizer)
         self._initial: dict[Tensor, Tensor] = {}
@@ -49,16 +50,14 @@ class L2Init(Remedy):
             self._remember()
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
-        if self.variant == "kumar":
-            return with_penalty(self.optimizer, group, gradient, 2 * self.decay, p - self._initial[p])
-        return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())
+        return self._penalty.added(group, p, gradient, None if self.variant == "paper" else self._initial[p])
 
     @torch.no_grad()
     def after_step(self) -> None:
         if self.variant == "paper" and not self.skipped():
             self._remember()
             for group, p in self.updated():
-                p.add_(self._initial[p] * (group["lr"] * self.decay))
+                add_scaled_(p, self._initial[p], group["lr"] * self.decay)
 
     def state_dict(self) -> dict[str, Any]:
         """The initial weights, by the parameter's position."""

@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 
-def with_penalty(
-    optimizer: Optimizer, group: dict[str, Any], gradient: Tensor, factor: float, difference: Tensor
-) -> Tensor:
-    """The gradient + factor * difference: as if factor/2 |difference|^2 were in the loss.
+class Penalty:
+    """Adds factor * (w - centre) to gradients, as if factor/2 |w - centre|^2 were in the loss.
 
     A sparse gradient is changed only where it has entries.
     """
-    # Fused optimizers divide the gradients by GradScaler's factor inside their step, so ours must carry it.
-    scale = getattr(optimizer, "grad_scale", None)
-    if scale is not None:
-        difference = difference * scale
-    factor = -factor if group.get("maximize", False) else factor
-    if gradient.is_sparse:
-        gradient = gradient.coalesce()
-        return gradient + factor * difference.sparse_mask(gradient)
-    return gradient.add(difference, alpha=factor)
 
+    def __init__(self, optimizer: Optimizer, factor: float) -> None:
+        if any(group.get("line_search_fn") for group in optimizer.param_groups):
+            raise ValueError("optimizer: a line search needs the penalty in the loss; add it there instead")
+        self.optimizer = optimizer
+        self.factor = factor
+        self._results: dict[Tensor, Tensor] = {}  # kept: asking for the memory anew costs more than the addition
 
-def refuse_line_search(optimizer: Optimizer) -> None:
-    """Raise for an optimizer that compares losses, in which a penalty of ours is not."""
-    if any(group.get("line_search_fn") for group in optimizer.param_groups):
-        raise ValueError("optimizer: a line search needs the penalty in the loss; add it there instead")
+    def added(self, group: dict[str, Any], p: Tensor, gradient: Tensor, centre: Tensor | None = None) -> Tensor:
+        """The gradient with the penalty's; without a centre, this is 0. `gradient` stays as it is."""
+        out = self._result(p, gradient)
+        difference = p.detach() if centre is None else torch.sub(p, centre, out=out)
+        # Fused optimizers divide the gradients by GradScaler's factor inside their step, so ours must carry it.
+        scale = getattr(self.optimizer, "grad_scale", None)
+        if scale is not None:
+            difference = difference * scale
+        factor = -self.factor if group.get("maximize", False) else self.factor
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            return gradient + factor * difference.sparse_mask(gradient)
+        return torch.add(gradient, difference, alpha=factor, out=out)
+
+    def _result(self, p: Tensor, gradient: Tensor) -> Tensor | None:
+        if gradient.is_sparse or hasattr(p, "to_local"):
+            return None
+        kept = self._results.get(p)
+        if kept is None or kept.dtype != p.dtype or kept.device != p.device or kept.shape != p.shape:
+            kept = self._results[p] = torch.empty_like(p)
+        return kept
 
 
 def require_step_size(optimizer: Optimizer) -> None:

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from weightclip.checks import check_choice, check_count, check_number
 from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import refuse_line_search, require_step_size, with_penalty
+from weightclip.rivals.penalty import Penalty, require_step_size
+from weightclip.scratch import Scratch, add_scaled_
 
 
 def shrink_and_perturb(
@@ -55,13 +56,14 @@ class ShrinkAndPerturb(Remedy):
             raise ValueError(f"seed: got {seed!r}, expected a whole number")
         self.seed = seed
         if variant == "paper":
-            refuse_line_search(self.optimizer)
+            self._penalty = Penalty(self.optimizer, self.decay)
             require_step_size(self.optimizer)
         if variant == "paper" and every != 1:
             raise ValueError(f"every: got {every!r}, expected 1, because variant 'paper' acts at every step")
         if variant == "ash" and self.decay > 1:
             raise ValueError(f"decay: got {decay!r}, expected at most 1, because w is multiplied by 1 - decay")
         self._steps = 0
+        self._scratch = Scratch()
         self._generators: dict[str, torch.Generator] = {}
 
     @torch.no_grad()
@@ -72,7 +74,7 @@ class ShrinkAndPerturb(Remedy):
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "paper":
-            return with_penalty(self.optimizer, group, gradient, self.decay, p.detach())
+            return self._penalty.added(group, p, gradient)
         return gradient
 
     @torch.no_grad()
@@ -82,7 +84,7 @@ class ShrinkAndPerturb(Remedy):
         self._steps += 1
         if self.variant == "paper":
             for group, p in self.updated():
-                p.sub_(self._noise(p) * (group["lr"] * self.sigma))
+                add_scaled_(p, self._noise(p), -group["lr"] * self.sigma)
         elif self._steps % self.every == 0:
             for _, p in self.updated():
                 self._shrink_and_perturb(p)
@@ -102,9 +104,10 @@ class ShrinkAndPerturb(Remedy):
         p.mul_(1 - self.decay).add_(self._noise(p), alpha=self.sigma)
 
     def _noise(self, p: Tensor) -> Tensor:
-        noise = torch.randn(p.shape, generator=self._generator(str(p.device)), dtype=p.dtype, device=p.device)
+        generator = self._generator(str(p.device))
         if not hasattr(p, "device_mesh"):
-            return noise
+            return self._scratch.like(p).normal_(generator=generator)
+        noise = torch.empty(p.shape, dtype=p.dtype, device=p.device).normal_(generator=generator)
         # Every process draws the whole tensor's noise and keeps its part, as if there were one process.
         from torch.distributed.tensor import distribute_tensor
 
