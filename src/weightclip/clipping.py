@@ -10,12 +10,21 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from weightclip.bounds import FROZEN, Bound, Rule, named_tensors, resolve_bounds
 from weightclip.checks import check_count, check_number
 from weightclip.patterns import Patterns
-from weightclip.remedy import Remedy, attach, check_optimizer, find_remedy, owns_kappa
+from weightclip.remedy import (
+    GLOBAL_HOOKS,
+    Remedy,
+    attach,
+    check_optimizer,
+    find_remedy,
+    go_behind_global_hooks,
+    owns_kappa,
+)
 from weightclip.scratch import Scratch
 
 KEY = "clip_weights"
@@ -117,6 +126,7 @@ class _Box:
         self.parts = [_local(entry.tensor.detach()) for entry in entries]  # outside of autograd, in the same memory
         self.limits = [limit(self.kappa, entry.bound, entry.tensor.dtype) for entry in entries]
         self.on_cpu = all(part.is_cpu for part in self.parts)
+        self.simple = self.on_cpu and not self.sharded
         self.plan = [(part, -bound, bound) for part, bound in zip(self.parts, self.limits, strict=True)]
         if self.kappa == math.inf:
             self.plan = []
@@ -216,18 +226,35 @@ class Clipper(Remedy):
 
     def enforce(self) -> None:
         """Clip, if this step is one that clips."""
-        if self.every > 1 and self._steps % self.every:
-            return
-        # The common case, all of it here: on a small network, each call of a function counts.
-        groups, boxes = self.optimizer.param_groups, self._boxes
-        if self.statistics or self._frozen or len(groups) != len(boxes):
+        if self.every == 1 or self._steps % self.every == 0:
+            self._clip()
+
+    def direct_hook(self) -> Callable[[Optimizer, Any, Any], None] | None:
+        """The common case: nothing to count, and nothing else attached."""
+        return None if self.looks_at_gradients() else self._hook
+
+    def _hook(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if torch.compiler.is_compiling():
+            return self._clip_untraced()
+        if len(GLOBAL_HOOKS) > 1:
+            go_behind_global_hooks()
+        groups, boxes = optimizer.param_groups, self._boxes
+        if self._frozen or len(groups) != len(boxes):
             return self._clip()
-        for group, box in zip(groups, boxes, strict=True):
-            same = group.get("kappa") == box.kappa and [p.data_ptr() for p in group["params"]] == box.addresses
-            if not (same and box.on_cpu) or box.sharded:
+        for group, box in zip(groups, boxes):  # noqa: B905 (of equal length, and on the hot path)
+            if (
+                not box.simple
+                or group.get("kappa") != box.kappa
+                or [p.data_ptr() for p in group["params"]] != box.addresses
+            ):
                 return self._clip()
             for part, low, high in box.plan:
                 torch.clamp_(part, low, high)
+
+    @_disable_dynamo
+    def _clip_untraced(self) -> None:
+        self._clip()
+        go_behind_global_hooks()
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""
