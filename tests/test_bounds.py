@@ -287,3 +287,23 @@ def test_from_shapes_a_vector_behind_its_weight_is_its_bias() -> None:
 def test_from_shapes_an_ambiguous_vector_is_refused(sizes: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"from shapes alone this may be .* use weightclip\.clip_weights"):
         bounds_from_shapes(shapes(*sizes))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+def test_a_layer_without_inputs_is_left_alone() -> None:
+    bounds = resolve_bounds(nn.Linear(0, 3))
+    assert [bound.s for bound in bounds.values()] == [None, None]
+    assert [bound.s for bound in bounds_from_shapes(shapes((3, 0), (3,)))] == [None, None]
+
+
+def test_from_shapes_a_bias_behind_a_frozen_weight_is_a_bias() -> None:
+    layer = nn.Linear(4, 3)
+    layer.weight.requires_grad_(False)
+    weight, bias = bounds_from_shapes([layer.weight, layer.bias])
+    assert "frozen" in weight.reason
+    assert bias.s == 0.5
+
+
+def test_a_mapping_is_checked_as_a_whole() -> None:
+    with pytest.raises(ValueError, match="bounds: got 'fanin', expected one of"):
+        resolve_bounds(Policy(), {"*": 1.0, "head.*": "fanin"})

@@ -300,7 +300,7 @@ def test_grad_scaler(fused: bool) -> None:
         assert in_box(model, 1.0)
 
 
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}, {"capturable": False}])
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}])
 def test_implementations_of_adam(options: dict[str, bool]) -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, **options)
@@ -547,3 +547,168 @@ def test_wrapped_optimizers_are_looked_into() -> None:
     assert clipper is wc.find_clipper(optimizer) is wc.find_clipper(Wrapper(optimizer))
     train(model, optimizer)
     assert in_box(model, 0.5)
+
+
+class TestFollowing:
+    def test_a_group_added_before_a_checkpoint_is_loaded_is_clipped(self) -> None:
+        def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+            model = network()
+            optimizer = torch.optim.SGD(model[0].parameters(), lr=10.0)
+            wc.clip_weights(optimizer, model, kappa=0.8)
+            optimizer.add_param_group({"params": model[2].parameters()})
+            return model, optimizer
+
+        saved = make()[1].state_dict()
+        model, optimizer = make()
+        optimizer.load_state_dict(saved)
+        train(model, optimizer)
+        assert in_box(model, 0.8)
+
+    def test_a_model_that_changes_its_dtype_stays_in_the_box(self) -> None:
+        for kappa in (0.3, 0.7, 1.1):
+            model = network()
+            optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+            clipper = wc.clip_weights(optimizer, model, kappa=kappa)
+            clipper.clip()
+            model.to(torch.bfloat16)
+            clipper.clip()
+            assert in_box(model, kappa)
+
+    def test_a_parameter_with_new_data_is_clipped(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=1.0)
+        train(model, optimizer)
+        model[2].weight.data = torch.full((3, 5), 9.0)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+
+    @pytest.mark.parametrize("freeze", [False, True])
+    def test_zero_biases_and_frozen_layers_resume_with_the_bounds_that_they_had(self, freeze: bool) -> None:
+        def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+            model = network()
+            for layer in (model[0], model[2]):
+                nn.init.orthogonal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+            return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+        model, optimizer = make()
+        model[0].requires_grad_(not freeze)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.8, bounds="init")
+        train(model, optimizer, 2)
+        model[0].requires_grad_(True)
+        train(model, optimizer, 2)
+        saved_model, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        train(model, optimizer, 3, seed=5)
+
+        resumed, other = make()
+        resumed.load_state_dict(saved_model)
+        resumed[0].requires_grad_(not freeze)
+        again = wc.clip_weights(other, resumed, kappa=0.8, bounds="init")
+        other.load_state_dict(saved)
+        resumed[0].requires_grad_(True)
+        train(resumed, other, 3, seed=5)
+        assert {n: b.s for n, b in again.bounds.items()} == {n: b.s for n, b in clipper.bounds.items()}
+        assert same(weights(model), weights(resumed))
+
+
+def test_a_wrapper_that_acts_after_the_inner_step_is_clipped_itself() -> None:
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+            super().__init__(optimizer.param_groups, {})
+
+        def step(self, closure: Any = None) -> None:
+            self.optimizer.step()
+            push_out(self)
+
+    def push_out(optimizer: torch.optim.Optimizer) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.add_(5.0)
+
+    model = network()
+    outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+    wc.clip_weights(outer, model, kappa=0.5)
+    train(model, outer)  # and the inner optimizer does not warn
+    assert in_box(model, 0.5)
+
+
+def test_a_subclass_of_an_optimizer_with_its_own_kappa_neither_warns_nor_is_clipped() -> None:
+    class Other(wc.Madam):
+        def __init__(self, params: Any, **options: Any) -> None:
+            super().__init__(params, **options)
+
+    model = network()
+    optimizer = Other(model.parameters())
+    train(model, optimizer)
+    with pytest.raises(ValueError, match="Other has a hyper-parameter kappa of its own"):
+        wc.clip_weights(optimizer, model, kappa=1.0)
+
+
+def test_a_removed_clipper_says_so() -> None:
+    model = network()
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=1.0)
+    clipper.remove()
+    with pytest.raises(RuntimeError, match="was removed"):
+        clipper.clip()
+
+
+def test_an_infinite_entry_is_cut_and_counted() -> None:
+    model = network()
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=9.0, statistics=True)
+    model[0].weight.data[0, 0] = math.inf
+    clipper.clip()
+    assert clipper.clipped_fractions["0.weight"] == 1 / 30
+
+
+def test_both_cuts_of_a_step_count() -> None:
+    """A hook behind ours moves other entries out: they are cut again."""
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+    nn.init.zeros_(model.weight)
+
+    def push(*_: Any) -> None:
+        model.weight.data[0, 1] = 7.0
+
+    optimizer.register_step_post_hook(push)
+    model.weight.grad = torch.tensor([[5.0, 0.0, 0.0, 0.0]])
+    optimizer.step()
+    assert clipper.clipped_fraction == 2 / 4
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wc.clip_weights(optimizer, model, kappa=numpy.float32(1.0), every=numpy.int64(2))
+    optimizer.param_groups[0]["kappa"] = numpy.float64(0.5)
+    train(model, optimizer, 2)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["param_groups"][0]["kappa"] == 0.5
+
+
+def test_a_number_too_large_is_no_number() -> None:
+    model = network()
+    with pytest.raises(ValueError, match="kappa: got 1000"):
+        wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=10**400)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_counts_no_step_that_grad_scaler_skips(fused: bool) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0, fused=fused)
+    wc.clip_weights(optimizer, model, kappa=1.0, every=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    in_the_box = []
+    for overflow in (True, False, False):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 6)).square().sum() * (math.inf if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        in_the_box.append(in_box(model, 1.0))
+    assert in_the_box[1:] == [False, True]

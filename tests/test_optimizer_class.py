@@ -51,7 +51,7 @@ def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
     optimizer = wc.clipped(torch.optim.SGD)([log_std, *model.parameters()], lr=0.0, kappa=0.1)
     train(model, optimizer)
     assert log_std.tolist() == [7.0] * 3
-    assert "parameter 0  3  no weight with as many rows comes before it" in str(optimizer.clipper)  # type: ignore[attr-defined]
+    assert "parameter 0  3  no weight with as many rows comes before it" in str(optimizer.clipper)
 
 
 def test_an_ambiguous_vector_is_refused() -> None:
@@ -69,7 +69,7 @@ def test_groups_added_later_are_resolved() -> None:
 
 def test_names_are_shown_where_the_optimizer_has_them() -> None:
     optimizer = wc.clipped(torch.optim.SGD)(network().named_parameters(), lr=1.0, kappa=1.0)
-    assert "1.weight  4x4" in str(optimizer.clipper)  # type: ignore[attr-defined]
+    assert "1.weight  4x4" in str(optimizer.clipper)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,14 @@ def test_the_class_reaches_another_process(tmp_path: Path) -> None:
 def test_other_classes_are_refused(cls: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         wc.clipped(cls)
+
+
+def test_one_whose_clipper_was_removed_is_a_plain_optimizer() -> None:
+    model = network()
+    optimizer = wc.clipped(torch.optim.SGD)(model.parameters(), lr=9.0, kappa=0.5)
+    optimizer.clipper.remove()
+    other_model, other = copy.deepcopy((model, optimizer))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert train(other_model, other) > 0.25
+    wc.clip_weights(optimizer, model, kappa=0.5)
+    assert train(model, optimizer) == 0.25

@@ -60,3 +60,30 @@ def test_layers_are_seen_through_compile() -> None:
 def test_where_they_cannot_be_told_names_are_asked_for(model: nn.Module, why: str) -> None:
     with pytest.raises(ValueError, match=rf"last_layer=False: .*{why}.*; name them in exclude="):
         spared(model)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.hidden = nn.Embedding(10, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.hidden(self.words(x)), self.words.weight)
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x, x, x)[0])
+
+
+def test_an_output_computed_outside_a_layer_asks_for_names() -> None:
+    with pytest.raises(ValueError, match=r"its output is computed from words\.weight outside a layer"):
+        spared(Tied())
+
+
+def test_parts_of_a_layer_are_not_layers_that_are_missed() -> None:
+    assert spared(Attending()) == {"head.weight", "head.bias"}

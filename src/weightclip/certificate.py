@@ -19,7 +19,6 @@ from torch.nn.parameter import is_lazy
 
 from weightclip.bounds import (
     REPARAMETRISING_HOOKS,
-    Bound,
     Rule,
     is_reparametrised,
     named_tensors,
@@ -27,6 +26,7 @@ from weightclip.bounds import (
     unwrap,
 )
 from weightclip.checks import check_number
+from weightclip.clipping import Clipper
 
 Norms = dict[float, float]
 """p -> a number, for p = 1, 2 and infinity."""
@@ -58,7 +58,7 @@ class Lipschitz:
 
 
 @torch.no_grad()
-def lipschitz(model: nn.Module, kappa: float | None = None, *, bounds: Rule = "fan_in") -> Lipschitz:
+def lipschitz(model: nn.Module, kappa: float | Clipper | None = None, *, bounds: Rule = "fan_in") -> Lipschitz:
     """Upper bounds on the Lipschitz constant of `model` for p = 1, 2 and infinity: the product over its modules.
 
     From the weights as they are (`now`), W of shape m x n has
@@ -72,8 +72,9 @@ def lipschitz(model: nn.Module, kappa: float | None = None, *, bounds: Rule = "f
         model: a Sequential, nested or not, of Linear, Conv and ConvTranspose layers with zero padding, activations
             and other modules with a known constant (pooling, BatchNorm in eval mode, Dropout, Flatten, Softmax, ...).
             Anything else is a ValueError that names it.
-        kappa: the half-width of the box in units of s_l; None leaves `prior` out.
-        bounds: as in `clip_weights`.
+        kappa: the half-width of the box in units of s_l, or a clipper, whose own bounds and kappas are then taken;
+            None leaves `prior` out.
+        bounds: as in `clip_weights`, for a kappa that is a number; `init` measures the weights as they are now.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -86,17 +87,16 @@ def lipschitz(model: nn.Module, kappa: float | None = None, *, bounds: Rule = "f
         2        0.25      0.433     0.75        0.5774      1           1.732
         network  0.1875    0.375     0.75        0.866       1.732       3.464
     """
-    kappa = None if kappa is None else check_number("kappa", kappa)
     chain = list(_chain(model))
-    boxes = {} if kappa is None else _boxes(model, bounds)
-    layers = {name: _bound(name, module, kind, kappa, boxes) for name, module, kind in chain}
+    sides = None if kappa is None else _sides(model, kappa, bounds)
+    layers = {name: _bound(name, module, kind, sides) for name, module, kind in chain}
     now = _product([layer.now for layer in layers.values()])
     prior = None if kappa is None else _product([layer.prior for layer in layers.values() if layer.prior is not None])
     return Lipschitz(now, prior, {name or type(unwrap(model)).__name__: layer for name, layer in layers.items()})
 
 
 @torch.no_grad()
-def update_bound(model: nn.Module, kappa: float, x: Tensor | float, *, bounds: Rule = "fan_in") -> float:
+def update_bound(model: nn.Module, kappa: float | Clipper, x: Tensor | float, *, bounds: Rule = "fan_in") -> float:
     """How far the output can move, in the 1-norm, between any two settings of the weights and biases in the box.
 
     The paper's corollary in a form that holds: for a fully connected network, with layers of m_l units and
@@ -109,7 +109,7 @@ def update_bound(model: nn.Module, kappa: float, x: Tensor | float, *, bounds: R
     Args:
         model: a Sequential, nested or not, of Linear and such activations (ReLU, Tanh, ..., also Flatten and Dropout
             in eval mode). Anything else, and a Linear that is not clipped, is a ValueError that names it.
-        kappa: the half-width of the box in units of s_l.
+        kappa: the half-width of the box in units of s_l, or a clipper, whose own bounds and kappas are then taken.
         x: a batch of inputs, of which the one with the largest 1-norm counts; or that 1-norm.
         bounds: as in `clip_weights`.
 
@@ -118,9 +118,8 @@ def update_bound(model: nn.Module, kappa: float, x: Tensor | float, *, bounds: R
         >>> round(update, 6)  # 2 * 1.5 * (2 + 1) / sqrt(3) + 2 / sqrt(3) * 1.5 * (2 + 1)
         10.392305
     """
-    kappa = check_number("kappa", kappa)
     chain = list(_chain(model))
-    boxes = _boxes(model, bounds)
+    sides = _sides(model, kappa, bounds)
     width = next((module.in_features for _, module, kind in chain if kind is nn.Linear), None)
     norm = _largest_norm(x, width)
     change = 0.0
@@ -129,7 +128,7 @@ def update_bound(model: nn.Module, kappa: float, x: Tensor | float, *, bounds: R
             if module.in_features != width:
                 raise _refusal(name, module, f"it takes {module.in_features} features, but {width} come in")
             width = module.out_features
-            gain, offset = (width * _clipped_side(name, module, local, kappa, boxes) for local in ("weight", "bias"))
+            gain, offset = (width * _clipped_side(name, module, local, sides) for local in ("weight", "bias"))
             change = gain * change + 2 * (gain * norm + offset)
             norm = gain * norm + offset
         elif not _contracts_to_zero(module, kind):
@@ -171,8 +170,15 @@ def _refusal(name: str, module: nn.Module, reason: str) -> ValueError:
     return ValueError(f"{name or 'model'} ({type(module).__name__}): {reason}")
 
 
-def _boxes(model: nn.Module, rule: Rule) -> dict[int, Bound]:
-    """The bound of each parameter, by its id. Those behind a reparametrised weight do not bound it: they have none."""
+Sides = dict[int, float]
+"""The id of a clipped parameter -> kappa s_l."""
+
+
+def _sides(model: nn.Module, kappa: float | Clipper, rule: Rule) -> Sides:
+    """Of every clipped parameter. Those behind a reparametrised weight do not bound it: they are left out."""
+    if isinstance(kappa, Clipper):
+        return {id(tensor): side for tensor, side in kappa.sides().items()}
+    kappa = check_number("kappa", kappa)
     behind = [
         (f"{prefix}.{local}" if prefix else local).replace("_orig_mod.", "")
         for prefix, layer in unwrap(model).named_modules()
@@ -180,19 +186,20 @@ def _boxes(model: nn.Module, rule: Rule) -> dict[int, Bound]:
         if tensor is not None and is_reparametrised(layer)
     ]
     resolved = resolve_bounds(model, rule, exclude=behind)
-    return {id(tensor): resolved[name] for name, tensor in named_tensors(model).items()}
+    tensors = named_tensors(model)
+    return {id(tensors[name]): kappa * bound.s for name, bound in resolved.items() if bound.s is not None}
 
 
-def _bound(name: str, module: Any, kind: type[nn.Module], kappa: float | None, boxes: dict[int, Bound]) -> Lipschitz:
+def _bound(name: str, module: Any, kind: type[nn.Module], sides: Sides | None) -> Lipschitz:
     """The bounds of one module."""
     if kind in _CONSTANTS:
         constant = _CONSTANTS[kind](module)
         if isinstance(constant, str):
             raise _refusal(name, module, constant)
         now = _norms(*constant) if isinstance(constant, tuple) else _same(constant)
-        return Lipschitz(now, None if kappa is None else now)
+        return Lipschitz(now, None if sides is None else now)
     weight = _weight(name, module)
-    side = None if kappa is None else _side(module, "weight", kappa, boxes)
+    side = None if sides is None else _side(module, "weight", sides)
     if kind in _LINEAR:
         return _linear_bound(name, module, kind, weight, side)
     if kind is nn.PReLU:
@@ -200,10 +207,9 @@ def _bound(name: str, module: Any, kind: type[nn.Module], kappa: float | None, b
     return _batch_norm_bound(name, module, weight, side)
 
 
-def _side(layer: nn.Module, local: str, kappa: float, boxes: dict[int, Bound]) -> float:
+def _side(layer: nn.Module, local: str, sides: Sides) -> float:
     """kappa s of one of the layer's tensors; infinite if it is not clipped."""
-    bound = boxes.get(id(layer._parameters.get(local)))
-    return math.inf if bound is None or bound.s is None else kappa * bound.s
+    return sides.get(id(layer._parameters.get(local)), math.inf)
 
 
 @dataclass(frozen=True)
@@ -355,14 +361,13 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
 
 
-def _clipped_side(name: str, layer: Any, local: str, kappa: float, boxes: dict[int, Bound]) -> float:
+def _clipped_side(name: str, layer: Any, local: str, sides: Sides) -> float:
     """kappa s of a Linear's weight or bias; 0 for a bias that it does not have."""
     if local == "bias" and layer.bias is None:
         return 0.0
-    side = _side(layer, local, kappa, boxes)
+    side = _side(layer, local, sides)
     if side == math.inf:
-        reason = "reparametrised" if is_reparametrised(layer) else boxes[id(layer._parameters[local])].reason
-        raise _refusal(name, layer, f"its {local} is not clipped: {reason}")
+        raise _refusal(name, layer, f"its {local} is not clipped, so nothing bounds its change")
     return side
 
 

@@ -92,3 +92,22 @@ def test_sparse_gradients_are_refused() -> None:
     model(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
+
+
+def test_an_update_is_limited() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = wc.Madam(model.parameters(), lr=0.01, kappa=100.0, largest=1.2, beta=0.99)
+    for gradient in (1e-3, -1.0):  # the second g_hat would be -1.41
+        before = model.weight.item()
+        model.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+    assert model.weight.item() == pytest.approx(before * math.exp(0.012))
+
+
+def test_a_nan_is_not_taken_for_nothing() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = wc.Madam(model.parameters())
+    model.weight.grad = torch.full((1, 1), math.nan)
+    optimizer.step()
+    assert model.weight.isnan().all()

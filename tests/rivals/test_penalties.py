@@ -186,3 +186,61 @@ def test_a_step_size_that_is_a_tensor() -> None:
 def test_wrong_arguments_are_named(attach: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         attach(torch.optim.SGD(linear().parameters(), lr=0.1))
+
+
+def test_the_gradient_is_left_as_it_was() -> None:
+    """The penalty is for the step alone: several steps on one gradient are those of weight decay."""
+    ours, theirs = linear(), linear()
+    a = torch.optim.SGD(ours.parameters(), lr=0.1)
+    b = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=1.0)
+    wc.l2(a, 1.0)
+    for model in (ours, theirs):
+        model.weight.grad = torch.full_like(model.weight, 0.25)
+    gradient = ours.weight.grad
+    for _ in range(5):
+        a.step()
+        b.step()
+    assert ours.weight.grad is gradient
+    assert gradient is not None
+    assert gradient[0, 0].item() == 0.25
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_gradients_changed_inside_a_step_are_not_penalised_twice() -> None:
+    class Clipping(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 100.0)
+            return super().step(closure)
+
+    model = linear(1.0)
+    optimizer = Clipping(model.parameters(), lr=0.1)
+    wc.l2(optimizer, 1.0)
+    assert step(model, optimizer) == pytest.approx(0.9)
+
+
+def test_hooks_that_clear_the_gradients_do_not_stop_a_remedy() -> None:
+    model = linear(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
+    wc.shrink_and_perturb(optimizer, 0.5, 0.0)
+    assert step(model, optimizer) == 0.5
+
+
+@pytest.mark.parametrize(
+    "attach",
+    [
+        lambda o: wc.l2(o, 0.1),
+        lambda o: wc.l2_init(o, 0.1, variant="paper"),
+        lambda o: wc.shrink_and_perturb(o, 0.1, 0.1, variant="paper"),
+    ],
+)
+def test_a_line_search_is_refused_by_every_penalty(attach: Any) -> None:
+    with pytest.raises(ValueError, match="a line search"):
+        attach(torch.optim.LBFGS(linear().parameters(), line_search_fn="strong_wolfe"))
+
+
+def test_a_step_size_is_asked_for_when_attaching() -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+    del optimizer.param_groups[0]["lr"]
+    with pytest.raises(ValueError, match="has no 'lr' in its groups"):
+        wc.l2_init(optimizer, 0.1, variant="paper")

@@ -40,3 +40,25 @@ def test_every_nth_step_and_once_now() -> None:
     assert sizes == [1.0, 0.5, 0.5, 0.25]
     remedy.apply()
     assert model.weight.item() == 0.125
+
+
+def test_going_back_to_a_checkpoint_brings_the_noise_back() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    wc.shrink_and_perturb(optimizer, 0.0, 1.0, every=2)
+    start, results = (model.weight.detach().clone(), optimizer.state_dict()), []
+    for _ in range(2):
+        with torch.no_grad():
+            model.weight.copy_(start[0])
+        optimizer.load_state_dict(start[1])
+        for _ in range(3):  # an odd number: the count of steps must come back too
+            model.weight.grad = torch.zeros_like(model.weight)
+            optimizer.step()
+        results.append(model.weight.detach().clone())
+    assert torch.equal(*results)
+
+
+def test_the_seed_must_be_a_number() -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="seed: got 'x', expected a whole number"):
+        wc.shrink_and_perturb(optimizer, 0.1, 0.1, seed="x")  # type: ignore[arg-type]
