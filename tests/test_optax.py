@@ -564,7 +564,7 @@ def test_among_optaxs_wrappers() -> None:
 def test_the_state_is_empty_and_the_parameters_are_needed() -> None:
     clip = wo.clip_weights(1.0)
     assert clip.init(dense(4, 2)) == optax.EmptyState()
-    with pytest.raises(ValueError, match="requires the current value of parameters"):
+    with pytest.raises(ValueError, match="params: got None, expected the parameters"):
         clip.update(dense(4, 2), optax.EmptyState())
 
 
