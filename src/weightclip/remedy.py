@@ -298,7 +298,7 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
         others = len(GLOBAL_HOOKS) > 1 or torch.compiler.is_compiling()
         if others or next(reversed(optimizer._optimizer_step_post_hooks)) != hooks.post_step.id:
             hooks.enforce_again()
-    elif not torch.compiler.is_compiling() and any("kappa" in group for group in optimizer.param_groups):
+    elif not torch.compiler.is_compiling() and any("kappa" in g for g in getattr(optimizer, "param_groups", ())):
         _tell_of_lost_hooks(optimizer)
 
 
