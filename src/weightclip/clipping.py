@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from weightclip.bounds import FROZEN, Bound, Rule, named_tensors, resolve_bounds
@@ -235,7 +234,7 @@ class Clipper(Remedy):
 
     def _hook(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if torch.compiler.is_compiling():
-            return self._clip_untraced()
+            return None  # the global hook, which comes next, clips behind every compiled step
         if len(GLOBAL_HOOKS) > 1:
             go_behind_global_hooks()
         groups, boxes = optimizer.param_groups, self._boxes
@@ -250,11 +249,6 @@ class Clipper(Remedy):
                 return self._clip()
             for part, low, high in box.plan:
                 torch.clamp_(part, low, high)
-
-    @_disable_dynamo
-    def _clip_untraced(self) -> None:
-        self._clip()
-        go_behind_global_hooks()
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""
