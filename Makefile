@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit test-hosts docs benchmarks clean
+.PHONY: demo test lint types unit test-slow test-hosts results docs benchmarks clean
 
-demo: $(VENV)/dev            ## a network whose weights run away, and not with clipping; ends with a picture
-	$(BIN)/python examples/runaway.py --out demo
+demo: $(VENV)/dev            ## Adam loses its plasticity, with clipping it keeps it; ends with a picture
+	$(BIN)/python examples/loss_of_plasticity.py --out demo
 
 test: lint types unit        ## what must pass on every commit
 
@@ -21,8 +21,14 @@ types: $(VENV)/dev
 unit: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2
 
+test-slow: $(VENV)/dev       ## what takes long, or fetches from a package registry
+	$(BIN)/python -m pytest -n 2 -m "slow or network"
+
 test-hosts: $(VENV)/hosts    ## the examples, each with its real library
 	$(BIN)/python -m pytest -m host
+
+results: $(VENV)/dev         ## the table of docs/streaming.md
+	$(BIN)/python examples/loss_of_plasticity.py --tasks 20 --seeds 0-2 --out docs/results/streaming
 
 docs: $(VENV)/docs           ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -7,6 +7,9 @@ Examples:
     >>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
 """
 
+from typing import Any
+
+from weightclip import diagnostics
 from weightclip.bounds import Bound, register_bound, resolve_bounds
 from weightclip.certificate import Lipschitz, lipschitz, update_bound
 from weightclip.clipping import Clipper, clip_weights, find_clipper
@@ -25,6 +28,7 @@ __all__ = [
     "Madam",
     "clip_weights",
     "clipped",
+    "diagnostics",
     "find_clipper",
     "l2",
     "l2_init",
@@ -34,3 +38,12 @@ __all__ = [
     "shrink_and_perturb",
     "update_bound",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`weightclip.lab` is imported when it is first asked for: it needs more than PyTorch."""
+    if name == "lab":
+        import importlib
+
+        return importlib.import_module("weightclip.lab")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

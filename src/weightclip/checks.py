@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 
@@ -36,3 +38,13 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"{argument}: got {value!r}, expected one of {choices}")
     return value
+
+
+def check_name(argument: str, value: str, choices: Iterable[str]) -> str:
+    """`value`; a ValueError that suggests the nearest name unless it is one of `choices`."""
+    choices = tuple(choices)
+    if value in choices:
+        return value
+    near = difflib.get_close_matches(value, choices, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{argument}: got {value!r}, expected one of {', '.join(choices)}{hint}")

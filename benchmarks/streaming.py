@@ -1,0 +1,144 @@
+"""How much faster the fused engine learns than a plain PyTorch loop, and how near it is to the memory's own speed.
+
+784-300-150-10 on input-permuted MNIST (the bundled digits), one sample per step, one core. The plain loop is what
+one would write by hand: a batch of one from data in memory, the method by the library's remedies, and after each
+update the loss on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the share of
+entries clipped. The fused engine measures the same, and the share of negative units. Both make blocks of steps in
+turn; a ratio is the median over the pairs of blocks.
+
+The limit: what numpy takes to read and write all arrays that a step has to change (weights, and the optimizer's
+states), in place.
+
+    python benchmarks/streaming.py [--quick]
+"""
+
+import argparse
+import gc
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+import weightclip as wc
+from weightclip.lab.data import Dataset, load
+from weightclip.lab.nets.mlp import mlp
+from weightclip.lab.streaming.config import Config, resolve
+from weightclip.lab.streaming.fused import Fused
+from weightclip.lab.streaming.problem import Task, make_task
+
+METHODS = ("sgd+wc", "adam+wc", "adam+sp", "madam", "sgd", "adam", "sgd+sp", "sgd+l2init", "adam+l2init")
+CLAIMED = METHODS[:4]
+STATES = {"sgd": 0, "adam": 2, "madam": 1}
+
+
+class Plain:
+    """The loop by hand."""
+
+    def __init__(self, config: Config) -> None:
+        self.model = mlp(784, config.hidden, 10, config.activation, config.seed)
+        parameters = self.model.parameters()
+        optimizer, _, remedy = config.method.partition("+")
+        if optimizer == "madam":
+            self.optimizer: torch.optim.Optimizer = wc.Madam(parameters, lr=config.lr, kappa=config.kappa)
+        else:
+            self.optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](parameters, lr=config.lr)
+        self.clipper = None
+        if remedy == "wc":
+            self.clipper = wc.clip_weights(self.optimizer, self.model, kappa=config.kappa, statistics=True)
+        elif remedy == "sp":
+            wc.shrink_and_perturb(self.optimizer, config.decay, config.sigma, variant="paper")
+        elif remedy == "l2init":
+            wc.l2_init(self.optimizer, config.decay, variant="paper")
+
+    def learn(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+        model, optimizer = self.model, self.optimizer
+        weights = [p for p in model.parameters() if p.ndim > 1]
+        norm = torch.linalg.vector_norm
+        right = total = plasticity = w2 = w1 = g2 = g1 = clipped = 0.0
+        for x, y in zip(inputs.split(1), labels.split(1), strict=True):
+            optimizer.zero_grad()
+            logits = model(x)
+            loss = cross_entropy(logits, y)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                after = cross_entropy(model(x), y).item()
+                w2 += norm(torch.stack([norm(p) for p in weights])).item()
+                w1 += sum(norm(p, 1) for p in weights).item()
+                g2 += norm(torch.stack([norm(p.grad) for p in weights])).item()
+                g1 += sum(norm(p.grad, 1) for p in weights).item()
+            before = loss.item()
+            right += float(logits.argmax() == y)
+            total += before
+            plasticity += max(1 - after / max(before, 1e-8), 0)
+            if self.clipper is not None:
+                clipped += self.clipper.clipped_fraction
+        names = ("accuracy", "loss", "plasticity", "weight_l2", "weight_l1", "gradient_l2", "gradient_l1", "clipped")
+        values = (right, total, plasticity, w2, w1, g2, g1, clipped)
+        return {name: value / len(labels) for name, value in zip(names, values, strict=True)}
+
+
+def tensors(dataset: Dataset, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    codes = dataset.codes[task.rows][:, task.columns]
+    return torch.from_numpy(dataset.decode("float32")[codes]), torch.from_numpy(task.classes[dataset.labels[task.rows]])
+
+
+def seconds(function, *arguments) -> float:
+    began = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - began
+
+
+def stream(arrays: list[np.ndarray], times: int) -> None:
+    for _ in range(times):
+        for array in arrays:
+            np.negative(array, out=array)
+
+
+def compare(method: str, dataset: Dataset, pairs: int, steps: int) -> tuple[float, float, float]:
+    """Plain over fused, fused over numpy's time for the same bytes, and microseconds of a fused step."""
+    config = resolve(Config("input-permuted-mnist", method=method, period=steps))
+    plain, fused = Plain(config), Fused(config, dataset)
+    size = sum(p.numel() for p in plain.model.parameters())
+    arrays = [np.ones(size, np.float32) for _ in range(1 + STATES[method.partition("+")[0]])]
+    n, d = dataset.inputs.shape
+    ratios, limits, steps_took = [], [], []
+    many = 10  # a fused block is ten times as long, because it is so much faster
+    for pair in range(-1, pairs):
+        task = make_task("inputs", pair + 1, many * steps, many * steps, 0, n, d, dataset.classes)
+        short = Task(task.index, task.rows[:steps], task.columns, task.classes)
+        data = tensors(dataset, short)
+        gc.collect()
+        slow = seconds(plain.learn, *data) / steps
+        fast = seconds(fused.learn, task) / (many * steps)
+        numpy = seconds(stream, arrays, steps) / steps
+        if pair >= 0:  # the first one compiles
+            ratios.append(slow / fast)
+            limits.append(fast / numpy)
+            steps_took.append(fast)
+    return statistics.median(ratios), statistics.median(limits), 1e6 * statistics.median(steps_took)
+
+
+def main(quick: bool) -> None:
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    dataset = load("mnist")
+    print(f"data: {dataset.source}")
+    results = {}
+    for method in CLAIMED if quick else METHODS:
+        results[method] = compare(method, dataset, pairs=9 if quick else 25, steps=40 if quick else 200)
+        print(f"{method}: {results[method][2]:.0f} us a fused step here", flush=True)
+    for method, (_, limit, _) in results.items():
+        print(f"{method}, fused / memory-traffic limit: {limit:.2f}")
+    for method, (ratio, _, _) in results.items():
+        print(f"{method}, plain PyTorch / fused: {ratio:.1f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the four claims only, within 45 s")
+    main(parser.parse_args().quick)

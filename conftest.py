@@ -1,0 +1,40 @@
+"""What all tests share, and the examples in docstrings too."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+# The same examples each time; no deadline, because a busy machine is not a failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the whole session, and for all of its workers: compiling a kernel takes seconds."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if own.name.startswith("popen-") else own) / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched, and nothing that is on this machine by chance is read."""
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(_cache))
+    monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
+    for name in ("WEIGHTCLIP_DATA", "WEIGHTCLIP_TRACEBACK", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a command writes by default."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

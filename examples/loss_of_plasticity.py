@@ -1,0 +1,78 @@
+"""A network that never stops learning: with Adam it loses its plasticity, with weight clipping it keeps it.
+
+It tells handwritten digits apart, one sample at a time. Every 5,000 samples the pixels are shuffled anew, so that it
+has to learn again. Both methods have the paper's best settings. Run it with `python examples/loss_of_plasticity.py`.
+"""
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import polars as pl
+
+import weightclip as wc
+from weightclip.cli.arguments import count, seeds
+from weightclip.lab.streaming.figures import draw_run
+
+PROBLEM, METHODS, PERIOD = "input-permuted-mnist", ("adam", "adam+wc"), 5000
+SHOWN = ("accuracy", "loss", "plasticity", "weight_l2", "gradient_l2")
+
+
+def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
+    """One run: a row for each task. The record lies in `out`; a run that is there already is not made again."""
+    return wc.lab.streaming.run(PROBLEM, method=method, steps=tasks * PERIOD, period=PERIOD, seeds=[seed], out=out)
+
+
+def summary(table: pl.DataFrame) -> pl.DataFrame:
+    """Task -> the mean over seeds of what is shown."""
+    return table.group_by("task").agg(pl.col(SHOWN).mean()).sort("task")
+
+
+def as_markdown(tables: dict[str, pl.DataFrame]) -> str:
+    """A row for each task: each metric with the value of each method."""
+    heads = [f"{wc.lab.results.metrics.METRICS[name].label}: {method}" for name in SHOWN for method in tables]
+    lines = ["| task | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    means = {method: summary(table) for method, table in tables.items()}
+    for row, task in enumerate(means[METHODS[0]]["task"]):
+        cells = [f"{means[method][name][row]:.4g}" for name in SHOWN for method in tables]
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(tasks: int, several: list[int], out: Path) -> None:
+    """Run both methods for each seed on two cores, print a summary, and write the table and the picture."""
+    runs = [(method, seed) for seed in several for method in METHODS]
+    print(
+        f"{PROBLEM}, {tasks} tasks of {PERIOD:,} samples: {', '.join(f'{m} (seed {s})' for m, s in runs)}", flush=True
+    )
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        waiting = [pool.submit(learn, method, tasks, seed, out) for method, seed in runs]
+        done = [future.result() for future in waiting]
+    tables = {
+        method: pl.concat([table for (name, _), table in zip(runs, done, strict=True) if name == method])
+        for method in METHODS
+    }
+    ten = min(10, tasks)
+    for method, table in tables.items():
+        by_task = summary(table)
+        first, last = by_task.head(ten), by_task.tail(ten)
+        print(
+            f"{method}: accuracy {first['accuracy'].mean():.1%} in the first {ten} tasks, "
+            f"{last['accuracy'].mean():.1%} in the last {ten}; plasticity {first['plasticity'].mean():.3f} -> "
+            f"{last['plasticity'].mean():.3f}; weight norm {first['weight_l2'][0]:.1f} -> {last['weight_l2'][-1]:.1f}"
+        )
+    (out / "loss_of_plasticity.md").write_text(as_markdown(tables))
+    draw_run(tables, out / "loss_of_plasticity.png", title=PROBLEM)
+    print(f"table: {out / 'loss_of_plasticity.md'}\npicture: {out / 'loss_of_plasticity.png'}")
+    full = " && ".join(f"weightclip run {PROBLEM} --method {method}" for method in METHODS)
+    print(f"at the paper's full length (200 tasks; --seeds 0-19 for all of its seeds): {full}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=count, default=100, help="number of tasks (default: 100)")
+    parser.add_argument("--seeds", type=seeds, default=[0], help="4, 0-3 or 0,2,5 (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the results (default: demo)")
+    arguments = parser.parse_args()
+    main(arguments.tasks, arguments.seeds, arguments.out)

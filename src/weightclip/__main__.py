@@ -1,0 +1,7 @@
+"""`python -m weightclip`, the command line."""
+
+import sys
+
+from weightclip.cli import main
+
+sys.exit(main())

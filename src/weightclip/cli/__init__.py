@@ -1,0 +1,92 @@
+"""The command line: `weightclip COMMAND ...`, a small file for each command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
+
+from weightclip.cli.arguments import MISTAKE, PROGRAM, Parser, join_negative_numbers
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+TRACEBACK = "WEIGHTCLIP_TRACEBACK"
+"""Set in the environment, it shows where an error came from."""
+
+_ADVICE = {
+    errno.ENOSPC: "free some space, then give the same command again",
+    errno.EDQUOT: "free some space, then give the same command again",
+    errno.EACCES: "choose a directory that you can write to",
+    errno.EPERM: "choose a directory that you can write to",
+    errno.EROFS: "choose a directory that you can write to",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "choose a directory, not a file",
+    errno.EEXIST: "choose a directory, not a file",
+}
+
+_DESCRIPTION = """\
+Weight clipping for deep continual and reinforcement learning: the paper's experiments.
+
+examples:
+  weightclip run input-permuted-mnist --method adam+wc
+  weightclip data
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. A user's mistake gives one line on stderr and exit code 2."""
+    try:
+        arguments = _parser().parse_args(join_negative_numbers(sys.argv[1:] if argv is None else argv))
+        code: int = arguments.action(arguments)
+        sys.stdout.flush()
+        return code
+    except SystemExit as end:  # argparse, after --help or --version
+        return int(end.code or 0)
+    except KeyboardInterrupt:
+        return _say("stopped", STOPPED)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ImportError as error:
+        if TRACEBACK in os.environ or (error.name or PROGRAM).partition(".")[0] == PROGRAM:
+            raise
+        return _say(f'error: this needs {error.name}: pip install "{PROGRAM}[lab]"', MISTAKE)
+    except (ValueError, OSError) as error:
+        if TRACEBACK in os.environ:
+            raise
+        return _say(f"error: {_in_one_line(error)}", MISTAKE)
+
+
+def _parser() -> ArgumentParser:
+    from weightclip import __version__
+    from weightclip.cli import data, run
+
+    parser: ArgumentParser = Parser(prog=PROGRAM, description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.set_defaults(action=partial(_help, parser))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    run.add(commands)
+    data.add(commands)
+    return parser
+
+
+def _help(parser: ArgumentParser, arguments: Namespace) -> int:
+    parser.print_help()
+    return 0
+
+
+def _in_one_line(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+        return f"{where}{error.strerror}{advice}"
+    return " ".join(str(error).split())
+
+
+def _say(message: str, code: int) -> int:
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,172 @@
+"""Command-line arguments: made from a configuration's dataclass, read from text, refused in one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from decimal import Decimal, InvalidOperation
+from types import NoneType, UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+PROGRAM = "weightclip"
+MISTAKE = 2
+"""The exit code for what a user can mend."""
+
+_T = TypeVar("_T")
+
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, keeps the line breaks of what it describes, and explains a mistake in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+
+
+def add_config(parser: argparse.ArgumentParser, config: type[Any], leave_out: Sequence[str] = ()) -> None:
+    """An argument for each field of a configuration; fields without a default are positional.
+
+    What is not given is not in the namespace, so that the configuration's own defaults hold.
+    """
+    kinds = get_type_hints(config)
+    for one in fields(config):
+        if one.name not in leave_out:
+            _add_field(parser, one, kinds[one.name])
+
+
+def given(namespace: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
+    """The fields of the configuration that the user gave, by name."""
+    found = {one.name: getattr(namespace, one.name) for one in fields(config) if hasattr(namespace, one.name)}
+    return {name: dict(value) if name == "settings" else value for name, value in found.items()}
+
+
+def number(text: str) -> float:
+    """`0.001`, `1e-3`, `inf`."""
+    return _read(float, text, "a number")
+
+
+def count(text: str) -> int:
+    """`2500`, `2_500`, `50k`, `1M`, `1e6` -> a whole number.
+
+    Examples:
+        >>> count("50k"), count("1.5M"), count("2_500")
+        (50000, 1500000, 2500)
+    """
+    return _read(_count, text, "a whole number such as 2500, 50k or 1M")
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """`300,150` -> (300, 150)."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def seeds(text: str) -> list[int]:
+    """`4`, `0-3`, `0,2,5` or a mixture -> the seeds.
+
+    Examples:
+        >>> seeds("0-2,7")
+        [0, 1, 2, 7]
+    """
+    return _read(lambda text: [seed for part in text.split(",") for seed in _range(part)], text, "4, 0-3 or 0,2,5")
+
+
+def setting(text: str) -> tuple[str, float]:
+    """`beta1=0.95` -> ("beta1", 0.95)."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=NUMBER")
+    return name, number(value)
+
+
+def join_negative_numbers(arguments: Iterable[str]) -> list[str]:
+    """`--lr -1e-3` as `--lr=-1e-3`: argparse would take the number for an option, and not say what is wrong."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-[\d.]", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+_READERS: Mapping[object, tuple[Callable[[str], Any], str]] = {
+    str: (str, "NAME"),
+    float: (number, "NUMBER"),
+    int: (count, "N"),
+    tuple[int, ...]: (counts, "N,N,..."),
+}
+
+
+def _add_field(parser: argparse.ArgumentParser, one: Field[Any], kind: Any) -> None:
+    help_text = one.metadata["help"]
+    kind = _without_none(kind)
+    option = f"--{one.name.replace('_', '-')}"
+    if one.default is MISSING and one.default_factory is MISSING:
+        parser.add_argument(one.name, metavar=one.name.upper(), help=help_text)
+        return
+    if one.default not in (None, MISSING):
+        help_text += f" (default: {_shown(one.default)})"
+    help_text = help_text.replace("%", "%%")
+    if kind is bool:
+        action = argparse.BooleanOptionalAction
+        parser.add_argument(option, action=action, default=argparse.SUPPRESS, help=help_text)
+    elif get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
+        parser.add_argument(
+            "--set",
+            dest=one.name,
+            action="append",
+            type=setting,
+            metavar="NAME=NUMBER",
+            default=argparse.SUPPRESS,
+            help=help_text,
+        )
+    else:
+        reader, usual = _READERS[kind]
+        metavar = one.metadata.get("metavar", usual)
+        parser.add_argument(option, type=reader, metavar=metavar, default=argparse.SUPPRESS, help=help_text)
+
+
+def _without_none(kind: Any) -> Any:
+    """`float | None` -> float."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    (kind,) = (part for part in get_args(kind) if part is not NoneType)
+    return kind
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return f"{default:,}".replace(",", "_") if isinstance(default, int) else str(default)
+
+
+def _read(reader: Callable[[str], _T], text: str, expected: str) -> _T:
+    try:
+        return reader(text)
+    except (ValueError, InvalidOperation, OverflowError):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}") from None
+
+
+def _count(text: str) -> int:
+    digits, unit = re.fullmatch(r"(.*?)([a-zA-Z]?)", text.strip()).groups()  # type: ignore[union-attr]
+    exact = Decimal(digits) * _UNITS.get(unit.lower(), Decimal("NaN"))
+    if exact != exact.to_integral_value():  # also for NaN
+        raise ValueError(text)
+    return int(exact)
+
+
+def _range(text: str) -> range:
+    first, dash, last = text.partition("-")
+    seeds = range(int(first), int(last if dash else first) + 1)
+    if not seeds:
+        raise ValueError(text)
+    return seeds

@@ -1,0 +1,121 @@
+"""How far a run is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Display(Protocol):
+    """Shows the progress of several runs of equal length, one after the other."""
+
+    def begin(self, name: str) -> None: ...
+
+    def update(self, samples: int, accuracy: float) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+@contextmanager
+def display(runs: int, steps: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
+    """The display that suits stdout, for a number of runs of so many steps."""
+    console = Console()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _Lines(_Estimate(runs, steps, clock), clock)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+    )
+    # Drawing competes with learning for Python's lock.
+    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+        yield _Bar(progress, _Estimate(runs, steps, clock))
+
+
+class _Estimate:
+    """The samples done in all runs, and the time left from the speed so far, not counting what was done before."""
+
+    def __init__(self, runs: int, steps: int, clock: Callable[[], float]) -> None:
+        self.steps = steps
+        self.total = runs * steps
+        self._clock = clock
+        self._runs = -1
+        self._learned = 0
+        self._seconds = 0.0
+        self._last: tuple[int, float] | None = None
+
+    def begin(self) -> None:
+        self._runs += 1
+        self._last = None
+
+    def update(self, samples: int) -> None:
+        now = self._clock()
+        if self._last is not None:
+            self._learned += samples - self._last[0]
+            self._seconds += now - self._last[1]
+        self._last = samples, now
+
+    @property
+    def done(self) -> int:
+        return max(self._runs, 0) * self.steps + (self._last[0] if self._last else 0)
+
+    @property
+    def left(self) -> str:
+        """`1:23 left`, empty as long as nobody knows."""
+        if not self._learned:
+            return ""
+        seconds = round((self.total - self.done) * self._seconds / self._learned)
+        minutes, seconds = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+
+
+class _Bar:
+    def __init__(self, progress: Progress, estimate: _Estimate) -> None:
+        self._progress, self._estimate = progress, estimate
+        self._bar = progress.add_task("", total=estimate.total, state="")
+
+    def begin(self, name: str) -> None:
+        self._estimate.begin()
+        self._progress.update(self._bar, description=name, completed=self._estimate.done)
+
+    def update(self, samples: int, accuracy: float) -> None:
+        self._estimate.update(samples)
+        state = f"accuracy {accuracy:.1%}  {self._estimate.left}"
+        self._progress.update(self._bar, completed=self._estimate.done, state=state)
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(Text(line), soft_wrap=True)
+
+
+class _Lines:
+    def __init__(self, estimate: _Estimate, clock: Callable[[], float]) -> None:
+        self._estimate, self._clock = estimate, clock
+        self._name = ""
+        self._next = clock() + SECONDS_BETWEEN_LINES
+
+    def begin(self, name: str) -> None:
+        self._estimate.begin()
+        self._name = name
+
+    def update(self, samples: int, accuracy: float) -> None:
+        self._estimate.update(samples)
+        if self._clock() >= self._next:
+            self._next = self._clock() + SECONDS_BETWEEN_LINES
+            done = f"{samples:,} of {self._estimate.steps:,} samples"
+            self.say(
+                ", ".join(filter(None, (f"{self._name}: {done}", f"accuracy {accuracy:.1%}", self._estimate.left)))
+            )
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)

@@ -1,0 +1,94 @@
+"""Writing files whole: after a crash there is the old file or the new one, never a part."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
+
+_numbers = count()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once the block has ended well: temporary file, fsync, rename, fsync.
+
+    Otherwise nothing changes, and the temporary file is gone. An OSError names `path`. Directories are made where they
+    are missing.
+    """
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.{next(_numbers)}.tmp")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary), str(path.parent)):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
+
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Make `path` hold `content`, or leave what it holds."""
+    with writing(path) as file:
+        file.write(content)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory where there is none; an OSError that names it, now rather than at the first file."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(directory)) from error
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of `path` whose processes, on this machine, were killed while they wrote."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        node, _, rest = leftover.name.removeprefix(f".{path.name}.").rpartition(".tmp")[0].rpartition(".")
+        node, _, process = node.rpartition(".")
+        if rest.isdigit() and process.isdigit() and node == platform.node() and not _is_running(int(process)):
+            _remove(leftover)
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":  # where signal 0 would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _sync_directory(directory: Path) -> None:
+    """So that the rename, too, outlasts a power failure."""
+    if os.name != "posix":  # where a directory cannot be opened
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

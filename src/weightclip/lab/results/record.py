@@ -1,0 +1,139 @@
+"""A run's record: one Parquet file with its table and, in the file's metadata, how it came about.
+
+Any reader of Parquet opens the table. The metadata is one JSON object under the key `weightclip`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from weightclip.lab.files import write_whole
+
+KEY, SEAL = "weightclip", "weightclip-seal"
+FORMAT = 1
+"""Goes up when records, or what their numbers mean, change; then no older record or checkpoint stands for a run."""
+
+PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run.
+
+    Args:
+        experiment: which kind of run: "streaming".
+        identity: what `identity` gives for its configuration, data and rules.
+        config: the full configuration, seed included, with nothing left open.
+        table: what was measured, a row per task.
+        data: the data's name, where it came from, its checksum, and whether that is the official one.
+        seconds: the time it took, over all sessions of an interrupted run.
+        rules: the source of the user's own update rules, if there are any.
+        versions: of Python and of the packages that matter.
+        platform: the machine and its operating system.
+    """
+
+    experiment: str
+    identity: str
+    config: Mapping[str, Any]
+    table: pl.DataFrame
+    data: Mapping[str, Any]
+    seconds: float
+    rules: str | None = None
+    versions: Mapping[str, str | None] = field(default_factory=_versions)
+    platform: str = field(default_factory=platform.platform)
+
+
+def identity(config: Mapping[str, Any], checksum: str, rules: str | None = None) -> str:
+    """Twelve hexadecimal digits that stand for what determines a run's numbers, by content.
+
+    Equal for equal configurations, data and rules, wherever these are stored: of a file with rules its source counts,
+    not its path.
+    """
+    facts = {"format": FORMAT, "config": {**config, "rules": rules}, "data": checksum}
+    return hashlib.sha256(_to_json(facts).encode()).hexdigest()[:12]
+
+
+def write_record(record: Record, path: str | Path) -> None:
+    """Write the record whole or not at all; an OSError names the file."""
+    facts = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "table"}
+    text = _to_json({"format": FORMAT, **facts})
+    seal = _seal(_to_parquet(record.table, {KEY: text}), record.table, text)
+    write_whole(Path(path), _to_parquet(record.table, {KEY: text, SEAL: seal}))
+
+
+def read_record(path: str | Path) -> Record:
+    """The record in a file; a ValueError names a file that is damaged or not a record."""
+    content = Path(path).read_bytes()
+    try:
+        metadata = pl.read_parquet_metadata(io.BytesIO(content))
+        if KEY in metadata:
+            table = pl.read_parquet(io.BytesIO(content))
+            if metadata.get(SEAL) != _seal(content, table, metadata[KEY]):
+                raise ValueError("it changed after it was written")
+            facts = json.loads(metadata[KEY])
+            facts.pop("format")
+            return Record(**{**facts, "config": _loose(facts["config"])}, table=table)
+        reason = "it is not a record of weightclip"
+    except (pl.exceptions.PanicException, Exception) as error:  # a panic is no Exception
+        reason = f"the file is damaged ({type(error).__name__})"
+    raise ValueError(f"{path}: {reason}; delete it and run again")
+
+
+def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _seal(content: bytes, table: pl.DataFrame, text: str) -> str:
+    """A hash of all that a record says: Parquet itself does not notice a bit that flipped on disk.
+
+    The file ends with its footer, which holds the metadata, the footer's length and four more bytes; what comes before
+    is the table's data, which does not depend on the metadata.
+    """
+    footer = int.from_bytes(content[-8:-4], "little")
+    told = repr([(name, str(kind)) for name, kind in table.schema.items()]) + text
+    return hashlib.sha256(content[: -8 - footer] + told.encode()).hexdigest()
+
+
+def _to_json(value: Any) -> str:
+    """Canonical and strict JSON: keys in order, and infinity, which JSON lacks, as "inf"."""
+    return json.dumps(_strict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return value
+
+
+def _loose(value: Any) -> Any:
+    """The reverse of `_strict`."""
+    if isinstance(value, dict):
+        return {key: _loose(item) for key, item in value.items()}
+    return float(value) if value in ("inf", "-inf", "nan") else value

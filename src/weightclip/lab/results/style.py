@@ -1,0 +1,69 @@
+"""The look of all figures: a method has one colour and one kind of line everywhere.
+
+Colour tells the remedy, the kind of line the optimizer. The colours are those of Okabe and Ito (2008), which people
+with any kind of colour vision tell apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+COLOURS = {
+    "": "#000000",
+    "wc": "#D55E00",
+    "l2init": "#0072B2",
+    "sp": "#009E73",
+    "l2": "#56B4E9",
+    "madam": "#CC79A7",
+}
+"""Remedy -> colour; the optimizer alone is black, and Madam is a remedy of its own."""
+
+OTHERS = "#E69F00"
+"""For combinations, and for remedies of the user's own."""
+
+LINES = {"sgd": "--", "adam": "-", "madam": "-"}
+OTHER_LINES = "-."
+
+NAMES = {"sgd": "SGD", "adam": "Adam", "madam": "Madam", "wc": "WC", "l2init": "L2 Init", "sp": "S&P", "l2": "L2"}
+
+RC: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#555555",
+    "axes.xmargin": 0.02,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "font.size": 9,
+}
+"""matplotlib's settings for every figure."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn."""
+
+    label: str
+    colour: str
+    line: str
+
+
+def style_of(method: str) -> Style:
+    """The style of a method by its name.
+
+    Examples:
+        >>> style_of("sgd+wc")
+        Style(label='SGD + WC', colour='#D55E00', line='--')
+    """
+    optimizer, *remedies = method.split("+")
+    remedy = "+".join(remedies) or ("madam" if optimizer == "madam" else "")
+    label = " + ".join(NAMES.get(part, part) for part in (optimizer, *remedies))
+    return Style(label, COLOURS.get(remedy, OTHERS), LINES.get(optimizer, OTHER_LINES))

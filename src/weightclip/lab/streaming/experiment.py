@@ -1,0 +1,319 @@
+"""Running: a configuration becomes a stream and a learner, then task after task a row of the table, then a record."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from weightclip.checks import check_name
+from weightclip.diagnostics import rank, singular_values
+from weightclip.lab.data import Dataset, load
+from weightclip.lab.files import make_directory, remove_leftovers
+from weightclip.lab.results.metrics import METRICS, rank_name
+from weightclip.lab.results.record import Record, identity, read_record, write_record
+from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
+from weightclip.lab.streaming.config import NAMED, Config, resolve
+from weightclip.lab.streaming.learner import Learner, Progress, no_progress
+from weightclip.lab.streaming.problem import Task, find_problem, make_task
+
+EXPERIMENT = "streaming"
+
+Event = Callable[[str], None]
+"""Called with a line that a user should read."""
+
+log: Event = logging.getLogger(__name__).warning
+
+
+def run(
+    problem: str,
+    *,
+    seeds: Iterable[int] | None = None,
+    out: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    overwrite: bool = False,
+    **settings: Any,
+) -> pl.DataFrame:
+    """Run a streaming problem; a row for each seed and task, with the columns of `results.metrics`.
+
+    Args:
+        problem: for example "input-permuted-mnist".
+        seeds: a run for each; default: that of `settings`, or 0.
+        out: a directory for the records. What is there already is not run again; what was interrupted goes on.
+        data_dir: a directory with the data; default: see `weightclip.lab.data.load`.
+        overwrite: run again what is in `out` already.
+        settings: any other field of `Config`, such as `method`, `steps` or `kappa`.
+
+    Examples:
+        >>> table = run("input-permuted-mnist", lr=0.001, steps=1500, period=500, hidden=(50,), backend="reference")
+        >>> table["task"].to_list(), table["accuracy"].round(1).to_list()
+        ([1, 2, 3], [0.6, 0.6, 0.6])
+    """
+    configs = [resolve(config) for config in make_configs(problem, seeds, settings)]
+    if out is not None:
+        make_directory(Path(out))  # a directory that cannot be written is told before data is fetched
+    dataset = load(find_problem(problem).dataset, data_dir=data_dir)
+    return pl.concat([run_config(config, dataset, out=out, overwrite=overwrite).table for config in configs])
+
+
+def make_configs(problem: str, seeds: Iterable[int] | None, settings: dict[str, Any]) -> list[Config]:
+    """A configuration for each seed; a ValueError for a setting that no configuration has."""
+    known = [f.name for f in fields(Config)]
+    for name in settings:
+        check_name("settings", name, known)
+    if seeds is None:
+        return [Config(problem, **settings)]
+    if "seed" in settings:
+        raise ValueError(f"seed: got {settings['seed']!r}, but seeds are given too; expected one of the two")
+    if not isinstance(seeds, Iterable):
+        raise ValueError(f"seeds: got {seeds!r}, expected several, for example range(3)")
+    several = list(dict.fromkeys(seeds))
+    if not several:
+        raise ValueError("seeds: got none, expected at least one")
+    return [Config(problem, **settings, seed=seed) for seed in several]
+
+
+def run_config(
+    config: Config,
+    dataset: Dataset,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    on_progress: Progress = no_progress,
+    on_event: Event = log,
+) -> Record:
+    """Run one configuration, or go on with it, or read its record where it is finished.
+
+    Args:
+        config: what to run.
+        dataset: what the problem draws from.
+        out: a directory for the record and, until it is there, the checkpoint; None keeps everything in memory.
+        overwrite: begin anew whatever is in `out`.
+        on_progress: called now and then with the samples seen and the accuracy in the task under way.
+        on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
+    """
+    config = _fitted(resolve(config), dataset)
+    rules = None if config.rules is None else Path(config.rules).read_text()
+    facts = {**config.as_dict(), "hidden": list(config.hidden)}
+    name = identity(facts, dataset.source.checksum, rules)
+    path = None if out is None else record_path(Path(out), facts, name)
+    if path is not None:
+        if overwrite:
+            path.unlink(missing_ok=True)
+            checkpoint_path(path).unlink(missing_ok=True)
+        finished = _finished(path, name, on_event)
+        if finished is not None:
+            return finished
+        make_directory(path.parent)
+    with _one_thread():
+        rows, seconds = _run_tasks(config, dataset, name, path, on_progress, on_event)
+    source = dataset.source
+    record = Record(
+        experiment=EXPERIMENT,
+        identity=name,
+        config=facts,
+        table=_table(config, rows),
+        data={
+            "name": dataset.name,
+            "samples": len(dataset.labels),
+            "kind": source.kind,
+            "location": source.location,
+            "checksum": source.checksum,
+            "official": source.official,
+        },
+        seconds=seconds,
+        rules=rules,
+    )
+    if path is not None:
+        write_record(record, path)
+        checkpoint_path(path).unlink(missing_ok=True)
+    return record
+
+
+def record_path(out: Path, config: Mapping[str, Any], name: str) -> Path:
+    """OUT/problem/method/settings_seed_identity.parquet; the identity alone tells runs apart."""
+    return _directory(out, config) / f"{_settings(config)}_seed{config['seed']}_{name}.parquet"
+
+
+def picture_path(out: Path, records: Sequence[Record]) -> Path:
+    """The place of the picture of runs that differ in their seeds alone: beside their records."""
+    config = records[0].config
+    if len(records) == 1:
+        return record_path(out, config, records[0].identity).with_suffix(".png")
+    together = hashlib.sha256("".join(record.identity for record in records).encode()).hexdigest()[:12]
+    return _directory(out, config) / f"{_settings(config)}_{len(records)}seeds_{together}.png"
+
+
+def checkpoint_path(record: Path) -> Path:
+    """Where the run of that record saves its state until it is finished."""
+    return record.with_suffix(".checkpoint.npz")
+
+
+def _directory(out: Path, config: Mapping[str, Any]) -> Path:
+    method: str = config["method"]
+    return out / str(config["problem"]) / re.sub(r"[^\w+.-]", "-", method)
+
+
+def _settings(config: Mapping[str, Any]) -> str:
+    return "_".join(f"{name}{config[name]:g}" for name in NAMED if config[name] is not None)
+
+
+def _fitted(config: Config, dataset: Dataset) -> Config:
+    outputs = dataset.classes if config.outputs is None else config.outputs
+    if outputs < dataset.classes:
+        raise ValueError(f"outputs: got {outputs}, expected at least the {dataset.classes} classes of {dataset.name}")
+    return replace(config, outputs=outputs)
+
+
+def _finished(path: Path, name: str, on_event: Event) -> Record | None:
+    """The record of a run that was finished before."""
+    if not path.exists():
+        return None
+    try:
+        record = read_record(path)
+    except ValueError as error:
+        on_event(f"{error}: running again")
+        return None
+    if record.identity != name:
+        return None
+    checkpoint_path(path).unlink(missing_ok=True)  # of a run that was killed between its last two actions
+    return record
+
+
+def _run_tasks(
+    config: Config,
+    dataset: Dataset,
+    name: str,
+    path: Path | None,
+    on_progress: Progress,
+    on_event: Event,
+) -> tuple[list[Row], float]:
+    """The rows of all tasks, and the seconds that they took."""
+    began = time.perf_counter()
+    learner, rows, before = _begun(config, dataset, name, path, on_event)
+    for index in range(len(rows), -(-config.steps // _period(config))):
+        rows.append(_run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress))
+        seconds = before + time.perf_counter() - began
+        if not math.isfinite(rows[-1]["loss"]) and (len(rows) == 1 or math.isfinite(rows[-2]["loss"])):
+            on_event(f"{config.problem} {config.method} seed {config.seed}: the loss diverged in task {index + 1}")
+        if path is not None and rows[-1]["samples"] < config.steps:
+            write_checkpoint(Checkpoint(name, rows, learner.state(), seconds), checkpoint_path(path))
+    return rows, before + time.perf_counter() - began
+
+
+def _begun(
+    config: Config, dataset: Dataset, name: str, path: Path | None, on_event: Event
+) -> tuple[Learner, list[Row], float]:
+    """A learner, the rows of what it has learned, and the seconds that took; from the checkpoint, if there is one."""
+    learner = _make_learner(config, dataset)
+    if path is None:
+        return learner, [], 0.0
+    saved = checkpoint_path(path)
+    remove_leftovers(path)
+    remove_leftovers(saved)
+    if not saved.exists():
+        return learner, [], 0.0
+    try:
+        checkpoint = read_checkpoint(saved)
+        if checkpoint.identity != name:
+            raise ValueError(f"{saved}: the checkpoint is that of another run")
+        learner.load_state(checkpoint.state)
+    except (ValueError, KeyError, RuntimeError) as error:
+        on_event(f"{error}: starting again from the first task")
+        return _make_learner(config, dataset), [], 0.0
+    on_event(f"{config.problem} {config.method} seed {config.seed}: going on after task {len(checkpoint.rows)}")
+    return learner, checkpoint.rows, checkpoint.seconds
+
+
+def _make_learner(config: Config, dataset: Dataset) -> Learner:
+    try:
+        return _engine(config, dataset)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's has no type of its own
+            raise ValueError(f"hidden: got {config.hidden}, expected a network that fits into memory") from error
+        raise
+
+
+def _engine(config: Config, dataset: Dataset) -> Learner:
+    if config.backend == "reference":
+        from weightclip.lab.streaming.reference import make_reference
+
+        return make_reference(config, dataset)
+    from weightclip.lab.streaming.fused import Fused
+
+    return Fused(config, dataset)
+
+
+def _run_task(
+    config: Config, dataset: Dataset, learner: Learner, index: int, last: Row | None, on_progress: Progress
+) -> Row:
+    """Learn one task; its row of the table."""
+    seen = index * _period(config)
+    task = _task(config, dataset, index)
+    means = learner.learn(task, lambda steps, accuracy: on_progress(seen + steps, accuracy))
+    samples = seen + len(task.rows)
+    on_progress(samples, means["accuracy"])
+    right = round(means["accuracy"] * len(task.rows)) + (round(last["online_accuracy"] * seen) if last else 0)
+    measured = {**means, "online_accuracy": right / samples}
+    if config.diagnostics:
+        measured |= _at_the_end(learner)
+    known = {name: measured[name] for name in METRICS if name in measured}
+    ranks = {name: value for name, value in measured.items() if name not in known}
+    return {"task": index + 1, "samples": samples, **known, **ranks}
+
+
+def _task(config: Config, dataset: Dataset, index: int) -> Task:
+    period = _period(config)
+    steps = min(period, config.steps - index * period)
+    n, d = dataset.inputs.shape
+    permute = find_problem(config.problem).permute
+    return make_task(permute, index, steps, period, config.seed, n, d, dataset.classes)
+
+
+def _at_the_end(learner: Learner) -> Row:
+    """The rank of each weight matrix, and the network's Lipschitz bound, from the same singular values.
+
+    Every activation here has slopes of at most 1, so the bound for p = 2 is the product of the spectral norms. NaN
+    where weights are not finite.
+    """
+    found: Row = {}
+    bound = 1.0
+    for layer, matrix in enumerate((torch.from_numpy(w) for w in learner.weights() if w.ndim >= 2), start=1):
+        values = singular_values(matrix)
+        bound *= float(values[0])
+        found[rank_name(layer)] = math.nan if values.isnan().any() else float(rank(matrix, values))
+    return {"lipschitz": bound, **found}
+
+
+def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
+    """Counts and ranks as whole numbers, a rank that is NaN as null."""
+    whole = [name for name in rows[0] if name in ("task", "samples") or name not in METRICS]
+    table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
+    table = table.with_columns(pl.col(whole).fill_nan(None).cast(pl.Int64))
+    return table.insert_column(0, pl.Series("seed", [config.seed] * len(rows), dtype=pl.Int64))
+
+
+def _period(config: Config) -> int:
+    assert config.period is not None  # resolved
+    return config.period
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """On networks of this size, several threads of PyTorch's wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

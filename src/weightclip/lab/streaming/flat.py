@@ -1,0 +1,62 @@
+"""Nested state as one flat dict of arrays and back: NumPy saves that without pickling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weightclip.lab.streaming.learner import Arrays
+
+NUMBER, EMPTY = ":number", ":empty"
+"""At the end of a key: the array stands for a Python number, or for a dict with nothing in it."""
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
+    """Dicts of dicts of tensors and numbers -> arrays, named by the path to them; copies.
+
+    Keys are strings without a slash, or whole numbers.
+
+    Examples:
+        >>> list(flatten({"state": {0: {"v": torch.zeros(2), "step": 3}}, "measured": {}}))
+        ['state/0/v', 'state/0/step:number', 'measured:empty']
+    """
+    flat: Arrays = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Tensor):
+            flat[path] = value.detach().cpu().numpy().copy()
+        elif isinstance(value, (bool, int, float)):
+            flat[path + NUMBER] = np.array(value)
+        elif isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{path}/")
+        elif isinstance(value, Mapping):
+            flat[path + EMPTY] = np.empty(0)
+        else:
+            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number or a dict")
+    return flat
+
+
+def unflatten(flat: Arrays) -> dict[Any, Any]:
+    """What `flatten` made flat; keys of digits alone are whole numbers."""
+    tree: dict[Any, Any] = {}
+    for path, array in flat.items():
+        *parents, last = path.split("/")
+        name, _, kind = last.partition(":")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(_key(parent), {})
+        if kind == NUMBER[1:]:
+            branch[_key(name)] = array.item()
+        elif kind == EMPTY[1:]:
+            branch[_key(name)] = {}
+        else:
+            branch[_key(name)] = torch.from_numpy(array.copy())
+    return tree
+
+
+def _key(text: str) -> str | int:
+    return int(text) if text.isdigit() else text

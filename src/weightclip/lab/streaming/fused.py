@@ -1,0 +1,156 @@
+"""The fused engine: a sample's forward pass, backward pass, update and measurements in compiled code."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from numba.core.errors import NumbaError
+from numpy.typing import NDArray
+
+from weightclip.bounds import resolve_bounds
+from weightclip.clipping import limit
+from weightclip.lab.data import Dataset
+from weightclip.lab.data.places import cache_directory
+from weightclip.lab.nets.mlp import mlp
+from weightclip.lab.streaming.config import Config
+from weightclip.lab.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.streaming.learner import Arrays, Progress, no_progress
+from weightclip.lab.streaming.problem import Task
+
+CHUNK = 500
+"""Steps between two reports. A constant, because each stretch begins with a forward pass of its own, whose rounding
+is not that of the pass that the update before it would have made."""
+
+MEASURES = (
+    "accuracy",
+    "loss",
+    "plasticity",
+    "weight_l2",
+    "weight_l1",
+    "gradient_l2",
+    "gradient_l1",
+    "clipped",
+    "negative",
+    "saturated",
+)
+"""What the kernel sums up, in its order."""
+
+
+class Fused:
+    """A fully connected network and a method, learning one sample after the other.
+
+    Args:
+        config: a resolved configuration.
+        dataset: what the tasks draw from.
+        noise: [updates, P], to be used instead of our own, from the first update on; P counts all weights and biases.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset, noise: NDArray[np.float64] | None = None) -> None:
+        method, settings = config.parsed_method(), config.all_settings()
+        outputs = dataset.classes if config.outputs is None else config.outputs
+        dtype = torch.float32 if config.dtype == "float32" else torch.float64
+        model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
+        source = kernel_source(method, config.activation, config.dtype, config.diagnostics)
+        self._kernel = load_kernel(source, cache_directory("kernels"))
+        self._method = config.method
+        self._dataset = dataset
+        self._table = dataset.decode(config.dtype)
+        self._sizes = np.array([dataset.inputs.shape[1], *config.hidden, outputs])
+        self._settings = np.array([settings[name] for name in method.settings])
+        self._constants = _constants(model, settings.get("kappa", math.inf))
+        self._shapes = [tuple(p.shape) for p in model.parameters()]
+        self._theta = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+        self._states = np.zeros((self._kernel.STATES, self._theta.size), config.dtype)
+        self._initial = self._theta.copy() if self._kernel.INITIAL else self._theta[:0].copy()
+        self._noise = np.zeros((0, 0)) if noise is None else noise
+        self._seed = config.seed
+        self._step = 0
+        clips = any(rule.name == "wc" for rule in method.remedies)
+        self._units = {
+            "clipped": self._theta.size if clips else math.nan if "kappa" in settings else math.inf,
+            "negative": sum(config.hidden) or math.nan,
+            "saturated": (sum(config.hidden) or math.nan) if config.activation == "tanh" else math.nan,
+        }
+        self._measures = MEASURES if config.diagnostics else MEASURES[:2]
+
+    def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
+        """One pass over a task: the mean of each metric over its steps."""
+        totals = np.zeros(len(MEASURES))
+        for first in range(0, len(task.rows), CHUNK):
+            rows = task.rows[first : first + CHUNK]
+            try:
+                self._learn(rows, task, totals)
+            except NumbaError as error:
+                raise ValueError(f"method: the rules of {self._method!r} do not compile: {_reason(error)}") from error
+            progress(first + len(rows), totals[0] / (first + len(rows)))
+        means = dict(zip(MEASURES, (totals / len(task.rows)).tolist(), strict=True))
+        return {name: means[name] / self._units.get(name, 1.0) for name in self._measures}
+
+    def _learn(self, rows: NDArray[np.int64], task: Task, totals: NDArray[np.float64]) -> None:
+        self._kernel.learn(
+            self._dataset.codes,
+            self._dataset.labels,
+            self._table,
+            rows,
+            task.columns,
+            task.classes,
+            self._theta,
+            self._states,
+            self._initial,
+            self._sizes,
+            self._constants,
+            self._settings,
+            self._step,
+            self._seed,
+            self._noise[self._step : self._step + len(rows)],
+            totals,
+        )
+        self._step += len(rows)
+
+    def weights(self) -> list[NDArray[Any]]:
+        """The parameters now, in the order of `model.parameters()`."""
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
+        parts = np.split(self._theta, ends[:-1])
+        return [part.reshape(shape).copy() for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def state(self) -> Arrays:
+        """All parameters, the optimizer's states, the initial weights where they are needed, the updates made."""
+        return {
+            "theta": self._theta.copy(),
+            "states": self._states.copy(),
+            "initial": self._initial.copy(),
+            "step": np.array(self._step),
+        }
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on where `state` was taken."""
+        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            if state[name].shape != own.shape or state[name].dtype != own.dtype:
+                raise ValueError(f"{name}: got {state[name].dtype}{state[name].shape}, expected {own.dtype}{own.shape}")
+        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            own[:] = state[name]
+        self._step = int(state["step"])
+
+
+def _reason(error: NumbaError) -> str:
+    """What numba has against it, of all that it says."""
+    lines = [re.sub(r"\x1b\[\d+m", "", line).strip() for line in str(error).splitlines()]
+    first = next((line for line in lines if line and not line.startswith("Failed in")), "no reason given")
+    call = next((line.removeprefix(">>>") for line in lines if line.startswith(">>>")), "")
+    return first + call
+
+
+def _constants(model: torch.nn.Module, kappa: float) -> NDArray[np.float64]:
+    """Of each tensor: s, kappa s rounded towards 0 in the tensor's type, and the root mean square of its entries."""
+    bounds = resolve_bounds(model)
+    return np.array(
+        [
+            [bounds[name].s, limit(kappa, bounds[name], p.dtype), p.detach().square().mean().sqrt().item()]
+            for name, p in model.named_parameters()
+        ],
+        dtype=np.float64,
+    )

@@ -1,0 +1,193 @@
+"""Update rules: each optimizer and remedy as scalar functions of one weight.
+
+This is all that a new method needs. The fused engine compiles these functions into one pass over the weights; here
+they are plain Python. A function names what it reads as its arguments:
+
+    w        the weight                       w0      its initial value (see `Rule.snapshot`)
+    g        its gradient                     step    1, 2, ... the number of this update
+    s        1/sqrt(fan_in) of its layer      noise   a draw from N(0, 1), new for each weight and step
+    box      kappa s, rounded towards 0       rms     the root mean square of its tensor at the start
+
+Any other argument is a state (named in `Rule.state`, 0 at the start) or a setting (`lr`, `kappa`, `decay`, ...),
+with its default value if it has one. Besides arithmetic, comparisons, conditional expressions, `abs`, `min` and `max`,
+functions can call `sqrt`, `exp`, `log`, `tanh` and `sign` from this module, and functions of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import linecache
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from weightclip.checks import check_name
+
+READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")
+"""What every function can name; all else is a state or a setting."""
+
+sqrt, exp, log, tanh = math.sqrt, math.exp, math.log, math.tanh
+
+
+def sign(x: float) -> float:
+    """-1, 0 or 1."""
+    return float((x > 0) - (x < 0))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an optimizer or a remedy does to one weight.
+
+    before: g <- before(w, g, ...): the gradient that the optimizer sees.
+    update: w, *state <- update(w, g, *state, ...): the optimizer's step. Remedies have none.
+    after: w <- after(w, ...): what follows the step.
+    state: the names of the numbers kept for each weight; 0 at the start.
+    snapshot: when w0 is taken, before the first update ("start") or after it, before `after` ("first update").
+    """
+
+    name: str
+    before: Callable[..., Any] | None = None
+    update: Callable[..., Any] | None = None
+    after: Callable[..., Any] | None = None
+    state: tuple[str, ...] = ()
+    snapshot: str = "start"
+
+    def __post_init__(self) -> None:
+        for name in self.state:
+            if not name.isidentifier() or name in READABLE:
+                raise ValueError(f"rule {self.name}: got the state {name!r}, expected a name other than {READABLE}")
+        if self.update is None and self.state:
+            raise ValueError(f"rule {self.name}: got a state, expected one only beside an update")
+        if not self.functions:
+            raise ValueError(f"rule {self.name}: got no function, expected before, update or after")
+        if self.snapshot not in ("start", "first update"):
+            raise ValueError(f"snapshot: got {self.snapshot!r}, expected 'start' or 'first update'")
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return tuple(f for f in (self.before, self.update, self.after) if f is not None)
+
+    @property
+    def settings(self) -> dict[str, float | None]:
+        """Setting -> its default, or None where it has none."""
+        found: dict[str, float | None] = {}
+        for function in self.functions:
+            for name, parameter in inspect.signature(function).parameters.items():
+                if name not in READABLE and name not in self.state:
+                    default = None if parameter.default is inspect.Parameter.empty else float(parameter.default)
+                    found[name] = default if found.get(name) is None else found[name]
+        if any("box" in inspect.signature(function).parameters for function in self.functions):
+            found.setdefault("kappa", None)
+        return found
+
+
+def _sgd(w, g, lr):  # type: ignore[no-untyped-def]
+    return w - lr * g
+
+
+def _adam(w, g, m, v, lr, step, beta1=0.9, beta2=0.999, eps=1e-8):  # type: ignore[no-untyped-def]
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    size = lr / (1 - beta1**step)
+    root = 1 / sqrt(1 - beta2**step)
+    return w - size * m / (sqrt(v) * root + eps), m, v
+
+
+def _madam(w, g, v, lr, step, beta=0.999, largest=10.0):  # type: ignore[no-untyped-def]
+    v = beta * v + (1 - beta) * g * g
+    root = sqrt(v / (1 - beta**step))
+    g_hat = min(max(g / root, -largest), largest) if v > 0 else 0.0
+    return w * exp(-lr * g_hat * sign(w)), v
+
+
+def _madam_clip(w, rms, kappa):  # type: ignore[no-untyped-def]
+    return min(max(w, -kappa * rms), kappa * rms)
+
+
+def _decayed(w, g, decay):  # type: ignore[no-untyped-def]
+    return g + decay * w
+
+
+def _decayed_to_initial(w, g, w0, decay):  # type: ignore[no-untyped-def]
+    return g + 2 * decay * (w - w0)
+
+
+def _pulled(w, w0, lr, decay):  # type: ignore[no-untyped-def]
+    return w + lr * decay * w0
+
+
+def _perturbed(w, noise, lr, sigma):  # type: ignore[no-untyped-def]
+    return w - lr * sigma * noise
+
+
+def _shrunk_and_perturbed(w, noise, decay, sigma):  # type: ignore[no-untyped-def]
+    return (1 - decay) * w + sigma * noise
+
+
+def _clipped(w, box):  # type: ignore[no-untyped-def]
+    return min(max(w, -box), box)
+
+
+OPTIMIZERS: Mapping[str, Rule] = MappingProxyType(
+    {
+        "sgd": Rule("sgd", update=_sgd),
+        "adam": Rule("adam", update=_adam, state=("m", "v")),
+        "madam": Rule("madam", update=_madam, after=_madam_clip, state=("v",)),
+    }
+)
+
+PAPER, ORIGINAL = "paper", "original"
+"""Two variants of L2 Init and Shrink & Perturb: as run for the paper, and as their own authors define them."""
+
+REMEDIES: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
+    {
+        "l2": {PAPER: (l2 := Rule("l2", before=_decayed)), ORIGINAL: l2},
+        "l2init": {
+            PAPER: Rule("l2init", before=_decayed, after=_pulled, snapshot="first update"),
+            ORIGINAL: Rule("l2init", before=_decayed_to_initial),
+        },
+        "sp": {
+            PAPER: Rule("sp", before=_decayed, after=_perturbed),
+            ORIGINAL: Rule("sp", after=_shrunk_and_perturbed),
+        },
+        "wc": {PAPER: (wc := Rule("wc", after=_clipped)), ORIGINAL: wc},
+    }
+)
+"""Remedy -> variant -> rule."""
+
+
+def load_rules(path: str | Path) -> dict[str, Rule]:
+    """The rules that a Python file defines, by their names."""
+    path = Path(path)
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"rules: got {str(path)!r}, expected a Python file")
+    text = path.read_text(encoding="utf-8")
+    # The source is remembered under a name of its own: what is compiled later is what was read here, whatever the file
+    # says then.
+    name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    try:
+        exec(compile(text, name, "exec"), module)
+    except Exception as error:
+        raise ValueError(f"rules: {path} does not run: {type(error).__name__}: {error}") from error
+    rules = {rule.name: rule for rule in module.values() if isinstance(rule, Rule)}
+    if not rules:
+        raise ValueError(f"rules: {path} defines no Rule, expected for example NAME = Rule('name', update=function)")
+    return rules
+
+
+def find_optimizer(name: str, own: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
+    """An optimizer of this module or of `own`."""
+    known = {**OPTIMIZERS, **{k: rule for k, rule in own.items() if rule.update is not None}}
+    return known[check_name("method", name, known)]
+
+
+def find_remedy(name: str, variant: str, own: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
+    """A remedy of this module or of `own`."""
+    known = {**{k: v[variant] for k, v in REMEDIES.items()}, **{k: r for k, r in own.items() if r.update is None}}
+    return known[check_name("method", name, known)]

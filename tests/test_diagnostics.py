@@ -1,0 +1,107 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from weightclip import diagnostics
+
+LOSSES = st.floats(0, 100)
+
+
+@given(LOSSES, LOSSES)
+def test_plasticity_is_the_share_of_the_loss_that_went_away(before: float, after: float) -> None:
+    losses = torch.tensor([before, after], dtype=torch.float64)
+    expected = max(1 - after / max(before, 1e-8), 0.0)
+    assert diagnostics.sample_plasticity(losses[0], losses[1]).item() == pytest.approx(expected)
+
+
+def test_plasticity_keeps_the_shape_and_what_is_not_a_number() -> None:
+    before, after = torch.tensor([[1.0, math.nan], [math.inf, 2.0]]), torch.tensor([[0.25, 1.0], [math.inf, math.nan]])
+    measured = diagnostics.sample_plasticity(before, after)
+    assert measured.shape == (2, 2)
+    assert measured[0, 0] == 0.75
+    assert measured.isnan().tolist() == [[False, True], [True, True]]
+
+
+def test_norms_are_over_matrices_without_biases() -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[3.0, -4.0]]))
+        model[1].weight.fill_(12.0)
+        for layer in model:
+            layer.bias.fill_(100.0)
+    weights = diagnostics.weight_matrices(model)
+    assert diagnostics.l2_norm(weights).item() == 13.0
+    assert diagnostics.l1_norm(weights).item() == 19.0
+    assert diagnostics.gradient_matrices(model) == []
+    model(torch.tensor([[1.0, 2.0]])).sum().backward()
+    gradients = diagnostics.gradient_matrices(model)
+    assert [tuple(g.shape) for g in gradients] == [(1, 2), (1, 1)]
+    hidden = 3.0 - 8.0 + 100.0  # the gradient of the second weight; those of the first are 12 and 24
+    assert diagnostics.l2_norm(gradients).item() == pytest.approx(math.sqrt(12**2 + 24**2 + hidden**2))
+
+
+def test_norms_in_float32_are_good_to_its_rounding() -> None:
+    tensors = [torch.rand(300, 784) - 0.5, torch.rand(150, 300) - 0.5]
+    double = [tensor.double() for tensor in tensors]
+    for norm in (diagnostics.l2_norm, diagnostics.l1_norm):
+        assert norm(tensors).item() == pytest.approx(norm(double).item(), rel=3e-7)
+    assert diagnostics.l2_norm([]).item() == 0
+
+
+def test_shares_count_entries_over_all_tensors() -> None:
+    layers = [torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([[-0.5]])]
+    assert diagnostics.negative_share(layers) == 0.5
+    outputs = [torch.tensor([0.95, -0.96, 0.94, 0.0]), torch.tensor([-1.0, 1.0, 0.1, 0.2])]
+    assert diagnostics.saturated_share(outputs) == 0.5
+    assert math.isnan(diagnostics.negative_share([]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 3), (40, 25), (25, 40), (1, 7)])
+def test_singular_values_are_those_of_the_decomposition(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    matrix = torch.randn(shape, dtype=dtype)
+    expected = torch.linalg.svdvals(matrix.double())
+    values = diagnostics.singular_values(matrix)
+    assert values.dtype == torch.float64
+    torch.testing.assert_close(values, expected, rtol=0, atol=2e-8 * expected[0].item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [0, 1, 7, 20])
+def test_the_rank_is_pytorchs(rank: int, dtype: torch.dtype) -> None:
+    for rows, columns in ((30, 20), (20, 30)):
+        matrix = torch.randn(rows, rank, dtype=dtype) @ torch.randn(rank, columns, dtype=dtype)
+        assert diagnostics.rank(matrix) == rank == torch.linalg.matrix_rank(matrix)
+
+
+@given(st.integers(1, 12), st.integers(2, 30), st.integers(2, 30))
+def test_singular_values_count_down_to_the_tolerance(decades: int, m: int, n: int) -> None:
+    """Of a matrix whose singular values fall over many decades, exactly those above max(m, n) eps sigma_max count."""
+    generator = torch.Generator().manual_seed(decades)
+    k = min(m, n)
+    u = torch.linalg.qr(torch.randn(m, k, dtype=torch.float64, generator=generator))[0]
+    v = torch.linalg.qr(torch.randn(n, k, dtype=torch.float64, generator=generator))[0]
+    matrix = (u * torch.logspace(0, -decades, k, dtype=torch.float64)) @ v.T
+    for dtype in (torch.float32, torch.float64):
+        stored = matrix.to(dtype)
+        exact = torch.linalg.svdvals(stored.double())
+        tolerance = max(m, n) * torch.finfo(dtype).eps * exact[0]
+        low, high = (int((exact > tolerance * (1 + slack)).sum()) for slack in (0.2, -0.2))
+        assert low <= diagnostics.rank(stored) <= high
+
+
+def test_the_rank_can_use_values_that_are_known() -> None:
+    matrix = torch.randn(6, 5)
+    assert diagnostics.rank(matrix, diagnostics.singular_values(matrix)) == 5
+
+
+def test_weights_that_are_not_finite_have_no_rank() -> None:
+    matrix = torch.randn(4, 3)
+    matrix[1, 2] = math.nan
+    assert diagnostics.singular_values(matrix).isnan().all()
+    with pytest.raises(ValueError, match="matrix: got entries that are not finite"):
+        diagnostics.rank(matrix)
