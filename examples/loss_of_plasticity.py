@@ -11,8 +11,11 @@ from pathlib import Path
 
 import polars as pl
 
-import weightclip as wc
 from weightclip.cli.arguments import count, seeds
+from weightclip.lab.data import load
+from weightclip.lab.results.metrics import METRICS
+from weightclip.lab.streaming.config import Config
+from weightclip.lab.streaming.experiment import run_config
 from weightclip.lab.streaming.figures import draw_run
 
 PROBLEM, METHODS, PERIOD = "input-permuted-mnist", ("adam", "adam+wc"), 5000
@@ -21,7 +24,14 @@ SHOWN = ("accuracy", "loss", "plasticity", "weight_l2", "gradient_l2")
 
 def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
     """One run: a row for each task. The record lies in `out`; a run that is there already is not made again."""
-    return wc.lab.streaming.run(PROBLEM, method=method, steps=tasks * PERIOD, period=PERIOD, seeds=[seed], out=out)
+    config = Config(PROBLEM, method, steps=tasks * PERIOD, period=PERIOD, seed=seed)
+    tenth = max(1, tasks // 10) * PERIOD
+
+    def progress(samples: int, accuracy: float) -> None:
+        if samples % tenth == 0:
+            print(f"  {method}, seed {seed}: {samples:,} samples, {accuracy:.1%} right", flush=True)
+
+    return run_config(config, load("mnist"), out=out, on_progress=progress).table
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
@@ -31,7 +41,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
 
 def as_markdown(tables: dict[str, pl.DataFrame]) -> str:
     """A row for each task: each metric with the value of each method."""
-    heads = [f"{wc.lab.results.metrics.METRICS[name].label}: {method}" for name in SHOWN for method in tables]
+    heads = [f"{METRICS[name].label}: {method}" for name in SHOWN for method in tables]
     lines = ["| task | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     means = {method: summary(table) for method, table in tables.items()}
     for row, task in enumerate(means[METHODS[0]]["task"]):
@@ -43,6 +53,7 @@ def as_markdown(tables: dict[str, pl.DataFrame]) -> str:
 def main(tasks: int, several: list[int], out: Path) -> None:
     """Run both methods for each seed on two cores, print a summary, and write the table and the picture."""
     runs = [(method, seed) for seed in several for method in METHODS]
+    print(f"data: {load('mnist', on_event=print).source}")  # fetched here, before two processes ask for it at once
     print(
         f"{PROBLEM}, {tasks} tasks of {PERIOD:,} samples: {', '.join(f'{m} (seed {s})' for m, s in runs)}", flush=True
     )

@@ -22,7 +22,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
                 clock.now += 3.0
                 shown.update(samples, 0.5)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, accuracy 50.0%, 0:48 left"]
+    assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, online accuracy 50.0%, 0:48 left"]
     assert 5 <= len(lines) <= 7
 
 

@@ -91,7 +91,7 @@ class _Bar:
 
     def update(self, samples: int, accuracy: float) -> None:
         self._estimate.update(samples)
-        state = f"accuracy {accuracy:.1%}  {self._estimate.left}"
+        state = f"online accuracy {accuracy:.1%}  {self._estimate.left}"
         self._progress.update(self._bar, completed=self._estimate.done, state=state)
 
     def say(self, line: str) -> None:
@@ -112,10 +112,9 @@ class _Lines:
         self._estimate.update(samples)
         if self._clock() >= self._next:
             self._next = self._clock() + SECONDS_BETWEEN_LINES
-            done = f"{samples:,} of {self._estimate.steps:,} samples"
-            self.say(
-                ", ".join(filter(None, (f"{self._name}: {done}", f"accuracy {accuracy:.1%}", self._estimate.left)))
-            )
+            done = f"{self._name}: {samples:,} of {self._estimate.steps:,} samples"
+            parts = (done, f"online accuracy {accuracy:.1%}", self._estimate.left)
+            self.say(", ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:
         print(line, flush=True)

@@ -302,6 +302,12 @@ def test_a_diverged_run_goes_on_too(tmp_path: Path) -> None:
     assert_frame_equal(record.table, expected)
 
 
+def test_progress_tells_the_online_accuracy() -> None:
+    told: list[tuple[int, float]] = []
+    table = run_config(config(), DATA, on_progress=lambda *report: told.append(report)).table
+    assert told == list(zip(table["samples"], table["online_accuracy"], strict=True))
+
+
 def test_the_number_of_threads_is_restored() -> None:
     torch.set_num_threads(2)
     inside: list[int] = []
@@ -332,7 +338,7 @@ def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, b
     seen: list[int] = []
     settings = killed_stream.config(backend, method)
     record = run_config(settings, DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lambda _: None)
-    assert all(samples > finished * killed_stream.PERIOD for samples in seen)
+    assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
     assert_frame_equal(record.table, expected, check_exact=True)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
 
