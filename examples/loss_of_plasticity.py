@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from weightclip.cli.arguments import count, seeds
-from weightclip.lab.data import load
+from weightclip.lab.data import Dataset, load
 from weightclip.lab.results.metrics import METRICS
 from weightclip.lab.streaming.config import Config
 from weightclip.lab.streaming.experiment import run_config
@@ -23,7 +23,7 @@ SHOWN = ("accuracy", "loss", "plasticity", "weight_l2", "gradient_l2")
 
 
 def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
-    """One run: a row for each task. The record lies in `out`; a run that is there already is not made again."""
+    """One run: a row for each task. Its record is kept; a run that is there already is not made again."""
     config = Config(PROBLEM, method, steps=tasks * PERIOD, period=PERIOD, seed=seed)
     tenth = max(1, tasks // 10) * PERIOD
 
@@ -31,7 +31,7 @@ def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
         if samples % tenth == 0:
             print(f"  {method}, seed {seed}: {samples:,} samples, {accuracy:.1%} right", flush=True)
 
-    return run_config(config, load("mnist"), out=out, on_progress=progress).table
+    return run_config(config, load("mnist"), out=out / "records", on_progress=progress).table
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
@@ -39,10 +39,13 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     return table.group_by("task").agg(pl.col(SHOWN).mean()).sort("task")
 
 
-def as_markdown(tables: dict[str, pl.DataFrame]) -> str:
-    """A row for each task: each metric with the value of each method."""
+def as_markdown(tables: dict[str, pl.DataFrame], data: Dataset) -> str:
+    """A row for each task: each metric with the value of each method, the mean over seeds."""
+    kind = "official" if data.source.official else "stand-in"
+    seeds = ", ".join(map(str, tables[METHODS[0]]["seed"].unique().sort()))
     heads = [f"{METRICS[name].label}: {method}" for name in SHOWN for method in tables]
-    lines = ["| task | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    lines = [f"{PROBLEM}, {len(data.labels):,} digits ({kind}, md5 {data.source.checksum}), seeds {seeds}: means.", ""]
+    lines += ["| task | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     means = {method: summary(table) for method, table in tables.items()}
     for row, task in enumerate(means[METHODS[0]]["task"]):
         cells = [f"{means[method][name][row]:.4g}" for name in SHOWN for method in tables]
@@ -53,7 +56,8 @@ def as_markdown(tables: dict[str, pl.DataFrame]) -> str:
 def main(tasks: int, several: list[int], out: Path) -> None:
     """Run both methods for each seed on two cores, print a summary, and write the table and the picture."""
     runs = [(method, seed) for seed in several for method in METHODS]
-    print(f"data: {load('mnist', on_event=print).source}")  # fetched here, before two processes ask for it at once
+    data = load("mnist", on_event=print)  # here, before two processes ask for it at once
+    print(f"data: {data.source}")
     print(
         f"{PROBLEM}, {tasks} tasks of {PERIOD:,} samples: {', '.join(f'{m} (seed {s})' for m, s in runs)}", flush=True
     )
@@ -73,7 +77,7 @@ def main(tasks: int, several: list[int], out: Path) -> None:
             f"{last['accuracy'].mean():.1%} in the last {ten}; plasticity {first['plasticity'].mean():.3f} -> "
             f"{last['plasticity'].mean():.3f}; weight norm {first['weight_l2'][0]:.1f} -> {last['weight_l2'][-1]:.1f}"
         )
-    (out / "loss_of_plasticity.md").write_text(as_markdown(tables))
+    (out / "loss_of_plasticity.md").write_text(as_markdown(tables, data))
     draw_run(tables, out / "loss_of_plasticity.png", title=PROBLEM)
     print(f"table: {out / 'loss_of_plasticity.md'}\npicture: {out / 'loss_of_plasticity.png'}")
     full = " && ".join(f"weightclip run {PROBLEM} --method {method}" for method in METHODS)
