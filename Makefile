@@ -27,8 +27,9 @@ test-slow: $(VENV)/dev       ## what takes long, or fetches from a package regis
 test-hosts: $(VENV)/hosts    ## the examples, each with its real library
 	$(BIN)/python -m pytest -m host
 
-results: $(VENV)/dev         ## the table of docs/streaming.md
+results: $(VENV)/dev         ## the tables of docs/streaming.md
 	$(BIN)/python examples/loss_of_plasticity.py --tasks 20 --seeds 0-2 --out docs/results/streaming
+	$(BIN)/python examples/loss_of_plasticity.py --tasks 200 --seeds 0-2 --out docs/results/streaming_full
 
 docs: $(VENV)/docs           ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

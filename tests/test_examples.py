@@ -105,6 +105,17 @@ def test_sb3_dqn(tmp_path):
         assert count_at_bound(resumed.q_net, 1.0) > 0
 
 
+def test_loss_of_plasticity(tmp_path):
+    script = EXAMPLES / "loss_of_plasticity.py"
+    done = subprocess.run(
+        [sys.executable, script, "--tasks", "1", "--out", tmp_path / "demo"], capture_output=True, text=True, check=True
+    )
+    assert "adam+wc: accuracy" in done.stdout
+    assert "weightclip run input-permuted-mnist --method adam+wc" in done.stdout
+    assert (tmp_path / "demo" / "loss_of_plasticity.png").read_bytes().startswith(b"\x89PNG")
+    assert "| 1 | 0." in (tmp_path / "demo" / "loss_of_plasticity.md").read_text()
+
+
 @pytest.mark.host
 def test_tianshou_dqn():
     example = load_example("tianshou_dqn")

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny import tiny_dataset
 
+import weightclip as wc
+from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, resolve
 from weightclip.lab.streaming.fused import Fused
 from weightclip.lab.streaming.kernel import kernel_source, load_kernel
 from weightclip.lab.streaming.methods import parse_method
 from weightclip.lab.streaming.problem import make_task
+from weightclip.lab.streaming.reference import Reference
 
 DATA = tiny_dataset()
+EXAMPLE = Path(__file__).parents[3] / "examples" / "lion_rule.py"
 RULE = """
 from weightclip.lab.streaming.rules import Rule
 
@@ -134,3 +139,33 @@ def test_a_rule_that_numba_refuses_gets_one_line(tmp_path: Path) -> None:
     rules.write_text(RULE.replace("return w - FACTOR * lr * g", "return abs(w, g)"))
     with pytest.raises(ValueError, match=r"^method: the rules of 'mine' do not compile: .*$"):
         learned(rules)
+
+
+class Lion(torch.optim.Optimizer):
+    """The example's rule in PyTorch."""
+
+    def __init__(self, parameters, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                p -= group["lr"] * (0.9 * m + 0.1 * p.grad).sign()
+                m.mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
+    settings = resolve(
+        Config(
+            "input-permuted-mnist", "lion+wc", lr=0.01, kappa=0.8, hidden=(9, 5), dtype="float64", rules=str(EXAMPLE)
+        )
+    )
+    model = mlp(DATA.inputs.shape[1], (9, 5), DATA.classes, dtype=torch.float64)
+    optimizer = Lion(model.parameters(), lr=0.01)
+    wc.clip_weights(optimizer, model, kappa=0.8, statistics=True)
+    task = make_task("inputs", 0, 400, 400, 0, *DATA.inputs.shape, DATA.classes)
+    expected, measured = Reference(model, optimizer, DATA).learn(task), Fused(settings, DATA).learn(task)
+    assert measured == pytest.approx(expected, rel=1e-9, nan_ok=True)
+    assert measured["clipped"] > 0

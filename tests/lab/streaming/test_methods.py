@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from weightclip.lab.streaming.methods import (
@@ -109,3 +111,23 @@ def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> Non
 def test_settings_out_of_range_are_refused(settings: dict[str, float | None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_settings(parse_method("adam+wc"), settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "value"),
+    [
+        ("adam", "beta1", 1.0),
+        ("adam", "beta2", -0.1),
+        ("adam", "eps", -1e-8),
+        ("adam", "eps", math.nan),
+        ("madam", "beta", 1.5),
+        ("madam", "largest", 0.0),
+        ("madam", "kappa", -1.0),
+        ("sgd+sp", "sigma", -0.1),
+        ("sgd", "lr", -0.1),
+        ("sgd+l2", "decay", math.inf),
+    ],
+)
+def test_each_setting_has_its_range(method: str, setting: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{setting}: got {value}"):
+        check_settings(parse_method(method), {setting: value})

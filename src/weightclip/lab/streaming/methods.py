@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weightclip.checks import check_choice, check_number
-from weightclip.lab.streaming.rules import ORIGINAL, PAPER, Rule, find_optimizer, find_remedy
+from weightclip.lab.streaming.rules import OPTIMIZERS, ORIGINAL, PAPER, Rule, find_optimizer, find_remedy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -97,9 +98,19 @@ def check_settings(method: Method, settings: Mapping[str, float | None]) -> dict
             raise ValueError(f"{name}: got {value!r}, but {method.name} has no such setting; it has {known}")
         if value is None:
             raise ValueError(f"{name}: {method.name} has no default for it here; give one")
-        if name in ("lr", "decay", "sigma"):
-            value = check_number(name, value, zero=True)
-        elif name == "kappa":
-            value = check_number(name, value, infinite=True)
-        checked[name] = float(value)
+        checked[name] = _check_setting(name, value, built_in=method.optimizer.name in OPTIMIZERS)
     return checked
+
+
+def _check_setting(name: str, value: float, *, built_in: bool) -> float:
+    """By its name: what rules of one's own call otherwise, or beta, may be any finite number."""
+    if name in ("lr", "decay", "sigma") or (built_in and name == "eps"):
+        return check_number(name, value, zero=True)
+    if name == "kappa" or (built_in and name == "largest"):
+        return check_number(name, value, infinite=True)
+    if built_in and name in ("beta", "beta1", "beta2"):
+        if check_number(name, value, zero=True) >= 1:
+            raise ValueError(f"{name}: got {value!r}, expected a number below 1")
+    elif not math.isfinite(value):
+        raise ValueError(f"{name}: got {value!r}, expected a finite number")
+    return float(value)
