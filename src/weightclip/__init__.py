@@ -7,12 +7,11 @@ Examples:
     >>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
 """
 
-from typing import Any
-
 from weightclip import diagnostics
 from weightclip.bounds import Bound, register_bound, resolve_bounds
 from weightclip.certificate import Lipschitz, lipschitz, update_bound
 from weightclip.clipping import Clipper, clip_weights, find_clipper
+from weightclip.lazy import lazily
 from weightclip.optimizer_class import clipped
 from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
@@ -39,11 +38,5 @@ __all__ = [
     "update_bound",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """`weightclip.lab` is imported when it is first asked for: it needs more than PyTorch."""
-    if name == "lab":
-        import importlib
-
-        return importlib.import_module("weightclip.lab")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The laboratory needs more than PyTorch: it is imported when it is first asked for.
+__getattr__, _ = lazily(__name__, {"lab": "lab"})

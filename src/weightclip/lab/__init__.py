@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+from weightclip.lazy import lazily
+
+if TYPE_CHECKING:
+    from weightclip.lab import data, nets, results, streaming
 
 __all__ = ["data", "nets", "results", "streaming"]
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, {name: name for name in __all__})

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "METRICS": "metrics",
-    "Metric": "metrics",
-    "Record": "record",
-    "read_record": "record",
-    "write_record": "record",
-}
+from weightclip.lazy import lazily
+
+if TYPE_CHECKING:
+    from weightclip.lab.results.metrics import METRICS, Metric
+    from weightclip.lab.results.record import Record, read_record, write_record
 
 __all__ = ["METRICS", "Metric", "Record", "read_record", "write_record"]
 
-
-def __getattr__(name: str) -> Any:
-    # Late, because reading records imports polars, which the metrics do without.
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+# Late, because reading records imports polars, which the metrics do without.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "METRICS": "metrics",
+        "Metric": "metrics",
+        "Record": "record",
+        "read_record": "record",
+        "write_record": "record",
+    },
+)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Config": "config",
-    "PROBLEMS": "problem",
-    "Rule": "rules",
-    "draw_run": "figures",
-    "run": "experiment",
-    "run_config": "experiment",
-}
+from weightclip.lazy import lazily
+
+if TYPE_CHECKING:
+    from weightclip.lab.streaming.config import Config
+    from weightclip.lab.streaming.experiment import run, run_config
+    from weightclip.lab.streaming.figures import draw_run
+    from weightclip.lab.streaming.problem import PROBLEMS
+    from weightclip.lab.streaming.rules import Rule
 
 __all__ = ["PROBLEMS", "Config", "Rule", "draw_run", "run", "run_config"]
 
-
-def __getattr__(name: str) -> Any:
-    # Late, so that the command line can name the problems without importing what runs them.
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+# Late, so that the command line can name the problems without importing what runs them.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "PROBLEMS": "problem",
+        "Config": "config",
+        "Rule": "rules",
+        "draw_run": "figures",
+        "run": "experiment",
+        "run_config": "experiment",
+    },
+)
