@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 
 import weightclip as wc
@@ -16,10 +13,3 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     for module in (wc, wc.lab, wc.lab.streaming):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             module.nothing  # noqa: B018
-
-
-def test_the_library_imports_nothing_of_the_laboratory() -> None:
-    heavy = "{'numba', 'polars', 'matplotlib', 'pooch', 'rich', 'weightclip.lab'}"
-    code = f"import sys, weightclip; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -103,3 +103,18 @@ def test_a_mistake_is_one_line_that_says_where_help_is() -> None:
         parser().parse_args(["here", "--steps", "x"])
     with pytest.raises(ValueError, match="unrecognized arguments: --step"):
         parser().parse_args(["here", "--step=3"])  # no abbreviations
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e999999999", "-1e30", "nan"])
+def test_a_count_too_large_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
+        count(text)
+
+
+def test_too_many_seeds_are_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected 4, 0-3 or 0,2,5"):
+        seeds("0-99999999999")
+
+
+def test_no_hidden_layers() -> None:
+    assert counts("none") == ()

@@ -9,10 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 
-from weightclip.cli.arguments import MISTAKE, PROGRAM, Parser, join_negative_numbers
-
-STOPPED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+from weightclip.cli.arguments import MISTAKE, PROGRAM, STOPPED, Parser, join_negative_numbers
 
 TRACEBACK = "WEIGHTCLIP_TRACEBACK"
 """Set in the environment, it shows where an error came from."""

@@ -6,13 +6,18 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from types import NoneType, UnionType
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 PROGRAM = "weightclip"
 MISTAKE = 2
 """The exit code for what a user can mend."""
+
+STOPPED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+MOST_SEEDS = 100_000
 
 _T = TypeVar("_T")
 
@@ -63,7 +68,9 @@ def count(text: str) -> int:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """`300,150` -> (300, 150)."""
+    """`300,150` -> (300, 150); `none` -> ()."""
+    if text.strip().lower() == "none":
+        return ()
     return tuple(count(part) for part in text.split(","))
 
 
@@ -152,14 +159,14 @@ def _shown(default: Any) -> str:
 def _read(reader: Callable[[str], _T], text: str, expected: str) -> _T:
     try:
         return reader(text)
-    except (ValueError, InvalidOperation, OverflowError):
+    except (ValueError, ArithmeticError):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}") from None
 
 
 def _count(text: str) -> int:
     digits, unit = re.fullmatch(r"(.*?)([a-zA-Z]?)", text.strip()).groups()  # type: ignore[union-attr]
     exact = Decimal(digits) * _UNITS.get(unit.lower(), Decimal("NaN"))
-    if exact != exact.to_integral_value():  # also for NaN
+    if not abs(exact) < 2**63 or exact != exact.to_integral_value():  # also for NaN
         raise ValueError(text)
     return int(exact)
 
@@ -167,6 +174,6 @@ def _count(text: str) -> int:
 def _range(text: str) -> range:
     first, dash, last = text.partition("-")
     seeds = range(int(first), int(last if dash else first) + 1)
-    if not seeds:
+    if not 0 < seeds.stop - seeds.start <= MOST_SEEDS:
         raise ValueError(text)
     return seeds

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weightclip.cli.arguments import add_config, given, seeds
+from weightclip.cli.arguments import STOPPED, add_config, given, seeds
 from weightclip.lab.streaming.config import Config, resolve
 from weightclip.lab.streaming.methods import PAPER_METHODS
 from weightclip.lab.streaming.problem import PROBLEMS, find_problem
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.results.record import Record
-
-STOPPED = 130
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

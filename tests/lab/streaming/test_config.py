@@ -2,6 +2,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from weightclip.lab.streaming.config import Config, resolve
@@ -64,3 +65,32 @@ def test_the_reference_back_end_refuses_rules_that_only_the_fused_one_can_run(tm
     rules.write_text("from weightclip.lab.streaming.rules import Rule\nMINE = Rule('mine', after=lambda w: w)\n")
     with pytest.raises(ValueError, match=r"rules: .*use backend 'fused'"):
         resolve(Config("input-permuted-mnist", "adam+mine", rules=str(rules), backend="reference"))
+
+
+def test_numpys_numbers_and_paths_become_plain_ones(tmp_path: Path) -> None:
+    config = resolve(Config("stationary-mnist", "sgd", steps=np.int64(200), seed=np.int64(3), hidden=np.array([5, 4])))
+    assert (config.steps, config.seed, config.hidden) == (200, 3, (5, 4))
+    assert all(type(value) is int for value in (config.steps, config.seed, *config.hidden))
+
+
+def test_a_method_has_one_name() -> None:
+    assert resolve(Config("stationary-mnist", "adam+wc+l2init")).method == "adam+l2init+wc"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("problem", 3),
+        ("method", None),
+        ("hidden", 8),
+        ("settings", [1]),
+        ("settings", {"lr": 0.5}),
+        ("diagnostics", "no"),
+        ("steps", 2.5),
+        ("seed", -1),
+        ("lr", "large"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{field}: got"):
+        resolve(Config(**{"problem": "stationary-mnist", field: value}))

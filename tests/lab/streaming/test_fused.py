@@ -158,6 +158,38 @@ def test_weights_stay_in_the_box_to_the_last_bit() -> None:
         assert np.abs(weights).astype(np.float64).max() <= 0.3 / math.sqrt(fan_in)
 
 
+def test_compiled_code_gets_only_what_fits() -> None:
+    """It would read and write wherever it is told to."""
+    learner = Fused(config("sgd+wc"), DATA)
+    good = task(20)
+    n, d = DATA.inputs.shape
+    for wrong in (
+        Task(0, np.full(20, n), good.columns, good.classes),
+        Task(0, np.full(20, -1), good.columns, good.classes),
+        Task(0, good.rows, good.columns[:-1], good.classes),
+        Task(0, good.rows, np.full(d, d), good.classes),
+        Task(0, good.rows, good.columns, good.classes + 1),
+        Task(0, good.rows, good.columns, good.classes[:-1]),
+    ):
+        with pytest.raises(ValueError, match=r"task: got one that does not fit 60 inputs of 12 and 4 outputs"):
+            learner.learn(wrong)
+    with pytest.raises(ValueError, match=r"outputs: got 3, expected at least the 4 classes of tiny"):
+        Fused(config("sgd+wc", outputs=3), DATA)
+    with pytest.raises(ValueError, match=r"noise: got the shape \(5, 3\)"):
+        Fused(config("sgd+wc"), DATA, np.zeros((5, 3)))
+    size = sum(weights.size for weights in learner.weights())
+    with pytest.raises(ValueError, match=r"noise: got that of 5 updates"):
+        Fused(config("sgd+wc"), DATA, np.zeros((5, size))).learn(good)
+
+
+def test_the_papers_network_on_digits_equals_pytorch() -> None:
+    data = load("mnist")
+    settings = resolve(Config("input-permuted-mnist", "adam+wc", dtype="float64"))
+    digits = make_task("inputs", 0, 100, 100, 0, *data.inputs.shape, data.classes)
+    expected, measured = (learner.learn(digits) for learner in (make_reference(settings, data), Fused(settings, data)))
+    assert measured == pytest.approx(expected, rel=1e-9, nan_ok=True)
+
+
 KERNEL_NAMES = {
     "none": "",
     "clip": "+wc",

@@ -1,6 +1,10 @@
 """Kernels in the cache: compiled once, never stale, vectorised; and rules from files outside of the package."""
 
+import errno
+import importlib
+import linecache
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +18,7 @@ import weightclip as wc
 from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, resolve
 from weightclip.lab.streaming.fused import Fused
-from weightclip.lab.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.streaming.kernel import kernel_source, load_kernel, rules_text
 from weightclip.lab.streaming.methods import parse_method
 from weightclip.lab.streaming.problem import make_task
 from weightclip.lab.streaming.reference import Reference
@@ -65,26 +69,27 @@ print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 """
 
 
+def started(rules: Path, cache: Path) -> tuple[str, int]:
+    """In a new process: what is learned, and how many functions were compiled for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(rules)],
+        env={**os.environ, "WEIGHTCLIP_CACHE": str(cache), "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    values, _, count = done.stdout.strip().rpartition(" ")
+    return values, int(count)
+
+
 def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule(tmp_path: Path) -> None:
-    rules = tmp_path / "mine.py"
-
-    def run(text: str) -> tuple[str, int]:
-        rules.write_text(text)
-        path = os.pathsep.join([str(Path(__file__).parent)])
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(rules)],
-            env={**os.environ, "WEIGHTCLIP_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        values, _, count = done.stdout.strip().rpartition(" ")
-        return values, int(count)
-
-    first, compiled = run(RULE)
+    rules, cache = tmp_path / "mine.py", tmp_path / "cache"
+    rules.write_text(RULE)
+    first, compiled = started(rules, cache)
     assert compiled > 0
-    assert run(RULE) == (first, 0)
-    edited, compiled = run(RULE.replace("- FACTOR", "+ FACTOR"))
+    assert started(rules, cache) == (first, 0)
+    rules.write_text(RULE.replace("- FACTOR", "+ FACTOR"))
+    edited, compiled = started(rules, cache)
     assert edited != first
     assert compiled > 0
 
@@ -169,3 +174,58 @@ def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
     expected, measured = Reference(model, optimizer, DATA).learn(task), Fused(settings, DATA).learn(task)
     assert measured == pytest.approx(expected, rel=1e-9, nan_ok=True)
     assert measured["clipped"] > 0
+
+
+def test_functions_of_ones_own_are_computed_as_in_python(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.py"
+    rules.write_text(
+        RULE.replace(
+            "def update", "def limited(x):\n    return max(min(x, K), -1.0) + (1 + K)\n\nK = 0.5\n\ndef update"
+        ).replace("w - FACTOR * lr * g", "limited(-50.0 * w)")
+    )
+    settings = resolve(Config("input-permuted-mnist", "mine", hidden=(5,), rules=str(rules), dtype="float64"))
+    learner = Fused(settings, DATA)
+    before = learner.weights()[0]
+    learner.learn(make_task("inputs", 0, 1, 1, 0, *DATA.inputs.shape, DATA.classes))
+    np.testing.assert_allclose(learner.weights()[0], np.clip(-50.0 * before, -1.0, 0.5) + 1.5)
+
+
+def test_what_a_rule_imports_counts_for_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    rules = tmp_path / "mine.py"
+    rules.write_text("from elsewhere import scaled\n" + RULE.replace("FACTOR * lr * g", "lr * scaled(g)"))
+    texts = []
+    for factor in ("2.0", "3.0", "2.0"):
+        (tmp_path / "elsewhere.py").write_text(f"def scaled(x):\n    return {factor} * x\n")
+        monkeypatch.delitem(sys.modules, "elsewhere", raising=False)
+        linecache.checkcache()
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        config = Config("input-permuted-mnist", "mine", rules=str(rules))
+        texts.append(rules_text(config.parsed_method()))
+    assert texts[0] == texts[2] != texts[1]
+
+
+@pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
+@pytest.mark.parametrize("content", [b"", b"nonsense"])
+def test_a_damaged_cache_is_mended(ending: str, content: bytes, tmp_path: Path) -> None:
+    """As after a power failure; each start is a process of its own."""
+    rules = tmp_path / "mine.py"
+    rules.write_text(RULE)
+    first = started(rules, tmp_path / "cache")[0]
+    (damaged,) = (tmp_path / "cache").rglob(f"kernel_*.{ending}")
+    damaged.write_bytes(content)
+    assert started(rules, tmp_path / "cache")[0] == first
+    assert started(rules, tmp_path / "cache")[0] == first
+
+
+def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
+    rules = tmp_path / "mine.py"
+    rules.write_text(RULE.replace("FACTOR = 1.0", "FACTOR = 0.75"))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+    assert np.abs(learned(rules)).max() > 0

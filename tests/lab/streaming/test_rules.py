@@ -15,6 +15,14 @@ def keep(w: float) -> float:
     return w
 
 
+def no_number(w: float, g: float, lr: float | None = None) -> float:
+    return w
+
+
+def several(w: float, g: float, *rest: float) -> float:
+    return w
+
+
 def test_settings_are_the_arguments_that_are_nothing_else() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
@@ -36,7 +44,11 @@ def test_rules_are_plain_functions() -> None:
         ({}, "rule mine: got no function"),
         ({"update": step, "state": ("w",)}, "rule mine: got the state 'w'"),
         ({"after": keep, "state": ("m",)}, "rule mine: got a state, expected one only beside an update"),
-        ({"after": keep, "snapshot": "never"}, "snapshot: got 'never'"),
+        ({"after": keep, "snapshot": "never"}, "rule mine: got the snapshot 'never'"),
+        ({"update": 3}, "rule mine: got 3 as update, expected a function"),
+        ({"update": step, "state": "m"}, "rule mine: got the state 'm', expected a tuple"),
+        ({"update": no_number}, "rule mine: got None as the default of lr, expected a number"),
+        ({"update": several}, r"rule mine: got the argument '\*rest"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
@@ -57,6 +69,8 @@ def test_a_file_of_rules() -> None:
         ("x = 1\n", "defines no Rule"),
         ("def update(:\n", "does not run: SyntaxError"),
         ("import nothing_like_it\n", "does not run: ModuleNotFoundError"),
+        ("import sys\nsys.exit(3)\n", "does not run: SystemExit"),
+        ("from weightclip.lab.streaming.rules import Rule\nRule('a+b')\n", "got the name 'a[+]b'"),
     ],
 )
 def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
@@ -64,4 +78,11 @@ def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_pat
     if text is not None:
         path.write_text(text)
     with pytest.raises(ValueError, match=message):
+        load_rules(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_bytes(b"x = '\xff'\n")
+    with pytest.raises(ValueError, match=r"mine.py is not a text in UTF-8"):
         load_rules(path)

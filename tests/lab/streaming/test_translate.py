@@ -14,14 +14,14 @@ def translated(update, state: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     """The text of the kernel's function, and the expressions that were taken out of it."""
     rule = Rule("mine", update=update, state=state)
     names = Names(tuple(rule.settings))
-    source = translate(update, rule, names).source
+    source = translate(update, rule, names, "update").source
     return source.partition("\n")[2].replace("    ", ""), list(names.uniform)
 
 
 def test_what_is_the_same_for_all_weights_is_taken_out() -> None:
     rule = OPTIMIZERS["adam"]
     names = Names(tuple(rule.settings))
-    text = translate(rule.update, rule, names)
+    text = translate(rule.update, rule, names, "update")
     assert text.reads == ("w", "g", "m", "v", *(f"c_{i}" for i in range(7)))
     assert "settings[0] / (1 - settings[1] ** step)" in names.uniform
     assert "step" not in text.source
@@ -49,7 +49,7 @@ def with_globals(w, g):
 
 
 def limited(x, low):
-    return max(x, low)
+    return max(min(x, 1 + RATE), low) if x > -1.0 else low
 
 
 def with_a_helper(w, g, lr):
@@ -77,8 +77,10 @@ def test_numbers_and_mathematics_from_outside() -> None:
 def test_functions_of_ones_own() -> None:
     rule = Rule("mine", update=with_a_helper)
     names = Names(tuple(rule.settings))
-    assert "own_limited(w - c_0 * g, c_1)" in translate(with_a_helper, rule, names).source
-    assert list(names.helpers.values()) == ["def own_limited(x, low):\n    return max(x, low)"]
+    assert "own_limited(w - c_0 * g, c_1)" in translate(with_a_helper, rule, names, "update").source
+    assert list(names.helpers.values()) == [
+        "def own_limited(x, low):\n    return max(min(x, F(1 + 0.25)), low) if x > F(-1.0) else low"
+    ]
 
 
 def too_few(w, g, m, lr):
@@ -103,6 +105,11 @@ def with_an_unknown_function(w, g, lr):
     return w - lr * math.erf(g)
 
 
+def with_a_taken_name(w, g, lr):
+    F = lr * g
+    return w - F
+
+
 @pytest.mark.parametrize(
     ("update", "state", "message"),
     [
@@ -111,6 +118,7 @@ def with_an_unknown_function(w, g, lr):
         (with_a_loop, (), "rule mine: 'for _ in range"),
         (with_an_unknown_name, (), "rule mine: 'unknown_thing' in with_an_unknown_name is not understood"),
         (with_an_unknown_function, (), "rule mine: 'math.erf' in with_an_unknown_function is not understood"),
+        (with_a_taken_name, (), "rule mine: with_a_taken_name has a variable 'F', expected another name"),
         (lambda w, g: w, (), "expected a function written with def"),
     ],
 )

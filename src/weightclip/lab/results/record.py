@@ -67,8 +67,8 @@ class Record:
 def identity(config: Mapping[str, Any], checksum: str, rules: str | None = None) -> str:
     """Twelve hexadecimal digits that stand for what determines a run's numbers, by content.
 
-    Equal for equal configurations, data and rules, wherever these are stored: of a file with rules its source counts,
-    not its path.
+    Equal for equal configurations, data and rules, wherever these are stored: of a file with rules what the rules do
+    counts (`kernel.rules_text`), not its path.
     """
     facts = {"format": FORMAT, "config": {**config, "rules": rules}, "data": checksum}
     return hashlib.sha256(_to_json(facts).encode()).hexdigest()[:12]

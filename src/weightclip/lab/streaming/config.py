@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from weightclip.checks import check_choice, check_count
+from weightclip.lab.nets.mlp import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
 from weightclip.lab.streaming.rules import ORIGINAL, PAPER, Rule, load_rules
 
-ACTIVATIONS = ("leaky_relu", "relu", "tanh")
 BACKENDS = ("fused", "reference")
 DTYPES = ("float32", "float64")
 NAMED = ("lr", "kappa", "decay", "sigma")
@@ -65,19 +66,11 @@ class Config:
 
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open but `outputs`, which the data decide."""
+    config = _plain(config)
     problem = find_problem(config.problem)
     method = config.parsed_method()
-    settings = {**default_settings(method, problem.settings_of), **config.all_settings()}
-    checked = check_settings(method, settings)
-    for name in ("steps", "period", "outputs"):
-        value = getattr(config, name)
-        if value is not None:
-            check_count(name, value)
-    if isinstance(config.seed, bool) or not isinstance(config.seed, int) or not 0 <= config.seed < 2**63:
-        raise ValueError(f"seed: got {config.seed!r}, expected a whole number from 0 to 2**63 - 1")
-    for units in config.hidden:
-        check_count("hidden", units)
-    check_choice("activation", config.activation, ACTIVATIONS)
+    checked = check_settings(method, {**default_settings(method, problem.settings_of), **config.all_settings()})
+    check_choice("activation", config.activation, tuple(ACTIVATIONS))
     check_choice("backend", config.backend, BACKENDS)
     check_choice("dtype", config.dtype, DTYPES)
     largest = float(np.finfo(config.dtype).max)
@@ -88,11 +81,51 @@ def resolve(config: Config) -> Config:
         raise ValueError("rules: got a file, but the reference back end runs PyTorch optimizers; use backend 'fused'")
     return replace(
         config,
+        method="+".join(rule.name for rule in method.rules),  # one name for each method, with wc at its end
         lr=checked.pop("lr", None),
         kappa=checked.pop("kappa", None),
         decay=checked.pop("decay", None),
         sigma=checked.pop("sigma", None),
         settings=checked,
         period=problem.period if config.period is None else config.period,
-        hidden=tuple(config.hidden),
     )
+
+
+def check_outputs(config: Config, classes: int, dataset: str) -> int:
+    """The number of the network's outputs; a ValueError if the data has more classes."""
+    outputs = classes if config.outputs is None else config.outputs
+    if outputs < classes:
+        raise ValueError(f"outputs: got {outputs}, expected at least the {classes} classes of {dataset}")
+    return outputs
+
+
+def _plain(config: Config) -> Config:
+    """Every field as a plain object of its type; a ValueError for what is not of it."""
+    for name in ("problem", "method", "activation", "variant", "backend", "dtype"):
+        if not isinstance(getattr(config, name), str):
+            raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a name")
+    if not isinstance(config.diagnostics, bool):
+        raise ValueError(f"diagnostics: got {config.diagnostics!r}, expected True or False")
+    if not isinstance(config.settings, Mapping):
+        raise ValueError(f"settings: got {config.settings!r}, expected names and numbers, such as {{'beta1': 0.5}}")
+    for name in config.settings:
+        if name in NAMED:
+            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
+    if not isinstance(config.hidden, Iterable):
+        raise ValueError(f"hidden: got {config.hidden!r}, expected the units of each layer, such as (300, 150)")
+    return replace(
+        config,
+        settings=dict(config.settings),
+        seed=_check_seed(config.seed),
+        steps=check_count("steps", config.steps),
+        period=None if config.period is None else check_count("period", config.period),
+        hidden=tuple(check_count("hidden", units) for units in config.hidden),
+        outputs=None if config.outputs is None else check_count("outputs", config.outputs),
+        rules=None if config.rules is None else str(config.rules),
+    )
+
+
+def _check_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise ValueError(f"seed: got {seed!r}, expected a whole number from 0 to 2**63 - 1")
+    return int(seed)

@@ -23,7 +23,8 @@ from weightclip.lab.files import make_directory, remove_leftovers
 from weightclip.lab.results.metrics import METRICS, rank_name
 from weightclip.lab.results.record import Record, identity, read_record, write_record
 from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
-from weightclip.lab.streaming.config import NAMED, Config, resolve
+from weightclip.lab.streaming.config import NAMED, Config, check_outputs, resolve
+from weightclip.lab.streaming.kernel import rules_text
 from weightclip.lab.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.streaming.problem import Task, find_problem, make_task
 
@@ -102,10 +103,11 @@ def run_config(
         on_progress: called now and then with the samples seen and the average online accuracy.
         on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
     """
-    config = _fitted(resolve(config), dataset)
-    rules = None if config.rules is None else Path(config.rules).read_text()
+    config = resolve(config)
+    config = replace(config, outputs=check_outputs(config, dataset.classes, dataset.name))
+    rules = None if config.rules is None else Path(config.rules).read_text(encoding="utf-8")
     facts = {**config.as_dict(), "hidden": list(config.hidden)}
-    name = identity(facts, dataset.source.checksum, rules)
+    name = identity(facts, dataset.source.checksum, None if rules is None else rules_text(config.parsed_method()))
     path = None if out is None else record_path(Path(out), facts, name)
     if path is not None:
         if overwrite:
@@ -113,6 +115,7 @@ def run_config(
             checkpoint_path(path).unlink(missing_ok=True)
         finished = _finished(path, name, on_event)
         if finished is not None:
+            on_event(f"{config.problem} {config.method} seed {config.seed}: finished before")
             return finished
         make_directory(path.parent)
     with _one_thread():
@@ -166,13 +169,6 @@ def _directory(out: Path, config: Mapping[str, Any]) -> Path:
 
 def _settings(config: Mapping[str, Any]) -> str:
     return "_".join(f"{name}{config[name]:g}" for name in NAMED if config[name] is not None)
-
-
-def _fitted(config: Config, dataset: Dataset) -> Config:
-    outputs = dataset.classes if config.outputs is None else config.outputs
-    if outputs < dataset.classes:
-        raise ValueError(f"outputs: got {outputs}, expected at least the {dataset.classes} classes of {dataset.name}")
-    return replace(config, outputs=outputs)
 
 
 def _finished(path: Path, name: str, on_event: Event) -> Record | None:

@@ -16,8 +16,8 @@ from weightclip.clipping import limit
 from weightclip.lab.data import Dataset
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.nets.mlp import mlp
-from weightclip.lab.streaming.config import Config
-from weightclip.lab.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.streaming.config import Config, check_outputs
+from weightclip.lab.streaming.kernel import call, kernel_source, load_kernel
 from weightclip.lab.streaming.learner import Arrays, Progress, no_progress
 from weightclip.lab.streaming.problem import Task
 
@@ -51,7 +51,7 @@ class Fused:
 
     def __init__(self, config: Config, dataset: Dataset, noise: NDArray[np.float64] | None = None) -> None:
         method, settings = config.parsed_method(), config.all_settings()
-        outputs = dataset.classes if config.outputs is None else config.outputs
+        outputs = check_outputs(config, dataset.classes, dataset.name)
         dtype = torch.float32 if config.dtype == "float32" else torch.float64
         model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
         source = kernel_source(method, config.activation, config.dtype, config.diagnostics)
@@ -66,7 +66,9 @@ class Fused:
         self._theta = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
         self._states = np.zeros((self._kernel.STATES, self._theta.size), config.dtype)
         self._initial = self._theta.copy() if self._kernel.INITIAL else self._theta[:0].copy()
-        self._noise = np.zeros((0, 0)) if noise is None else noise
+        if noise is not None and (noise.ndim != 2 or noise.shape[1] != self._theta.size):
+            raise ValueError(f"noise: got the shape {noise.shape}, expected (updates, {self._theta.size})")
+        self._noise = noise
         self._seed = config.seed
         self._step = 0
         clips = any(rule.name == "wc" for rule in method.remedies)
@@ -79,6 +81,7 @@ class Fused:
 
     def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
         """One pass over a task: the mean of each metric over its steps."""
+        self._check(task)
         totals = np.zeros(len(MEASURES))
         for first in range(0, len(task.rows), CHUNK):
             rows = task.rows[first : first + CHUNK]
@@ -90,8 +93,20 @@ class Fused:
         means = dict(zip(MEASURES, (totals / len(task.rows)).tolist(), strict=True))
         return {name: means[name] / self._units.get(name, 1.0) for name in self._measures}
 
+    def _check(self, task: Task) -> None:
+        """Compiled code reads where it is told to: a task of other data must not get there."""
+        n, d = self._dataset.inputs.shape
+        outputs = self._sizes[-1]
+        limits = ((task.rows, n), (task.columns, d), (task.classes, outputs))
+        fits = len(task.columns) == d and len(task.classes) > self._dataset.labels.max()
+        if not fits or any(values.min() < 0 or values.max() >= limit for values, limit in limits):
+            raise ValueError(f"task: got one that does not fit {n} inputs of {d} and {outputs} outputs")
+        if self._noise is not None and self._step + len(task.rows) > len(self._noise):
+            raise ValueError(f"noise: got that of {len(self._noise)} updates, expected it for every one")
+
     def _learn(self, rows: NDArray[np.int64], task: Task, totals: NDArray[np.float64]) -> None:
-        self._kernel.learn(
+        call(
+            self._kernel,
             self._dataset.codes,
             self._dataset.labels,
             self._table,
@@ -106,7 +121,7 @@ class Fused:
             self._settings,
             self._step,
             self._seed,
-            self._noise[self._step : self._step + len(rows)],
+            np.zeros((0, 0)) if self._noise is None else self._noise[self._step : self._step + len(rows)],
             totals,
         )
         self._step += len(rows)

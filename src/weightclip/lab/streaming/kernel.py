@@ -13,16 +13,18 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.streaming.methods import Method
 from weightclip.lab.streaming.rules import Rule
 from weightclip.lab.streaming.translate import Names, Translation, translate
 
-ACTIVATIONS = {
+FORMULAS = {
     "leaky_relu": ("z if z > F(0) else F(0.01) * z", "F(1) if h > F(0) else F(0.01)", "F(0)"),
     "relu": ("z if z > F(0) else F(0)", "F(1) if h > F(0) else F(0)", "F(0)"),
     "tanh": ("math.tanh(z)", "F(1) - h * h", "F(1) if abs(h) >= F(0.95) else F(0)"),
@@ -37,6 +39,11 @@ def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool
     general, rest = inspect.getsource(loop).split("# specialised from here\n")
     _, learn = rest.split("# to here\n")
     return f"{general}{_specialised(method, activation, dtype, diagnostics)}\n{learn}"
+
+
+def rules_text(method: Method) -> str:
+    """All that a method's rules do, functions and numbers from elsewhere included: equal texts, equal rules."""
+    return _specialised(method, "relu", "float64", diagnostics=False)
 
 
 def load_kernel(source: str, directory: Path) -> ModuleType:
@@ -62,9 +69,28 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
 
 def _written(source: str, path: Path) -> Path:
     """The file, which once there stays as it is: numba's cache goes by its time."""
-    if not path.is_file():
-        write_whole(path, source.encode())
+    content = source.encode()
+    if not path.is_file() or path.read_bytes() != content:
+        write_whole(path, content)
     return path
+
+
+def call(kernel: ModuleType, *arguments: Any) -> None:
+    """`kernel.learn(*arguments)`, compiled anew where the cache is damaged or cannot be written."""
+    import numba
+
+    try:
+        kernel.learn(*arguments)
+    except numba.core.errors.NumbaError:
+        raise
+    except Exception:
+        # What is compiled raises nothing: this is numba's cache, which it reads and writes before the call.
+        for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
+            with suppress(OSError):
+                damaged.unlink()
+        options = {"fastmath": kernel.FLAGS, "error_model": "numpy", "nogil": True}
+        kernel.learn = numba.njit(**options)(kernel.learn.py_func)  # type: ignore[attr-defined]
+        kernel.learn(*arguments)
 
 
 @dataclass(frozen=True)
@@ -84,15 +110,15 @@ def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool)
     names = Names(tuple(method.settings))
     states = {state: f"state_{i}" for i, state in enumerate(method.optimizer.state)}
     parts = [
-        _Part(kind, translate(getattr(rule, kind), rule, names), states, _clips(rule, kind))
+        _Part(kind, translate(getattr(rule, kind), rule, names, f"{kind}_{i}"), states, _clips(rule, kind))
         for kind in ("before", "update", "after")
-        for rule in method.rules
+        for i, rule in enumerate(method.rules)
         if getattr(rule, kind) is not None
     ]
     snapshot = any(rule.snapshot == "first update" for rule in method.rules)
     initial = any("w0" in part.text.reads for part in parts)
     precision = "exact" if dtype == "float64" else "fast"
-    value, derivative, saturated = ACTIVATIONS[activation]
+    value, derivative, saturated = FORMULAS[activation]
     passes = {"rows_pass": False} | ({"first_rows_pass": True} if snapshot else {})
     flags = [
         f"F = np.{dtype}",

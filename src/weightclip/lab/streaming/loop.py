@@ -50,8 +50,8 @@ def exact_log(x):
 
 
 @njit(**OPTIONS)
-def fast_exp(x):
-    """e^x in float32, within 2e-7: 2^k times Cephes' polynomial. It vectorises; math.exp does not."""
+def bare_exp(x):
+    """e^x in float32 for x in [-87, 88], within 2e-7: 2^k times Cephes' polynomial."""
     x = np.float32(min(max(x, np.float32(-87.0)), np.float32(88.0)))
     k = np.int32(x * np.float32(1.44269504) + (np.float32(0.5) if x > np.float32(0) else np.float32(-0.5)))
     r = x - np.float32(k) * np.float32(0.693359375) + np.float32(k) * np.float32(2.12194440e-4)
@@ -65,8 +65,8 @@ def fast_exp(x):
 
 
 @njit(**OPTIONS)
-def fast_log(x):
-    """log x in float32 for positive normal x, within 2e-7: Cephes' polynomial. It vectorises; math.log does not."""
+def bare_log(x):
+    """log x in float32 for positive normal x, within 2e-7: Cephes' polynomial."""
     bits = np.float32(x).view(np.int32)
     k = np.int32((bits >> np.int32(23)) - np.int32(126))
     m = np.int32((bits & np.int32(0x7FFFFF)) | np.int32(0x3F000000)).view(np.float32)
@@ -80,6 +80,23 @@ def fast_log(x):
     p = (np.float32(3.3333331174e-1) + f * np.float32(-2.4999993993e-1)) + z * p
     y = f * z * p - np.float32(2.12194440e-4) * e - np.float32(0.5) * z
     return f + y + np.float32(0.693359375) * e
+
+
+@njit(**OPTIONS)
+def fast_exp(x):
+    """e^x in float32; it vectorises, which math.exp does not."""
+    y = bare_exp(x)
+    y = np.float32(np.inf) if x > np.float32(88.72) else y
+    return np.float32(0) if x < np.float32(-87.33) else y
+
+
+@njit(**OPTIONS)
+def fast_log(x):
+    """log x in float32; it vectorises, which math.log does not. What is below the normal numbers is taken for 0."""
+    y = bare_log(x)
+    y = np.float32(-np.inf) if x < np.float32(1.1754944e-38) else y
+    y = x if x == np.float32(np.inf) else y
+    return np.float32(np.nan) if x < np.float32(0) or x != x else y
 
 
 @njit(**OPTIONS)
@@ -119,7 +136,7 @@ def fill_normal(out, bits, seed, step, start):
     for k in range(half):
         a = of_radius[k]
         u = (np.float32(np.int32(a >> np.uint32(1))) + np.float32(0.5)) * np.float32(2.0**-31)
-        radius = math.sqrt(np.float32(-2) * fast_log(u))
+        radius = math.sqrt(np.float32(-2) * bare_log(u))
         left[k] = radius if (a & np.uint32(1)) == np.uint32(0) else -radius
     for k in range(half):
         b = of_angle[k]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -102,15 +103,14 @@ def check_settings(method: Method, settings: Mapping[str, float | None]) -> dict
     return checked
 
 
-def _check_setting(name: str, value: float, *, built_in: bool) -> float:
+def _check_setting(name: str, value: object, *, built_in: bool) -> float:
     """By its name: what rules of one's own call otherwise, or beta, may be any finite number."""
     if name in ("lr", "decay", "sigma") or (built_in and name == "eps"):
         return check_number(name, value, zero=True)
     if name == "kappa" or (built_in and name == "largest"):
         return check_number(name, value, infinite=True)
-    if built_in and name in ("beta", "beta1", "beta2"):
-        if check_number(name, value, zero=True) >= 1:
-            raise ValueError(f"{name}: got {value!r}, expected a number below 1")
-    elif not math.isfinite(value):
+    if built_in and name in ("beta", "beta1", "beta2") and check_number(name, value, zero=True) >= 1:
+        raise ValueError(f"{name}: got {value!r}, expected a number below 1")
+    if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{name}: got {value!r}, expected a finite number")
     return float(value)

@@ -25,7 +25,7 @@ from weightclip.diagnostics import (
 )
 from weightclip.lab.data import Dataset
 from weightclip.lab.nets.mlp import mlp
-from weightclip.lab.streaming.config import Config
+from weightclip.lab.streaming.config import Config, check_outputs
 from weightclip.lab.streaming.flat import flatten, unflatten
 from weightclip.lab.streaming.learner import Arrays, Progress, no_progress
 from weightclip.lab.streaming.problem import Task
@@ -144,7 +144,7 @@ class Reference:
 
 def make_reference(config: Config, dataset: Dataset) -> Reference:
     """The network, optimizer and remedies of a resolved configuration."""
-    outputs = dataset.classes if config.outputs is None else config.outputs
+    outputs = check_outputs(config, dataset.classes, dataset.name)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
     method, settings = config.parsed_method(), config.all_settings()

@@ -19,10 +19,11 @@ import hashlib
 import inspect
 import linecache
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from weightclip.checks import check_name
@@ -35,7 +36,7 @@ sqrt, exp, log, tanh = math.sqrt, math.exp, math.log, math.tanh
 
 def sign(x: float) -> float:
     """-1, 0 or 1."""
-    return float((x > 0) - (x < 0))
+    return float(x > 0) - float(x < 0)
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,35 @@ class Rule:
     snapshot: str = "start"
 
     def __post_init__(self) -> None:
-        for name in self.state:
-            if not name.isidentifier() or name in READABLE:
-                raise ValueError(f"rule {self.name}: got the state {name!r}, expected a name other than {READABLE}")
-        if self.update is None and self.state:
-            raise ValueError(f"rule {self.name}: got a state, expected one only beside an update")
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z]\w*", self.name):
+            raise ValueError(f"rule: got the name {self.name!r}, expected letters, digits and _")
+        for kind in ("before", "update", "after"):
+            if getattr(self, kind) is not None and not isinstance(getattr(self, kind), FunctionType):
+                raise self._mistake(f"got {getattr(self, kind)!r} as {kind}, expected a function")
         if not self.functions:
-            raise ValueError(f"rule {self.name}: got no function, expected before, update or after")
+            raise self._mistake("got no function, expected before, update or after")
+        if not isinstance(self.state, tuple):
+            raise self._mistake(f"got the state {self.state!r}, expected a tuple of names")
+        for name in self.state:
+            if not isinstance(name, str) or not name.isidentifier() or name in READABLE:
+                raise self._mistake(f"got the state {name!r}, expected a name other than {', '.join(READABLE)}")
+        if self.update is None and self.state:
+            raise self._mistake("got a state, expected one only beside an update")
         if self.snapshot not in ("start", "first update"):
-            raise ValueError(f"snapshot: got {self.snapshot!r}, expected 'start' or 'first update'")
+            raise self._mistake(f"got the snapshot {self.snapshot!r}, expected 'start' or 'first update'")
+        for parameter in self._parameters():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise self._mistake(f"got the argument {str(parameter)!r}, expected names one by one")
+            default = parameter.default
+            if default is not parameter.empty and (isinstance(default, bool) or not isinstance(default, int | float)):
+                raise self._mistake(f"got {default!r} as the default of {parameter.name}, expected a number")
+
+    def _mistake(self, message: str) -> ValueError:
+        return ValueError(f"rule {self.name}: {message}")
+
+    def _parameters(self) -> Iterator[inspect.Parameter]:
+        for function in self.functions:
+            yield from inspect.signature(function).parameters.values()
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -75,12 +96,11 @@ class Rule:
     def settings(self) -> dict[str, float | None]:
         """Setting -> its default, or None where it has none."""
         found: dict[str, float | None] = {}
-        for function in self.functions:
-            for name, parameter in inspect.signature(function).parameters.items():
-                if name not in READABLE and name not in self.state:
-                    default = None if parameter.default is inspect.Parameter.empty else float(parameter.default)
-                    found[name] = default if found.get(name) is None else found[name]
-        if any("box" in inspect.signature(function).parameters for function in self.functions):
+        for parameter in self._parameters():
+            if parameter.name not in READABLE and parameter.name not in self.state:
+                default = None if parameter.default is parameter.empty else float(parameter.default)
+                found[parameter.name] = default if found.get(parameter.name) is None else found[parameter.name]
+        if any(parameter.name == "box" for parameter in self._parameters()):
             found.setdefault("kappa", None)
         return found
 
@@ -165,7 +185,10 @@ def load_rules(path: str | Path) -> dict[str, Rule]:
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"rules: got {str(path)!r}, expected a Python file")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"rules: {path} is not a text in UTF-8") from error
     # The source is remembered under a name of its own: what is compiled later is what was read here, whatever the file
     # says then.
     name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
@@ -173,7 +196,7 @@ def load_rules(path: str | Path) -> dict[str, Rule]:
     module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     try:
         exec(compile(text, name, "exec"), module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"rules: {path} does not run: {type(error).__name__}: {error}") from error
     rules = {rule.name: rule for rule in module.values() if isinstance(rule, Rule)}
     if not rules:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from weightclip.lab.streaming.rules import READABLE, Rule
 
 PROVIDED = ("abs", "min", "max", "sqrt", "exp", "log", "tanh", "sign")
 """What a rule can call besides functions of its own."""
+
+TAKEN = (*PROVIDED, "F", "np", "math", "njit")
+"""Names that mean something in a kernel."""
 
 UNIFORM = ("step", "s", "box", "rms")
 """What a rule can read that is the same for all weights of a tensor; so are the settings."""
@@ -35,7 +39,6 @@ class Names:
     settings: tuple[str, ...]
     uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> its name, c_0, c_1 ...
     helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # function of a rule's own -> its text
-    functions: list[str] = field(default_factory=list)
 
     def place(self, expression: str) -> str:
         return self.uniform.setdefault(expression, f"c_{len(self.uniform)}")
@@ -50,8 +53,8 @@ class Translation:
     source: str
 
 
-def translate(function: Callable[..., Any], rule: Rule, names: Names) -> Translation:
-    """One function of a rule."""
+def translate(function: Callable[..., Any], rule: Rule, names: Names, name: str) -> Translation:
+    """One function of a rule, under that name."""
     tree = _parsed(function, rule)
     parameters = list(inspect.signature(function).parameters)
     own = [p for p in parameters if p in rule.state or (p in READABLE and p not in UNIFORM)]
@@ -60,8 +63,6 @@ def translate(function: Callable[..., Any], rule: Rule, names: Names) -> Transla
     body = writer.statements(tree.body)
     _check_returns(tree, function, rule)
     reads = (*own, *sorted(writer.used, key=lambda name: int(name[2:])))
-    name = f"rule_{len(names.functions)}"
-    names.functions.append(name)
     return Translation(name, reads, _text(name, reads, body))
 
 
@@ -89,16 +90,25 @@ def _parsed(function: Callable[..., Any], rule: Rule) -> ast.FunctionDef:
     assert isinstance(tree, ast.FunctionDef)
     if ast.get_docstring(tree) is not None:
         tree.body = tree.body[1:]
+    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for name in sorted(assigned | set(inspect.signature(function).parameters)):
+        if name in TAKEN or re.fullmatch(r"c_\d+", name):
+            raise ValueError(f"rule {rule.name}: {function.__name__} has a variable {name!r}, expected another name")
     return tree
 
 
 class _Writer(ast.NodeTransformer):
-    """Rewrites a function's statements; `uniform` has the names that are the same for all weights, in float64."""
+    """Rewrites a function's statements; `uniform` has the names that are the same for all weights, in float64.
 
-    def __init__(self, function: Callable[..., Any], rule: Rule, names: Names, uniform: dict[str, str]) -> None:
-        self.function, self.rule, self.names, self.uniform = function, rule, names, uniform
+    A helper (`uniform` is None) gets no arguments but its own: its constants stay where they are.
+    """
+
+    def __init__(self, function: Callable[..., Any], rule: Rule, names: Names, uniform: dict[str, str] | None) -> None:
+        self.function, self.rule, self.names = function, rule, names
+        self.is_helper = uniform is None
+        self.uniform = uniform or {}
         self.used: set[str] = set()
-        self.local = set(inspect.signature(function).parameters) - set(uniform)
+        self.local = set(inspect.signature(function).parameters) - set(self.uniform)
 
     def statements(self, body: list[ast.stmt], nested: bool = False) -> list[ast.stmt]:
         done: list[ast.stmt] = []
@@ -187,7 +197,9 @@ class _Writer(ast.NodeTransformer):
             if isinstance(name, ast.Name) and id(name) not in called
         )
 
-    def _place(self, node: ast.expr) -> ast.Name:
+    def _place(self, node: ast.expr) -> ast.expr:
+        if self.is_helper:
+            return ast.parse(f"F({self._in_float64(node)})", mode="eval").body
         name = self.names.place(self._in_float64(node))
         self.used.add(name)
         return ast.Name(name, ast.Load())
@@ -213,7 +225,7 @@ class _Writer(ast.NodeTransformer):
         name = f"own_{function.__name__}"
         if function not in self.names.helpers:
             tree = _parsed(function, self.rule)
-            writer = _Writer(function, self.rule, self.names, {})
+            writer = _Writer(function, self.rule, self.names, None)
             self.names.helpers[function] = ""  # so that one that calls itself ends here
             parameters = tuple(inspect.signature(function).parameters)
             self.names.helpers[function] = _text(name, parameters, writer.statements(tree.body, nested=True))
