@@ -130,7 +130,7 @@ def main(quick: bool) -> None:
     print(f"data: {dataset.source}")
     results = {}
     for method in CLAIMED if quick else METHODS:
-        results[method] = compare(method, dataset, pairs=9 if quick else 25, steps=40 if quick else 200)
+        results[method] = compare(method, dataset, pairs=7 if quick else 25, steps=30 if quick else 200)
         print(f"{method}: {results[method][2]:.0f} us a fused step here", flush=True)
     for method, (_, limit, _) in results.items():
         print(f"{method}, fused / memory-traffic limit: {limit:.2f}")

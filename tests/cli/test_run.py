@@ -191,3 +191,17 @@ def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     for name in ("input-permuted-mnist", "stationary-cifar10", "adam+l2init", "--kappa", "--seeds", "--no-diagnostics"):
         assert name in shown
+
+
+@pytest.mark.slow
+def test_a_million_samples_take_less_than_600_mb(tmp_path: Path) -> None:
+    """Of a process of its own: PyTorch, numba and a first compilation included."""
+    code = (
+        "import resource, sys; from weightclip.cli import main;"
+        "code = main(['run', 'input-permuted-mnist', '--method', 'sgd+wc', '--out', sys.argv[1]]);"
+        "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    exit_code, kilobytes = map(int, done.stdout.splitlines()[-1].split())
+    assert exit_code == 0
+    assert kilobytes * 1024 < 600e6
