@@ -9,6 +9,7 @@ from weightclip.lab.streaming.methods import (
     parse_method,
     presets,
 )
+from weightclip.lab.streaming.rules import Rule
 
 TABLE_2 = {
     "input-permuted-mnist": {
@@ -131,3 +132,14 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float | None], me
 def test_each_setting_has_its_range(method: str, setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: got {value}"):
         check_settings(parse_method(method), {setting: value})
+
+
+def pull(w: float, w0: float) -> float:
+    return w + 0.1 * w0
+
+
+def test_parts_that_take_the_initial_weights_at_different_times_are_refused() -> None:
+    own = {"pull": Rule("pull", after=pull)}
+    assert parse_method("sgd+pull", own=own).remedies == (own["pull"],)
+    with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
+        parse_method("sgd+l2init+pull", own=own)

@@ -61,6 +61,8 @@ def parse_method(name: str, variant: str = PAPER, own: Mapping[str, Rule] = NOTH
         users = [rule.name for rule in (optimizer, *remedies) if setting in rule.settings]
         if len(users) > 1:
             raise ValueError(f"method: got {name!r}, expected one part with a {setting}, not {' and '.join(users)}")
+    if len({rule.snapshot for rule in (optimizer, *remedies) if rule.reads("w0")}) > 1:
+        raise ValueError(f"method: got {name!r}, expected parts that take w0 at the same time")
     return Method(name, optimizer, tuple(remedies))
 
 

@@ -81,6 +81,10 @@ class Rule:
             if default is not parameter.empty and (isinstance(default, bool) or not isinstance(default, int | float)):
                 raise self._mistake(f"got {default!r} as the default of {parameter.name}, expected a number")
 
+    def reads(self, name: str) -> bool:
+        """Whether one of its functions has an argument of that name."""
+        return any(parameter.name == name for parameter in self._parameters())
+
     def _mistake(self, message: str) -> ValueError:
         return ValueError(f"rule {self.name}: {message}")
 
@@ -100,7 +104,7 @@ class Rule:
             if parameter.name not in READABLE and parameter.name not in self.state:
                 default = None if parameter.default is parameter.empty else float(parameter.default)
                 found[parameter.name] = default if found.get(parameter.name) is None else found[parameter.name]
-        if any(parameter.name == "box" for parameter in self._parameters()):
+        if self.reads("box"):
             found.setdefault("kappa", None)
         return found
 
