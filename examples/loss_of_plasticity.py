@@ -5,6 +5,8 @@ has to learn again. Both methods have the paper's best settings. Run it with `py
 """
 
 import argparse
+import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -80,8 +82,9 @@ def main(tasks: int, several: list[int], out: Path) -> None:
     (out / "loss_of_plasticity.md").write_text(as_markdown(tables, data))
     draw_run(tables, out / "loss_of_plasticity.png", title=PROBLEM)
     print(f"table: {out / 'loss_of_plasticity.md'}\npicture: {out / 'loss_of_plasticity.png'}")
-    full = " && ".join(f"weightclip run {PROBLEM} --method {method}" for method in METHODS)
-    print(f"at the paper's full length (200 tasks; --seeds 0-19 for all of its seeds): {full}")
+    print("at the paper's full length, 200 tasks (with --seeds 0-19 for all of its seeds):")
+    for method in METHODS:
+        print(f"  {os.path.relpath(sys.executable)} -m weightclip run {PROBLEM} --method {method}")
 
 
 if __name__ == "__main__":
