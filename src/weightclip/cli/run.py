@@ -58,35 +58,42 @@ examples:
 def _run(arguments: argparse.Namespace) -> int:
     # A mistake in the configuration should be told before anything heavy is imported or any data is fetched.
     configs = [resolve(Config(**given(arguments, Config), seed=seed)) for seed in arguments.seeds]
-    from weightclip.cli.progress import display
-    from weightclip.lab.data import load
     from weightclip.lab.files import make_directory
-    from weightclip.lab.streaming.experiment import run_config
 
     make_directory(arguments.out)
-    records = []
     try:
-        with display(len(configs), configs[0].steps) as shown:
-            dataset = load(find_problem(configs[0].problem).dataset, data_dir=arguments.data_dir, on_event=shown.say)
-            shown.say(f"data: {dataset.source}")
-            shown.say(f"method: {_describe(configs[0])}")
-            for config in configs:
-                shown.begin(f"{config.problem} {config.method} seed {config.seed}")
-                record = run_config(
-                    config,
-                    dataset,
-                    out=arguments.out,
-                    overwrite=arguments.overwrite,
-                    on_progress=shown.update,
-                    on_event=shown.say,
-                )
-                records.append(record)
+        records = _records(configs, arguments)
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
         print(f"stopped; {again} goes on after the last finished task")
         return STOPPED
-    _summarise(records, arguments.out)
+    _summarise(records, arguments.out)  # the data is let go by now: drawing takes memory too
     return 0
+
+
+def _records(configs: Sequence[Config], arguments: argparse.Namespace) -> list[Record]:
+    """Run all configurations, one after the other."""
+    from weightclip.cli.progress import display
+    from weightclip.lab.data import load
+    from weightclip.lab.streaming.experiment import run_config
+
+    records = []
+    with display(len(configs), configs[0].steps) as shown:
+        dataset = load(find_problem(configs[0].problem).dataset, data_dir=arguments.data_dir, on_event=shown.say)
+        shown.say(f"data: {dataset.source}")
+        shown.say(f"method: {_describe(configs[0])}")
+        for config in configs:
+            shown.begin(f"{config.problem} {config.method} seed {config.seed}")
+            record = run_config(
+                config,
+                dataset,
+                out=arguments.out,
+                overwrite=arguments.overwrite,
+                on_progress=shown.update,
+                on_event=shown.say,
+            )
+            records.append(record)
+    return records
 
 
 def _describe(config: Config) -> str:
