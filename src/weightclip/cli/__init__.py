@@ -37,7 +37,8 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. A user's mistake gives one line on stderr and exit code 2."""
     try:
-        arguments = _parser().parse_args(join_negative_numbers(sys.argv[1:] if argv is None else argv))
+        words = join_negative_numbers(sys.argv[1:] if argv is None else argv)
+        arguments = _parser(words).parse_args(words)
         code: int = arguments.action(arguments)
         sys.stdout.flush()
         return code
@@ -58,15 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"error: {_in_one_line(error)}", MISTAKE)
 
 
-def _parser() -> ArgumentParser:
+def _parser(words: Sequence[str]) -> ArgumentParser:
     from weightclip import __version__
-    from weightclip.cli import data, run
+    from weightclip.cli import data, run, status, sweep
+    from weightclip.lab.plugins import experiments, find_experiment
 
     parser: ArgumentParser = Parser(prog=PROGRAM, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     parser.set_defaults(action=partial(_help, parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    run.add(commands)
+    # The options of `run` and `sweep` are those of the experiment that has the problem.
+    known = (one for one in experiments().values() if set(one.problems()) & set(words))
+    experiment = next(known, None) or find_experiment("streaming")
+    run.add(commands, experiment)
+    sweep.add(commands, experiment)
+    status.add(commands)
     data.add(commands)
     return parser
 

@@ -7,8 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from decimal import Decimal
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from weightclip.lab.experiment import Experiment
+    from weightclip.lab.sweep.live import Live
 
 PROGRAM = "weightclip"
 MISTAKE = 2
@@ -46,9 +51,37 @@ def add_config(parser: argparse.ArgumentParser, config: type[Any], leave_out: Se
             _add_field(parser, one, kinds[one.name])
 
 
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Where records go and where data comes from."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="for records (default: results)"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="with the data (default: $WEIGHTCLIP_DATA)")
+
+
+def add_live(parser: argparse.ArgumentParser) -> None:
+    """Where rows are shown as they come."""
+    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard's event files, in OUT/tensorboard")
+    parser.add_argument("--wandb", metavar="PROJECT", help="show the runs in a project of Weights & Biases, too")
+
+
+def live_from(namespace: argparse.Namespace) -> Live:
+    """What the user wants to be shown live."""
+    from weightclip.lab.sweep.live import Live, check_live
+
+    return check_live(Live(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
+
+
+def problems_and_methods(experiment: Experiment[Any]) -> str:
+    """What can be named on the command line, for the help."""
+    problems = "\n".join(f"  {name}" for name in experiment.problems())
+    return f"problems:\n{problems}\n\nmethods:\n  {experiment.methods_help()}"
+
+
 def given(namespace: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
-    """The fields of the configuration that the user gave, by name."""
-    found = {one.name: getattr(namespace, one.name) for one in fields(config) if hasattr(namespace, one.name)}
+    """The fields of the configuration, besides the problem, that the user gave, by name."""
+    names = [one.name for one in fields(config) if one.name != "problem" and hasattr(namespace, one.name)]
+    found = {name: getattr(namespace, name) for name in names}
     return {name: dict(value) if name == "settings" else value for name, value in found.items()}
 
 

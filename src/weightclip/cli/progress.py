@@ -19,17 +19,19 @@ class Display(Protocol):
 
     def begin(self, name: str) -> None: ...
 
-    def update(self, samples: int, accuracy: float) -> None: ...
+    def update(self, steps: int, score: float) -> None: ...
 
     def say(self, line: str) -> None: ...
 
 
 @contextmanager
-def display(runs: int, steps: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
-    """The display that suits stdout, for a number of runs of so many steps."""
+def display(
+    runs: int, steps: int, unit: str, shown: Callable[[float], str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Display]:
+    """The display that suits stdout, for a number of runs of so many steps; `shown` puts a score into words."""
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _Lines(_Estimate(runs, steps, clock), clock)
+        yield _Lines(_Estimate(runs, steps, clock), unit, shown, clock)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -39,7 +41,7 @@ def display(runs: int, steps: int, clock: Callable[[], float] = time.monotonic) 
     )
     # Drawing competes with learning for Python's lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        yield _Bar(progress, _Estimate(runs, steps, clock))
+        yield _Bar(progress, _Estimate(runs, steps, clock), shown)
 
 
 class _Estimate:
@@ -74,24 +76,36 @@ class _Estimate:
         """`1:23 left`, empty as long as nobody knows."""
         if not self._learned:
             return ""
-        seconds = round((self.total - self.done) * self._seconds / self._learned)
-        minutes, seconds = divmod(seconds, 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+        return f"{duration((self.total - self.done) * self._seconds / self._learned)} left"
+
+
+def duration(seconds: float) -> str:
+    """`1:23`, `2:03:04`, `1 d 2:03:04`.
+
+    Examples:
+        >>> duration(83), duration(93784)
+        ('1:23', '1 d 2:03:04')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if not days and not hours:
+        return f"{minutes}:{rest:02}"
+    return f"{days} d {hours}:{minutes:02}:{rest:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
 
 
 class _Bar:
-    def __init__(self, progress: Progress, estimate: _Estimate) -> None:
-        self._progress, self._estimate = progress, estimate
+    def __init__(self, progress: Progress, estimate: _Estimate, shown: Callable[[float], str]) -> None:
+        self._progress, self._estimate, self._shown = progress, estimate, shown
         self._bar = progress.add_task("", total=estimate.total, state="")
 
     def begin(self, name: str) -> None:
         self._estimate.begin()
         self._progress.update(self._bar, description=name, completed=self._estimate.done)
 
-    def update(self, samples: int, accuracy: float) -> None:
-        self._estimate.update(samples)
-        state = f"online accuracy {accuracy:.1%}  {self._estimate.left}"
+    def update(self, steps: int, score: float) -> None:
+        self._estimate.update(steps)
+        state = f"{self._shown(score)}  {self._estimate.left}"
         self._progress.update(self._bar, completed=self._estimate.done, state=state)
 
     def say(self, line: str) -> None:
@@ -99,8 +113,10 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, estimate: _Estimate, clock: Callable[[], float]) -> None:
-        self._estimate, self._clock = estimate, clock
+    def __init__(
+        self, estimate: _Estimate, unit: str, shown: Callable[[float], str], clock: Callable[[], float]
+    ) -> None:
+        self._estimate, self._unit, self._shown, self._clock = estimate, unit, shown, clock
         self._name = ""
         self._next = clock() + SECONDS_BETWEEN_LINES
 
@@ -108,12 +124,12 @@ class _Lines:
         self._estimate.begin()
         self._name = name
 
-    def update(self, samples: int, accuracy: float) -> None:
-        self._estimate.update(samples)
+    def update(self, steps: int, score: float) -> None:
+        self._estimate.update(steps)
         if self._clock() >= self._next:
             self._next = self._clock() + SECONDS_BETWEEN_LINES
-            done = f"{self._name}: {samples:,} of {self._estimate.steps:,} samples"
-            parts = (done, f"online accuracy {accuracy:.1%}", self._estimate.left)
+            done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._unit}"
+            parts = (done, self._shown(score), self._estimate.left)
             self.say(", ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:

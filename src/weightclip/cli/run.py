@@ -1,129 +1,109 @@
-"""`weightclip run`: one method on one streaming problem, for one or more seeds."""
+"""`weightclip run`: one method on one problem, for one or more seeds."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weightclip.cli.arguments import STOPPED, add_config, given, seeds
-from weightclip.lab.streaming.config import Config, resolve
-from weightclip.lab.streaming.methods import PAPER_METHODS
-from weightclip.lab.streaming.problem import PROBLEMS, find_problem
-from weightclip.lab.streaming.rules import OPTIMIZERS, REMEDIES
+from weightclip.cli.arguments import STOPPED, add_config, add_live, add_places, given, live_from, problems_and_methods, seeds
+from weightclip.lab.experiment import Experiment, Watch
+from weightclip.lab.plugins import experiment_of
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from weightclip.lab.results.record import Record
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experiment: Experiment[Any]) -> None:
+    """Add the command, with the options of an experiment."""
     parser = subparsers.add_parser(
         "run",
         usage="weightclip run PROBLEM [--method METHOD] [options]",
-        help="run a method on a streaming problem",
-        description="Run a method on a streaming problem. What is not given takes the paper's value (its table 2).\n"
+        help="run a method on a problem",
+        description="Run a method on a problem. What is not given takes the paper's value (its table 2).\n"
         "A run that was interrupted goes on; one that is finished is not run again.",
-        epilog=_epilog(),
-    )
-    add_config(parser, Config, leave_out=("seed",))
-    parser.add_argument("--seeds", type=seeds, default=[0], metavar="SEEDS", help="4, 0-3 or 0,2,5 (default: 0)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="for records (default: results)"
-    )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="with the data (default: $WEIGHTCLIP_DATA)")
-    parser.add_argument("--overwrite", action="store_true", help="run again what is finished")
-    parser.set_defaults(action=_run)
-
-
-def _epilog() -> str:
-    problems = "\n".join(f"  {name}" for name in PROBLEMS)
-    return f"""\
-problems:
-{problems}
-
-methods:
-  {", ".join(OPTIMIZERS)}, with +remedy: {", ".join(REMEDIES)}
-  those of the paper: {", ".join(PAPER_METHODS)}
+        epilog=f"""{problems_and_methods(experiment)}
 
 examples:
   weightclip run input-permuted-mnist
   weightclip run label-permuted-emnist --method sgd+wc --kappa 2 --lr 0.01 --seeds 0-3 --steps 1M --period 2500
-"""
+""",
+    )
+    parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
+    add_config(parser, experiment.config, leave_out=("problem", "seed"))
+    parser.add_argument("--seeds", type=seeds, default=[0], metavar="SEEDS", help="4, 0-3 or 0,2,5 (default: 0)")
+    add_places(parser)
+    parser.add_argument("--overwrite", action="store_true", help="run again what is finished")
+    add_live(parser)
+    parser.set_defaults(action=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     # A mistake in the configuration should be told before anything heavy is imported or any data is fetched.
-    configs = [resolve(Config(**given(arguments, Config), seed=seed)) for seed in arguments.seeds]
+    experiment = experiment_of(arguments.problem)
+    settings = given(arguments, experiment.config)
+    configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in arguments.seeds]
     from weightclip.lab.files import make_directory
 
     make_directory(arguments.out)
     try:
-        records = _records(configs, arguments)
+        records, paths = _records(experiment, configs, arguments)
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
         print(f"stopped; {again} goes on after the last finished task")
         return STOPPED
-    _summarise(records, arguments.out)  # the data is let go by now: drawing takes memory too
+    _summarise(experiment, records, paths)  # the data is let go by now: drawing takes memory too
     return 0
 
 
-def _records(configs: Sequence[Config], arguments: argparse.Namespace) -> list[Record]:
-    """Run all configurations, one after the other."""
+def _records(
+    experiment: Experiment[Any], configs: Sequence[Any], arguments: argparse.Namespace
+) -> tuple[list[Record], list[Path]]:
+    """Run all configurations, those that go together at once; the records and their paths."""
     from weightclip.cli.progress import display
-    from weightclip.lab.data import load
-    from weightclip.lab.streaming.experiment import run_config
+    from weightclip.lab.results.store import record_path
+    from weightclip.lab.sweep.live import showing
+    from weightclip.lab.sweep.plan import batches, make_runs
 
-    records = []
-    with display(len(configs), configs[0].steps) as shown:
-        dataset = load(find_problem(configs[0].problem).dataset, data_dir=arguments.data_dir, on_event=shown.say)
-        shown.say(f"data: {dataset.source}")
-        shown.say(f"method: {_describe(configs[0])}")
-        for config in configs:
-            shown.begin(f"{config.problem} {config.method} seed {config.seed}")
-            record = run_config(
-                config,
-                dataset,
-                out=arguments.out,
-                overwrite=arguments.overwrite,
-                on_progress=shown.update,
-                on_event=shown.say,
-            )
-            records.append(record)
-    return records
-
-
-def _describe(config: Config) -> str:
-    settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
-    variant = f" ({config.variant} variant)" if {"l2init", "sp"} & set(config.method.split("+")) else ""
-    return f"{config.method}{variant}: {settings}; back end {config.backend}"
-
-
-def _accuracies(tables: Sequence[pl.DataFrame]) -> str:
-    """Of the first task, the last, and all so far; means over the tables."""
-    first, last, online = (
-        sum(table[column][row] for table in tables) / len(tables)
-        for column, row in (("accuracy", 0), ("accuracy", -1), ("online_accuracy", -1))
+    found = {}
+    with display(len(configs), experiment.length(configs[0]), experiment.unit, experiment.shown) as shown:
+        data = experiment.load(configs[0], arguments.data_dir, shown.say)
+        if data is not None:
+            shown.say(f"data: {data.source}")
+        shown.say(f"method: {experiment.describe(configs[0])}")
+        runs = make_runs(experiment, configs, data)
+        for job in batches(runs):
+            shown.begin(f"{arguments.problem} {job[0].method} seed {', '.join(str(run.config.seed) for run in job)}")
+            with showing(live_from(arguments), experiment, job) as row:
+                watch = Watch(shown.say, shown.update, row)
+                records = experiment.run([run.config for run in job], data, arguments.out, arguments.overwrite, watch)
+            found |= {run.identity: record for run, record in zip(job, records, strict=True)}
+    return (
+        [found[run.identity] for run in runs],
+        [record_path(arguments.out, run.place, run.identity) for run in runs],
     )
-    return f"accuracy {first:.2%} in the first task, {last:.2%} in the last of {len(tables[0])}, {online:.2%} online"
 
 
-def _summarise(records: Sequence[Record], out: Path) -> None:
-    """The accuracies, the records' paths, and the picture."""
-    import polars as pl
-
-    from weightclip.lab.streaming.experiment import picture_path, record_path
-    from weightclip.lab.streaming.figures import draw_run
-
-    for record in records:
-        print(f"seed {record.config['seed']}: {_accuracies([record.table])}; {record.seconds:.1f} s")
-        print(f"  {record_path(out, record.config, record.identity)}")
+def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """What came out, the records' paths, and the picture."""
+    for record, path in zip(records, paths, strict=True):
+        print(f"seed {record.config['seed']}: {experiment.summarise([record.table])}; {record.seconds:.1f} s")
+        print(f"  {path}")
     if len(records) > 1:
-        print(f"mean of {len(records)} seeds: {_accuracies([record.table for record in records])}")
-    config, picture = records[0].config, picture_path(out, records)
-    tables = {config["method"]: pl.concat([record.table for record in records])}
-    draw_run(tables, picture, title=config["problem"])
+        print(f"mean of {len(records)} seeds: {experiment.summarise([record.table for record in records])}")
+    picture = _picture(paths)
+    experiment.draw(records, picture)
     print(f"picture: {picture}")
+
+
+def _picture(records: Sequence[Path]) -> Path:
+    """Of one record, beside it; of several that differ in their seeds alone, under a name of their own."""
+    if len(records) == 1:
+        return records[0].with_suffix(".png")
+    import hashlib
+    import re
+
+    together = hashlib.sha256("".join(path.name for path in records).encode()).hexdigest()[:12]
+    without = re.sub(r"seed\d+_[0-9a-f]+\.parquet$", "", records[0].name)
+    return records[0].with_name(f"{without}{len(records)}seeds_{together}.png")

@@ -99,10 +99,10 @@ def test_a_missing_file_is_missing(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_one_of_content() -> None:
-    name = identity(CONFIG, "abc")
+    name = identity("streaming", CONFIG, "abc")
     assert len(name) == 12
-    assert identity(dict(reversed(CONFIG.items())), "abc") == name
-    assert identity({**CONFIG, "hidden": (300, 150)}, "abc") == name
+    assert identity("streaming", dict(reversed(CONFIG.items())), "abc") == name
+    assert identity("streaming", {**CONFIG, "hidden": (300, 150)}, "abc") == name
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_the_identity_is_one_of_content() -> None:
 def test_whatever_changes_the_numbers_changes_the_identity(
     config: dict[str, Any], checksum: str, rules: str | None
 ) -> None:
-    assert identity({**CONFIG, **config}, checksum, rules) != identity(CONFIG, "abc")
+    assert identity("streaming", {**CONFIG, **config}, checksum, rules) != identity("streaming", CONFIG, "abc")
 
 
 def test_of_rules_the_source_counts_not_where_it_is_stored() -> None:
-    assert identity({**CONFIG, "rules": "a.py"}, "abc", "x") == identity({**CONFIG, "rules": "b.py"}, "abc", "x")
+    assert identity("streaming", {**CONFIG, "rules": "a.py"}, "abc", "x") == identity("streaming", {**CONFIG, "rules": "b.py"}, "abc", "x")

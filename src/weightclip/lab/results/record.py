@@ -1,6 +1,7 @@
 """A run's record: one Parquet file with its table and, in the file's metadata, how it came about.
 
-Any reader of Parquet opens the table. The metadata is one JSON object under the key `weightclip`.
+Any reader of Parquet opens the table. The metadata is one JSON object under the key `weightclip`. A run with more to
+tell has further tables and arrays in files beside it, which are there whole before the record is.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
 
 KEY, SEAL = "weightclip", "weightclip-seal"
-FORMAT = 1
+FORMAT = 2
 """Goes up when records, or what their numbers mean, change; then no older record or checkpoint stands for a run."""
 
 PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
@@ -45,12 +48,14 @@ class Record:
         experiment: which kind of run: "streaming".
         identity: what `identity` gives for its configuration, data and rules.
         config: the full configuration, seed included, with nothing left open.
-        table: what was measured, a row per task.
+        table: what was measured, a row per task (or iteration, or epoch).
         data: the data's name, where it came from, its checksum, and whether that is the official one.
         seconds: the time it took, over all sessions of an interrupted run.
         rules: the source of the user's own update rules, if there are any.
         versions: of Python and of the packages that matter.
         platform: the machine and its operating system.
+        tables: further ones by name, such as a row per episode.
+        arrays: by name, such as a heatmap or final weights.
     """
 
     experiment: str
@@ -62,29 +67,39 @@ class Record:
     rules: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=_versions)
     platform: str = field(default_factory=platform.platform)
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def identity(config: Mapping[str, Any], checksum: str, rules: str | None = None) -> str:
+def identity(experiment: str, config: Mapping[str, Any], checksum: str | None, rules: str | None = None) -> str:
     """Twelve hexadecimal digits that stand for what determines a run's numbers, by content.
 
-    Equal for equal configurations, data and rules, wherever these are stored: of a file with rules what the rules do
-    counts (`kernel.rules_text`), not its path.
+    Equal for equal experiments, configurations, data and rules, wherever these are stored: of a file with rules what
+    the rules do counts (`kernel.rules_text`), not its path. An experiment without data has no checksum.
     """
-    facts = {"format": FORMAT, "config": {**config, "rules": rules}, "data": checksum}
+    facts = {"format": FORMAT, "experiment": experiment, "config": {**config, "rules": rules}, "data": checksum}
     return hashlib.sha256(_to_json(facts).encode()).hexdigest()[:12]
 
 
 def write_record(record: Record, path: str | Path) -> None:
     """Write the record whole or not at all; an OSError names the file."""
-    facts = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "table"}
+    path = Path(path)
+    parts = {f"{name}.parquet": _to_parquet(table, {}) for name, table in record.tables.items()}
+    parts |= {f"{name}.npy": _to_npy(array) for name, array in record.arrays.items()}
+    for part, content in parts.items():
+        write_whole(part_path(path, part), content)
+    facts = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in ("table", "tables", "arrays")}
+    if parts:
+        facts["parts"] = {part: hashlib.sha256(content).hexdigest() for part, content in parts.items()}
     text = _to_json({"format": FORMAT, **facts})
     seal = _seal(_to_parquet(record.table, {KEY: text}), record.table, text)
-    write_whole(Path(path), _to_parquet(record.table, {KEY: text, SEAL: seal}))
+    write_whole(path, _to_parquet(record.table, {KEY: text, SEAL: seal}))
 
 
 def read_record(path: str | Path) -> Record:
     """The record in a file; a ValueError names a file that is damaged or not a record."""
-    content = Path(path).read_bytes()
+    path = Path(path)
+    content = path.read_bytes()
     try:
         metadata = pl.read_parquet_metadata(io.BytesIO(content))
         if KEY in metadata:
@@ -93,11 +108,37 @@ def read_record(path: str | Path) -> Record:
                 raise ValueError("it changed after it was written")
             facts = json.loads(metadata[KEY])
             facts.pop("format")
-            return Record(**{**facts, "config": _loose(facts["config"])}, table=table)
+            tables, arrays = _read_parts(path, facts.pop("parts", {}))
+            return Record(**{**facts, "config": _loose(facts["config"])}, table=table, tables=tables, arrays=arrays)
         reason = "it is not a record of weightclip"
     except (pl.exceptions.PanicException, Exception) as error:  # a panic is no Exception
         reason = f"the file is damaged ({type(error).__name__})"
     raise ValueError(f"{path}: {reason}; delete it and run again")
+
+
+def part_path(record: Path, part: str) -> Path:
+    """The file beside a record's with one of its further tables (`NAME.parquet`) or arrays (`NAME.npy`)."""
+    return record.with_suffix(f".{part}")
+
+
+def _read_parts(path: Path, parts: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], dict[str, NDArray[Any]]]:
+    tables, arrays = {}, {}
+    for part, digest in parts.items():
+        content = part_path(path, part).read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("a part changed after it was written")
+        name, _, kind = part.rpartition(".")
+        if kind == "parquet":
+            tables[name] = pl.read_parquet(io.BytesIO(content))
+        else:
+            arrays[name] = np.load(io.BytesIO(content), allow_pickle=False)
+    return tables, arrays
+
+
+def _to_npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
 
 
 def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:

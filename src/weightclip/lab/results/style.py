@@ -31,29 +31,33 @@ RC: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
+    "grid.linewidth": 0.5,
+    "axes.linewidth": 0.7,
     "axes.edgecolor": "#555555",
     "axes.xmargin": 0.02,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 9,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
     "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "font.size": 9,
+    "lines.linewidth": 1.2,
+    "font.size": 8,
 }
-"""matplotlib's settings for every figure."""
+"""matplotlib's settings for every figure, for print at its own size."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn."""
+    """How a method is drawn; what has the higher order lies on top."""
 
     label: str
     colour: str
     line: str
+    order: int
 
 
 def style_of(method: str) -> Style:
@@ -61,9 +65,10 @@ def style_of(method: str) -> Style:
 
     Examples:
         >>> style_of("sgd+wc")
-        Style(label='SGD + WC', colour='#D55E00', line='--')
+        Style(label='SGD + WC', colour='#D55E00', line='--', order=4)
     """
     optimizer, *remedies = method.split("+")
     remedy = "+".join(remedies) or ("madam" if optimizer == "madam" else "")
     label = " + ".join(NAMES.get(part, part) for part in (optimizer, *remedies))
-    return Style(label, COLOURS.get(remedy, OTHERS), LINES.get(optimizer, OTHER_LINES))
+    order = 4 if "wc" in remedies else 3
+    return Style(label, COLOURS.get(remedy, OTHERS), LINES.get(optimizer, OTHER_LINES), order)

@@ -14,7 +14,7 @@ from weightclip.checks import check_choice, check_count
 from weightclip.lab.nets.mlp import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
-from weightclip.lab.streaming.rules import ORIGINAL, PAPER, Rule, load_rules
+from weightclip.lab.streaming.rules import ORIGINAL, PAPER, load_rules, plugged_rules
 
 BACKENDS = ("fused", "reference")
 DTYPES = ("float32", "float64")
@@ -49,11 +49,9 @@ class Config:
     diagnostics: bool = field(default=True, metadata=_help("measure more than accuracy and loss"))
     rules: str | None = field(default=None, metadata=_help("with update rules of your own, in Python", "FILE"))
 
-    def own_rules(self) -> dict[str, Rule]:
-        return {} if self.rules is None else load_rules(self.rules)
-
     def parsed_method(self) -> Method:
-        return parse_method(self.method, self.variant, self.own_rules())
+        own = {} if self.rules is None else load_rules(self.rules)
+        return parse_method(self.method, self.variant, {**plugged_rules(), **own})
 
     def all_settings(self) -> dict[str, float]:
         """Every setting of the method by name; of a resolved configuration."""
@@ -77,8 +75,9 @@ def resolve(config: Config) -> Config:
     for name, setting in checked.items():
         if largest < abs(setting) < math.inf:
             raise ValueError(f"{name}: got {setting!r}, expected at most {largest:.3g}, the largest {config.dtype}")
-    if config.backend == "reference" and config.own_rules():
-        raise ValueError("rules: got a file, but the reference back end runs PyTorch optimizers; use backend 'fused'")
+    if config.backend == "reference" and method.own_rules:
+        names = ", ".join(rule.name for rule in method.own_rules)
+        raise ValueError(f"method: got {names}, but the reference back end has PyTorch's methods; use backend 'fused'")
     return replace(
         config,
         method="+".join(rule.name for rule in method.rules),  # one name for each method, with wc at its end

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,10 +17,12 @@ import torch
 
 from weightclip.checks import check_name
 from weightclip.diagnostics import rank, singular_values
-from weightclip.lab.data import Dataset, load
+from weightclip.lab.data import Dataset
+from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.files import make_directory, remove_leftovers
 from weightclip.lab.results.metrics import METRICS, rank_name
 from weightclip.lab.results.record import Record, identity, read_record, write_record
+from weightclip.lab.results.store import record_path
 from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
 from weightclip.lab.streaming.config import NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
@@ -29,9 +30,6 @@ from weightclip.lab.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.streaming.problem import Task, find_problem, make_task
 
 EXPERIMENT = "streaming"
-
-Event = Callable[[str], None]
-"""Called with a line that a user should read."""
 
 log: Event = logging.getLogger(__name__).warning
 
@@ -63,7 +61,7 @@ def run(
     configs = [resolve(config) for config in make_configs(problem, seeds, settings)]
     if out is not None:
         make_directory(Path(out))  # a directory that cannot be written is told before data is fetched
-    dataset = load(find_problem(problem).dataset, data_dir=data_dir)
+    dataset = find_problem(problem).load(data_dir)
     return pl.concat([run_config(config, dataset, out=out, overwrite=overwrite).table for config in configs])
 
 
@@ -92,6 +90,7 @@ def run_config(
     overwrite: bool = False,
     on_progress: Progress = no_progress,
     on_event: Event = log,
+    on_row: Callable[[Row], None] = ignore,
 ) -> Record:
     """Run one configuration, or go on with it, or read its record where it is finished.
 
@@ -102,13 +101,11 @@ def run_config(
         overwrite: begin anew whatever is in `out`.
         on_progress: called now and then with the samples seen and the average online accuracy.
         on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
+        on_row: called with the row of each task as soon as it is learned.
     """
-    config = resolve(config)
-    config = replace(config, outputs=check_outputs(config, dataset.classes, dataset.name))
-    rules = None if config.rules is None else Path(config.rules).read_text(encoding="utf-8")
-    facts = {**config.as_dict(), "hidden": list(config.hidden)}
-    name = identity(facts, dataset.source.checksum, None if rules is None else rules_text(config.parsed_method()))
-    path = None if out is None else record_path(Path(out), facts, name)
+    config = complete(config, dataset)
+    rules, name = _rules_source(config), identify(config, dataset)
+    path = None if out is None else record_path(Path(out), place(config), name)
     if path is not None:
         if overwrite:
             path.unlink(missing_ok=True)
@@ -119,12 +116,12 @@ def run_config(
             return finished
         make_directory(path.parent)
     with _one_thread():
-        rows, seconds = _run_tasks(config, dataset, name, path, on_progress, on_event)
+        rows, seconds = _run_tasks(config, dataset, name, path, on_progress, on_event, on_row)
     source = dataset.source
     record = Record(
         experiment=EXPERIMENT,
         identity=name,
-        config=facts,
+        config=_facts(config),
         table=_table(config, rows),
         data={
             "name": dataset.name,
@@ -143,18 +140,24 @@ def run_config(
     return record
 
 
-def record_path(out: Path, config: Mapping[str, Any], name: str) -> Path:
-    """OUT/problem/method/settings_seed_identity.parquet; the identity alone tells runs apart."""
-    return _directory(out, config) / f"{_settings(config)}_seed{config['seed']}_{name}.parquet"
+def complete(config: Config, dataset: Dataset) -> Config:
+    """The same configuration, checked, with nothing left open."""
+    config = resolve(config)
+    return replace(config, outputs=check_outputs(config, dataset.classes, dataset.name))
 
 
-def picture_path(out: Path, records: Sequence[Record]) -> Path:
-    """The place of the picture of runs that differ in their seeds alone: beside their records."""
-    config = records[0].config
-    if len(records) == 1:
-        return record_path(out, config, records[0].identity).with_suffix(".png")
-    together = hashlib.sha256("".join(record.identity for record in records).encode()).hexdigest()[:12]
-    return _directory(out, config) / f"{_settings(config)}_{len(records)}seeds_{together}.png"
+def identify(config: Config, dataset: Dataset) -> str:
+    """What stands for the numbers of a complete configuration's run."""
+    method = config.parsed_method()
+    rules = rules_text(method) if method.own_rules else None
+    return identity(EXPERIMENT, _facts(config), dataset.source.checksum, rules)
+
+
+def place(config: Config) -> str:
+    """problem/method/settings_seed: where its record lies in a store."""
+    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
+    method = re.sub(r"[^\w+.-]", "-", config.method)
+    return f"{config.problem}/{method}/{settings}_seed{config.seed}"
 
 
 def checkpoint_path(record: Path) -> Path:
@@ -162,13 +165,16 @@ def checkpoint_path(record: Path) -> Path:
     return record.with_suffix(".checkpoint.npz")
 
 
-def _directory(out: Path, config: Mapping[str, Any]) -> Path:
-    method: str = config["method"]
-    return out / str(config["problem"]) / re.sub(r"[^\w+.-]", "-", method)
+def _rules_source(config: Config) -> str | None:
+    """The rules that are not of this package: the user's file, or what those of another package do."""
+    if config.rules is not None:
+        return Path(config.rules).read_text(encoding="utf-8")
+    method = config.parsed_method()
+    return rules_text(method) if method.own_rules else None
 
 
-def _settings(config: Mapping[str, Any]) -> str:
-    return "_".join(f"{name}{config[name]:g}" for name in NAMED if config[name] is not None)
+def _facts(config: Config) -> dict[str, Any]:
+    return {**config.as_dict(), "hidden": list(config.hidden)}
 
 
 def _finished(path: Path, name: str, on_event: Event) -> Record | None:
@@ -193,12 +199,16 @@ def _run_tasks(
     path: Path | None,
     on_progress: Progress,
     on_event: Event,
+    on_row: Callable[[Row], None],
 ) -> tuple[list[Row], float]:
     """The rows of all tasks, and the seconds that they took."""
     began = time.perf_counter()
     learner, rows, before = _begun(config, dataset, name, path, on_event)
+    for row in rows:
+        on_row(row)
     for index in range(len(rows), -(-config.steps // _period(config))):
         rows.append(_run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress))
+        on_row(rows[-1])
         seconds = before + time.perf_counter() - began
         if not math.isfinite(rows[-1]["loss"]) and (len(rows) == 1 or math.isfinite(rows[-2]["loss"])):
             on_event(f"{config.problem} {config.method} seed {config.seed}: the loss diverged in task {index + 1}")

@@ -1,23 +1,209 @@
-"""Figures of streaming runs. They read tables only."""
+"""Figures of streaming runs: the paper's 3, 4 and 10, sensitivities, and a run's own picture. They read tables only."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.results.curves import curves
+from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import METRICS
-from weightclip.lab.results.style import RC, Style, style_of
+from weightclip.lab.results.panels import WIDTH, add_legend, count_along, draw_curve, draw_panel, panels, show_unit
+from weightclip.lab.results.selection import Criterion, best_runs, select
+from weightclip.lab.results.setups import columns_of, main_setup
+from weightclip.lab.results.statistics import sensitivity
+from weightclip.lab.streaming.methods import PAPER_METHODS
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
+DIAGNOSTICS = ("loss", "plasticity", "gradient_l2", "weight_l2")
+PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa": "Clipping parameter $\\kappa$"}
+
+INPUT_PERMUTED = ("input-permuted-mnist",)
+LABEL_PERMUTED = ("label-permuted-emnist", "label-permuted-mini-imagenet")
+DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
+
+PAIRS = 2
+"""The paper's figures average over pairs of tasks."""
+
+COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds")
+
+
+def figure_3(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Accuracy by task, a panel for each problem."""
+    problems = _problems(table)
+    runs, notes = _chosen(table, problems, criterion)
+    data = _curves(runs, ("accuracy",))
+    with panels(1, len(problems), WIDTH, 2.7) as (picture, (row,)):
+        for axes, problem in zip(row, problems, strict=True):
+            _draw_panel(axes, data, problem, "accuracy")
+            axes.set_title(_title(runs, problem))
+        row[0].set_ylabel(METRICS["accuracy"].label)
+        add_legend(picture, _about_seeds(data))
+    return Drawing(picture, data, (*notes, *_gaps(data)))
+
+
+def figure_4(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Loss, plasticity and the norms of gradients and weights by task: input-permuted MNIST."""
+    return _diagnostics(table, _those_of(table, INPUT_PERMUTED), criterion)
+
+
+def figure_10(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """The same for the label-permuted problems, a row each."""
+    return _diagnostics(table, _those_of(table, LABEL_PERMUTED), criterion)
+
+
+def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> Drawing:
+    runs, notes = _chosen(table, problems, criterion)
+    data = _curves(runs, DIAGNOSTICS)
+    with panels(len(problems), len(DIAGNOSTICS), WIDTH, 0.8 + 1.55 * len(problems)) as (picture, rows):
+        for row, problem in zip(rows, problems, strict=True):
+            for axes, metric in zip(row, DIAGNOSTICS, strict=True):
+                _draw_panel(axes, data, problem, metric)
+            row[0].set_ylabel(_title(runs, problem, between="\n"))
+        for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
+            axes.set_title(METRICS[metric].label)
+        add_legend(picture, _about_seeds(data))
+    return Drawing(picture, data, (*notes, *_gaps(data)))
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """The score against step size, decay and kappa, the other settings at their best; a row for each problem."""
+    notes: list[str] = []
+    runs = main_setup(table.filter(pl.col("problem").is_in(_problems(table))), notes.append)
+    data = _sensitivities(runs, criterion)
+    problems = [name for name in _problems(table) if name in data["problem"]]
+    parameters = [name for name in PARAMETERS if name in data["parameter"]]
+    with panels(len(problems), len(parameters), WIDTH, 0.8 + 1.7 * len(problems)) as (picture, rows):
+        for row, problem in zip(rows, problems, strict=True):
+            for axes, parameter in zip(row, parameters, strict=True):
+                shown = data.filter(problem=problem, parameter=parameter)
+                draw_panel(axes, shown, "value", METRICS["accuracy"], marker="o")
+                _scale(axes, parameter, shown["value"].unique().to_list())
+                axes.sharey(row[0])
+            row[0].set_ylabel(_title(runs, problem, between="\n"))
+        add_legend(picture, _about_seeds(data))
+    return Drawing(picture, data, tuple(notes))
+
+
+def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
+    """problem, method, metric, parameter, value, mean, low, high, seeds; of methods with several values."""
+    score, error = pl.col("score"), pl.col("error").fill_null(0.0)
+    found = [
+        sensitivity(_ordered(runs), parameter, criterion=criterion)
+        .filter(pl.len().over("problem", "method") > 1)
+        .select(
+            "problem",
+            "method",
+            pl.lit("accuracy").alias("metric"),
+            pl.lit(parameter).alias("parameter"),
+            pl.col(parameter).alias("value"),
+            score.alias("mean"),
+            (score - error).alias("low"),
+            (score + error).alias("high"),
+            "seeds",
+        )
+        for parameter in PARAMETERS
+        if parameter in columns_of(runs).settings
+    ]
+    together = pl.concat(found)
+    if together.is_empty():
+        raise ValueError(f"results: got one value of each setting, expected several of {' or '.join(PARAMETERS)}")
+    return together
+
+
+def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
+    """The values that were tried are the ticks; powers of ten are apart equally, and 0 has a place beside them."""
+    axes.set_xlabel(PARAMETERS[parameter])
+    if parameter != "kappa":
+        smallest = min((value for value in values if value > 0), default=1.0)
+        axes.set_xscale("symlog", linthresh=smallest, linscale=0.5)
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _problems(table: pl.DataFrame) -> list[str]:
+    """The paper's problems that the table has; if there are none, all that are there."""
+    there = table["problem"].unique().sort().to_list()
+    return [name for name in INPUT_PERMUTED + LABEL_PERMUTED if name in there] or there
+
+
+def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    there = table["problem"].unique().sort().to_list()
+    found = [name for name in names if name in there]
+    if not found:
+        raise ValueError(f"results: got {', '.join(there)}, expected runs of {' or '.join(names)}")
+    return found
+
+
+def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
+    """Of each problem the main setup, of each method the best setting; and what a user should know of that."""
+    notes: list[str] = []
+    runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
+    selected = select(runs, criterion=criterion)
+    settings = columns_of(runs).settings
+    for problem in problems:
+        rows = selected.filter(problem=problem)
+        several = rows.filter(pl.col("compared") + pl.col("incomplete") > 1)
+        if len(several):
+            best = "; ".join(_described(row, settings) for row in several.iter_rows(named=True))
+            notes.append(f"{problem}: drawn with the best of several settings ({criterion}): {best}")
+        missing = [method for method in PAPER_METHODS if method not in rows["method"]]
+        if missing:
+            notes.append(f"{problem}: drawn without {', '.join(missing)}, of which there are no results")
+    return best_runs(runs, criterion=criterion), notes
+
+
+def _described(row: Mapping[str, Any], settings: Sequence[str]) -> str:
+    """`adam+wc lr=0.0001 kappa=1`."""
+    values = (f"{name}={row[name]:g}" for name in settings if isinstance(row[name], float))
+    return " ".join((row["method"], *values))
+
+
+def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
+    """With the paper's methods first, in its order."""
+    own = [method for method in runs["method"].unique().sort() if method not in PAPER_METHODS]
+    return runs.with_columns(pl.col("method").cast(pl.Enum([*PAPER_METHODS, *own])))
+
+
+def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """`COLUMNS`."""
+    found = [
+        curves(_ordered(runs), metric, every=PAIRS).with_columns(pl.lit(metric).alias("metric")) for metric in metrics
+    ]
+    return pl.concat(found).select(COLUMNS)
+
+
+def _draw_panel(axes: Axes, data: pl.DataFrame, problem: str, metric: str) -> None:
+    draw_panel(axes, data.filter(problem=problem, metric=metric), "task", METRICS[metric])
+    count_along(axes, "Task")
+
+
+def _title(runs: pl.DataFrame, problem: str, between: str = " ") -> str:
+    """`label-permuted-emnist` -> Label-permuted EMNIST, marked where its data is not the official one."""
+    stand_in = not runs.filter(problem=problem)["official"].all()
+    changes, _, data = problem.partition("-permuted-")
+    name = f"{changes.capitalize()}-permuted{between}{DATA[data]}" if data in DATA else problem
+    return name + "\n(stand-in data)" * stand_in
+
+
+def _about_seeds(data: pl.DataFrame) -> str:
+    """How many seeds were averaged."""
+    fewest, most = data["seeds"].min(), data["seeds"].max()
+    if most == 1:
+        return "one seed"
+    return f"mean of {most if fewest == most else f'{fewest} to {most}'} seeds, standard error shaded"
+
+
+def _gaps(data: pl.DataFrame) -> list[str]:
+    """Which lines are not finite everywhere."""
+    broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
+    return [f"{problem}: the lines of {method} end or have gaps: values are not finite" for problem, method in broken.iter_rows()]
 
 
 def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
@@ -31,42 +217,33 @@ def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = 
         path: of the picture, which is written whole or not at all.
         title: above the panels.
     """
-    panels = [name for name in PANELS if any(name in table.columns for table in tables.values())]
-    with rc_context(RC):
-        figure = Figure(figsize=(3.1 * len(panels), 2.9), layout="constrained")
-        FigureCanvasAgg(figure)
-        for axes, name in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    shown = [name for name in PANELS if any(name in table.columns for table in tables.values())]
+    with panels(1, len(shown), 2.6 * len(shown), 2.45) as (picture, (row,)):
+        for axes, name in zip(row, shown, strict=True):
             for method, table in tables.items():
                 if name in table.columns:
-                    _draw_line(axes, _by_task(table, name), style_of(method))
-            _label(axes, name)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(labels)), handlelength=3)
+                    draw_curve(axes, _by_task(table, name), "task", method)
+            axes.set_title(METRICS[name].label)
+            show_unit(axes, METRICS[name])
+            count_along(axes, "Task")
+        add_legend(picture)
         if title:
-            figure.suptitle(title, fontsize=11)
+            picture.suptitle(title)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150)
+        picture.savefig(buffer, format="png", dpi=180)
     write_whole(Path(path), buffer.getbuffer())
 
 
 def _by_task(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Task -> the mean over seeds and its standard error (0 with a single seed)."""
+    """Task -> the mean over seeds, and one standard error below and above it (0 with a single seed)."""
     value = pl.col(name)
-    error = (value.std() / value.count().sqrt()).fill_null(0.0)
-    return table.group_by("task").agg(value.mean().alias("mean"), error.alias("error")).sort("task")
+    mean, error = value.mean(), (value.std() / value.count().sqrt()).fill_null(0.0)
+    return table.group_by("task").agg(mean.alias("mean"), low=mean - error, high=mean + error).sort("task")
 
 
-def _draw_line(axes: Axes, curve: pl.DataFrame, style: Style) -> None:
-    task, mean, error = (curve[column].to_numpy() for column in ("task", "mean", "error"))
-    marker = "o" if len(task) == 1 else ""  # a line through one point is invisible
-    axes.plot(task, mean, color=style.colour, linestyle=style.line, marker=marker, markersize=4, label=style.label)
-    if error.any():
-        axes.fill_between(task, mean - error, mean + error, color=style.colour, alpha=0.2, linewidth=0)
-
-
-def _label(axes: Axes, name: str) -> None:
-    axes.set_title(METRICS[name].label)
-    axes.set_xlabel("Task")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    if METRICS[name].unit == "share":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+FIGURES = (
+    Figure("streaming", "3", "Accuracy by task on the three streaming problems", figure_3),
+    Figure("streaming-diagnostics", "4", "Loss, plasticity and norms on input-permuted MNIST", figure_4),
+    Figure("label-permuted-diagnostics", "10", "The same on label-permuted EMNIST and mini-ImageNet", figure_10),
+    Figure("streaming-sensitivity", "", "Accuracy against step size, decay and kappa", draw_sensitivity),
+)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weightclip.checks import check_choice, check_number
-from weightclip.lab.streaming.rules import OPTIMIZERS, ORIGINAL, PAPER, Rule, find_optimizer, find_remedy
+from weightclip.lab.streaming.rules import OPTIMIZERS, ORIGINAL, PAPER, Rule, find_optimizer, find_remedy, is_built_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +37,11 @@ class Method:
     @property
     def rules(self) -> tuple[Rule, ...]:
         return (self.optimizer, *self.remedies)
+
+    @property
+    def own_rules(self) -> tuple[Rule, ...]:
+        """Those that are not of this package."""
+        return tuple(rule for rule in self.rules if not is_built_in(rule))
 
     @property
     def settings(self) -> dict[str, float | None]:

@@ -6,14 +6,19 @@ can go on from any task.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weightclip.checks import check_name
-from weightclip.lab.data import DATASETS
+from weightclip.lab import plugins
+from weightclip.lab.data import DATASETS, Dataset, load
+from weightclip.lab.experiment import Event, ignore
 
 Permute = Literal["inputs", "labels", "nothing"]
 
@@ -22,14 +27,28 @@ Permute = Literal["inputs", "labels", "nothing"]
 class Problem:
     """A data set and what changes from task to task.
 
-    `settings_of` names the problem of the paper's table 2 whose settings are the defaults here.
+    Args:
+        name: of the problem.
+        dataset: its name.
+        permute: what each task permutes.
+        period: samples in a task.
+        settings_of: the problem of the paper's table 2 whose settings are the defaults here.
+        own_data: for a data set that is not one of `weightclip.lab.data.DATASETS`: called with the user's data
+            directory, or None.
     """
 
     name: str
     dataset: str
     permute: Permute
     period: int
-    settings_of: str
+    settings_of: str = "input-permuted-mnist"
+    own_data: Callable[[Path | None], Dataset] | None = None
+
+    def load(self, data_dir: str | Path | None = None, on_event: Event = ignore) -> Dataset:
+        """The data that its tasks draw from."""
+        if self.own_data is not None:
+            return self.own_data(None if data_dir is None else Path(data_dir))
+        return load(self.dataset, data_dir=data_dir, on_event=on_event)
 
 
 def _problems() -> dict[str, Problem]:
@@ -51,9 +70,15 @@ def _problems() -> dict[str, Problem]:
 PROBLEMS = _problems()
 
 
+@cache
+def all_problems() -> dict[str, Problem]:
+    """Those of this package and of others, by name."""
+    return {**plugins.plugins(plugins.PROBLEMS, Problem), **PROBLEMS}
+
+
 def find_problem(name: str) -> Problem:
     """The problem of that name; a ValueError that suggests the nearest one."""
-    return PROBLEMS[check_name("problem", name, PROBLEMS)]
+    return all_problems()[check_name("problem", name, all_problems())]
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 from weightclip.checks import check_name
+from weightclip.lab import plugins
 
 READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")
 """What every function can name; all else is a state or a setting."""
@@ -182,6 +184,17 @@ REMEDIES: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
     }
 )
 """Remedy -> variant -> rule."""
+
+
+def is_built_in(rule: Rule) -> bool:
+    """Whether the rule is one of this module's."""
+    return rule in OPTIMIZERS.values() or any(rule in variants.values() for variants in REMEDIES.values())
+
+
+@cache
+def plugged_rules() -> dict[str, Rule]:
+    """The rules of other packages, by name."""
+    return plugins.plugins(plugins.METHODS, Rule)
 
 
 def load_rules(path: str | Path) -> dict[str, Rule]:

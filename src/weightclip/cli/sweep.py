@@ -1,0 +1,242 @@
+"""`weightclip sweep`: many runs of a problem, over methods, settings and seeds."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightclip.checks import check_choice, check_count
+from weightclip.cli.arguments import (
+    PROGRAM,
+    STOPPED,
+    add_config,
+    add_live,
+    add_places,
+    count,
+    given,
+    live_from,
+    problems_and_methods,
+    seeds,
+)
+from weightclip.lab.experiment import Cost, Experiment
+from weightclip.lab.plugins import experiment_of
+from weightclip.lab.sweep.grid import PAPER, Settings, best, read_presets, search
+
+if TYPE_CHECKING:
+    from weightclip.lab.sweep.executor import Executor
+    from weightclip.lab.sweep.plan import Plan
+    from weightclip.lab.sweep.sweep import Missing
+
+EXECUTORS = ("local", "ray", "slurm")
+
+_EXAMPLES = """
+examples:
+  weightclip sweep input-permuted-mnist --methods all --grid paper --seeds 20 --dry-run
+  weightclip sweep input-permuted-mnist --methods all --best --seeds 20
+  weightclip sweep input-permuted-mnist --methods sgd,sgd+wc --grid my_grid.toml --steps 50k --seeds 2
+"""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experiment: Experiment[Any]) -> None:
+    """Add the command, with the options of an experiment."""
+    parser = subparsers.add_parser(
+        "sweep",
+        usage="weightclip sweep PROBLEM [--methods METHODS] [--grid GRID | --best] [--seeds SEEDS] [options]",
+        help="run many settings of many methods on a problem",
+        description="Run every method with every setting and seed. The same command again runs what is missing.\n"
+        "An option such as --lr holds for all runs; the others come from the grid, or are the best ones of the paper.",
+        epilog=problems_and_methods(experiment) + _EXAMPLES,
+    )
+    parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
+    for axis in experiment.axes:
+        help_text = f"several, with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        parser.add_argument(f"--{axis}s", metavar="NAMES", default="all", help=help_text)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--grid", metavar="GRID", help="search: paper (its table 1) or a TOML file")
+    which.add_argument(
+        "--best",
+        nargs="?",
+        const=PAPER,
+        default=PAPER,
+        metavar="FILE",
+        help="one setting of each method: the paper's (its table 2; default), or those of a TOML file",
+    )
+    parser.add_argument(
+        "--seeds", type=_seeds, metavar="SEEDS", help="how many (20), or which: 0-3 or 0,2,5 (default: the grid's, or 1)"
+    )
+    add_config(parser, experiment.config, leave_out=("problem", "seed", *experiment.axes))
+    add_places(parser)
+    running = parser.add_argument_group("running")
+    running.add_argument("--dry-run", action="store_true", help="only count runs, time and space")
+    running.add_argument("--retry-failed", action="store_true", help="run again what failed before")
+    running.add_argument("--workers", type=count, metavar="N", help="runs at a time (default: one for each core)")
+    running.add_argument(
+        "--executor", default="local", metavar="NAME", help=f"one of {', '.join(EXECUTORS)} (default: local)"
+    )
+    running.add_argument(
+        "--address", metavar="ADDRESS", help="of a Ray cluster, or auto (default: a cluster of this machine)"
+    )
+    running.add_argument(
+        "--slurm",
+        action="append",
+        type=_pair,
+        default=[],
+        metavar="NAME=VALUE",
+        help="for Slurm's jobs: partition=cpu, time=120, mem_gb=2, ...",
+    )
+    add_live(running)
+    parser.set_defaults(action=_sweep)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    experiment = experiment_of(arguments.problem)
+    check_choice("--executor", arguments.executor, EXECUTORS)
+    if arguments.workers is not None:
+        check_count("--workers", arguments.workers)
+    choices, grid_seeds = _choices(experiment, arguments)
+    # Mistakes in the settings should be told before anything heavy is imported or any data is fetched.
+    for choice in choices:
+        experiment.configure(arguments.problem, choice)
+    live = live_from(arguments)
+    executor = _executor(arguments)
+
+    from weightclip.lab.files import make_directory
+    from weightclip.lab.sweep.plan import make_plan
+    from weightclip.lab.sweep.sweep import look
+
+    plan = make_plan(
+        experiment, arguments.problem, choices, arguments.seeds or range(grid_seeds), arguments.data_dir, print
+    )
+    for data in plan.data.values():
+        if data is not None:
+            print(f"data: {data.source}")
+    missing = look(plan, arguments.out, arguments.retry_failed)
+    costs = _count(plan, missing, executor.workers, arguments)
+    if arguments.dry_run or not missing.missing:
+        return 0
+
+    from weightclip.cli.sweep_display import display
+    from weightclip.lab.sweep.manifest import write_manifest
+    from weightclip.lab.sweep.sweep import sweep
+
+    make_directory(arguments.out)
+    seconds = {identity: cost.seconds for identity, cost in costs.items()}
+    write_manifest(arguments.out, _command(), arguments.problem, plan.runs, seconds)
+    with display(missing, seconds, executor.workers) as shown:
+        try:
+            outcomes = sweep(
+                plan, missing.missing, arguments.out, executor, arguments.data_dir, live, on_report=shown.report
+            )
+        except KeyboardInterrupt:
+            shown.say(f"stopped: {shown.ended} of {len(missing.missing)} runs ended; the same command goes on")
+            return STOPPED
+    failed = [one for one in outcomes if one.status == "failed"]
+    print(f"{len(outcomes) - len(failed)} runs done, {len(failed)} failed; records in {arguments.out}")
+    if failed:
+        reasons = Counter(one.reason for one in failed).most_common(5)
+        print("\n".join(f"  {number} x {reason}" for reason, number in reasons))
+        print("--retry-failed runs them again; weightclip status has their tracebacks' places")
+    print(f"next: {PROGRAM} best {arguments.out}; {PROGRAM} report {arguments.out}")
+    return 1 if failed else 0
+
+
+def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Settings], int]:
+    """Every choice of settings, and how many seeds the grid wants."""
+    fixed = given(arguments, experiment.config)
+    methods = _named(experiment, "method", arguments)
+    others = [axis for axis in experiment.axes if axis != "method"]
+    found: list[Settings] = []
+    grid_seeds = 1
+    for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
+        here = {**fixed, **dict(zip(others, values, strict=True))}
+        if arguments.grid is None:
+            found += best(experiment, arguments.problem, methods, read_presets(arguments.best, experiment), here)
+            continue
+        presets = read_presets(arguments.grid, experiment)
+        if "grid" not in presets:
+            raise ValueError(f"--grid: {arguments.grid} has no table [grid]")
+        grid_seeds = check_count("grid.seeds", presets["grid"].get("seeds", 1))
+        found += search(experiment, arguments.problem, methods, presets["grid"], here)
+    return found, grid_seeds
+
+
+def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[str]:
+    text: str = getattr(arguments, f"{axis}s")
+    if text.strip() == "all":
+        return experiment.values(axis)
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _executor(arguments: argparse.Namespace) -> Executor:
+    if arguments.executor == "ray":
+        from weightclip.lab.sweep.ray import Ray
+
+        return Ray(arguments.address, arguments.workers)
+    if arguments.executor == "slurm":
+        from weightclip.lab.sweep.slurm import Slurm
+
+        return Slurm(arguments.out / ".slurm", arguments.workers, dict(arguments.slurm))
+    from weightclip.lab.sweep.local import Local, cores
+
+    return Local(arguments.workers or cores())
+
+
+def _count(plan: Plan, missing: Missing, workers: int, arguments: argparse.Namespace) -> dict[str, Cost]:
+    """Say how many runs there are, how long they will take and how much space; the cost of each."""
+    from weightclip.cli.progress import duration
+    from weightclip.cli.tables import print_table
+    from weightclip.lab.sweep.calibration import calibrate
+
+    parts = [f"{len(missing.done)} done", f"{len(missing.missing)} to run"]
+    if missing.failed:
+        parts.append(f"{len(missing.failed)} failed before (--retry-failed runs them again)")
+    print(f"{arguments.problem}: {len(plan.runs)} runs: {', '.join(parts)}")
+    if not missing.missing:
+        return {}
+    costs = calibrate(plan, print)
+    todo = {run.identity for run in missing.missing}
+    if arguments.dry_run:
+        rows = []
+        for method in dict.fromkeys(run.method for run in plan.runs):
+            own = [run for run in plan.runs if run.method == method]
+            left = [run for run in own if run.identity in todo]
+            seconds = sum(costs[run.identity].seconds for run in left)
+            size = sum(costs[run.identity].bytes for run in left)
+            rows.append((method, str(len(own)), str(len(left)), duration(seconds), _size(size)))
+        print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
+    seconds = sum(costs[name].seconds for name in todo)
+    size = sum(costs[name].bytes for name in todo)
+    print(f"about {duration(seconds)} on one core, {duration(seconds / workers)} on {workers} workers; {_size(size)}")
+    return costs
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.3g} {unit}"
+
+
+def _command() -> str:
+    return shlex.join([PROGRAM, *sys.argv[1:]])
+
+
+def _seeds(text: str) -> list[int]:
+    """`20` -> 0 to 19; `0-3`, `0,2,5` -> these."""
+    if text.strip().isdigit() and int(text) > 0:
+        return seeds(f"0-{int(text) - 1}")
+    return seeds(text)
+
+
+def _pair(text: str) -> tuple[str, int | str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
+    return name, int(value) if value.isdigit() else value

@@ -1,0 +1,137 @@
+"""The paper's figure 1: where clipping, L2 and L2 Init lead a weight. The library's own remedies take the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import sqrt
+from types import MappingProxyType
+
+import polars as pl
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weightclip.clipping import clip_weights
+from weightclip.lab.results.figure import Drawing, Figure
+from weightclip.lab.results.panels import panels
+from weightclip.lab.results.style import COLOURS
+from weightclip.rivals.l2 import l2
+from weightclip.rivals.l2_init import l2_init
+
+KAPPA, FAN_IN = 1.0, 2
+EDGE = KAPPA / sqrt(FAN_IN)
+"""kappa s of a layer with two weights."""
+
+W_0 = (0.35 * EDGE, -0.6 * EDGE)
+WEIGHTS = {"outside": (1.55 * EDGE, 0.7 * EDGE), "inside": (-0.75 * EDGE, -0.2 * EDGE)}
+"""Two places of w_t: outside of the box in one direction, and inside of it."""
+
+STEPS, LR, DECAY = 6, 1.0, 0.3
+
+LINES = {"l2": ":", "l2init": "--", "wc": "-"}
+
+REMEDIES: Mapping[str, Callable[[Optimizer, nn.Module], object]] = MappingProxyType(
+    {
+        "l2": lambda optimizer, layer: l2(optimizer, DECAY),
+        "l2init": lambda optimizer, layer: l2_init(optimizer, DECAY / 2),  # whose penalty has no 1/2 before it
+        "wc": lambda optimizer, layer: clip_weights(optimizer, layer, KAPPA),
+    }
+)
+
+
+def steps_of(remedy: str, start: tuple[float, float]) -> list[tuple[float, float]]:
+    """`start`, and where the remedy has led the weight after each step of SGD whose gradient is 0."""
+    layer = nn.Linear(FAN_IN, 1, bias=False, dtype=torch.float64)
+    _place(layer.weight, W_0)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
+    REMEDIES[remedy](optimizer, layer)
+    _place(layer.weight, start)
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    found = [start]
+    for _ in range(STEPS):
+        optimizer.step()
+        w_1, w_2 = layer.weight[0].tolist()
+        found.append((w_1, w_2))
+    return found
+
+
+@torch.no_grad()
+def _place(weight: Tensor, where: tuple[float, float]) -> None:
+    weight.copy_(torch.tensor([where], dtype=weight.dtype))
+
+
+def figure_1() -> Drawing:
+    """The two weights under each remedy, the loss being flat. It needs no results."""
+    data = pl.DataFrame(
+        [
+            {"remedy": remedy, "weight": weight, "step": step, "w_1": w_1, "w_2": w_2}
+            for remedy in REMEDIES
+            for weight, start in WEIGHTS.items()
+            for step, (w_1, w_2) in enumerate(steps_of(remedy, start))
+        ]
+    )
+    with panels(1, 1, 3.2, 2.7) as (picture, ((axes,),)):
+        _draw_box(axes)
+        for (remedy, _), steps in data.group_by("remedy", "weight", maintain_order=True):
+            _draw_steps(axes, str(remedy), steps["w_1"].to_list(), steps["w_2"].to_list())
+        _draw_points(axes)
+    return Drawing(picture, data)
+
+
+def _draw_box(axes: Axes) -> None:
+    axes.add_patch(Rectangle((-EDGE, -EDGE), 2 * EDGE, 2 * EDGE, facecolor="#F0F0F0", edgecolor=COLOURS["wc"], zorder=1))
+    axes.annotate(r"$[-\kappa s, \kappa s]^2$", (-0.95 * EDGE, 0.95 * EDGE), va="top")
+    axes.set(xlim=(-1.25 * EDGE, 1.95 * EDGE), ylim=(-1.25 * EDGE, 1.3 * EDGE), xlabel="$w_1$", ylabel="$w_2$")
+    ticks, labels = (-EDGE, 0, EDGE), (r"$-\kappa s$", "0", r"$\kappa s$")
+    axes.set_xticks(ticks, labels)
+    axes.set_yticks(ticks, labels)
+    axes.set_aspect("equal")
+
+
+def _draw_steps(axes: Axes, remedy: str, w_1: list[float], w_2: list[float]) -> None:
+    """The weight after each step, and an arrow from the first place to the last: every remedy leads straight on."""
+    colour = COLOURS[remedy]
+    axes.plot(w_1[1:-1], w_2[1:-1], "o", color=colour, markersize=2.5, zorder=3)
+    if (w_1[-1], w_2[-1]) != (w_1[0], w_2[0]):
+        arrow = FancyArrowPatch(
+            (w_1[0], w_2[0]),
+            (w_1[-1], w_2[-1]),
+            arrowstyle="-|>",
+            mutation_scale=9,
+            shrinkA=0,
+            shrinkB=0,
+            color=colour,
+            linestyle=LINES[remedy],
+            linewidth=1.4,
+            zorder=4,
+        )
+        axes.add_patch(arrow)
+
+
+def _draw_points(axes: Axes) -> None:
+    for name, (w_1, w_2), marker, shift in (
+        ("$0$", (0.0, 0.0), "X", (5, -9)),
+        ("$w_0$", W_0, "s", (5, -9)),
+        ("$w_t$", WEIGHTS["outside"], "o", (5, -3)),
+        ("$w_t$", WEIGHTS["inside"], "o", (-6, -11)),
+    ):
+        axes.plot(w_1, w_2, marker, color="black", markersize=5, zorder=5)
+        axes.annotate(name, (w_1, w_2), xytext=shift, textcoords="offset points")
+    for name, w_1, w_2 in (
+        ("clipping", 1.05, 0.8),
+        ("L2", 0.45, 0.33),
+        ("L2 Init", 1.07, -0.1),
+        ("clipping leaves it", -0.95, 0.12),
+    ):
+        axes.annotate(name, (w_1 * EDGE, w_2 * EDGE))
+
+
+DIAGRAM = Figure(
+    "diagram",
+    "1",
+    "Where clipping, L2 and L2 Init lead a weight",
+    lambda table, criterion: figure_1(),
+    needs_results=False,
+)

@@ -1,0 +1,170 @@
+"""What an experiment is: a name, a typed configuration, `run(configs) -> records`, figures and presets.
+
+The command line, sweeps, figures and the report know experiments through this alone. An experiment is found by its entry
+point in the group `weightclip.experiments` (`weightclip.lab.plugins`), which other packages have too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.record import Record
+
+C = TypeVar("C")
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+Event = Callable[[str], None]
+"""Called with a line that a user should read."""
+
+Progress = Callable[[int, float], None]
+"""Called now and then with the steps done, of `Experiment.length`, and the score so far."""
+
+Row = Mapping[str, float]
+OnRow = Callable[[Any, Row], None]
+"""Called with a configuration and each row of its main table as soon as it is known."""
+
+
+def ignore(*_: Any) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Whom a run tells what: a line to read, how far it is, and the rows of its table as they come."""
+
+    event: Event = ignore
+    progress: Progress = ignore
+    row: OnRow = ignore
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes on this machine."""
+
+    seconds: float
+    bytes: int
+
+
+class Experiment(ABC, Generic[C]):
+    """A kind of run.
+
+    Class attributes:
+        name: of the experiment, in records and figures: "streaming".
+        config: a frozen dataclass with a line of help for each field (`metadata={"help": ...}`); the options of the
+            command line are made from it. It has a `seed` and a `method`.
+        axes: fields, besides the seed, of which a sweep takes several values: "method" gives the option `--methods`.
+        setting_fields: the fields that are settings of one method or another; a mapping such as `settings` for all in it.
+        score: the metric that settings are selected by.
+        along: the column of the main table that its rows follow: "task".
+        unit: what `length` and progress count: "samples".
+    """
+
+    name: ClassVar[str]
+    config: ClassVar[type[Any]]
+    axes: ClassVar[tuple[str, ...]] = ("method",)
+    setting_fields: ClassVar[tuple[str, ...]] = ("lr", "kappa", "decay", "sigma")
+    score: ClassVar[str] = "accuracy"
+    along: ClassVar[str] = "task"
+    unit: ClassVar[str] = "samples"
+
+    @abstractmethod
+    def problems(self) -> Sequence[str]:
+        """What `weightclip run` and `sweep` take as PROBLEM; an experiment with a single one has its own name."""
+
+    @abstractmethod
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> C:
+        """The checked configuration with nothing left open that the data does not decide; else a ValueError."""
+
+    def methods(self) -> Sequence[str]:
+        """The paper's methods: what `--methods all` means."""
+        return ()
+
+    def values(self, axis: str) -> Sequence[str]:
+        """What "all" means for one of the axes."""
+        return self.methods()
+
+    def methods_help(self) -> str:
+        """What methods there are, for the command line's help."""
+        return ", ".join(self.methods())
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        """The settings of the method, as columns of a table: "lr", "settings.beta1"; a grid varies those it has.
+
+        `options` are other fields of the configuration.
+        """
+        return ()
+
+    def presets(self) -> Mapping[str, Any]:
+        """The paper's tables: `grid` (searched) and `best` (found), as `weightclip.lab.sweep.grid` reads them."""
+        return {}
+
+    def load(self, config: C, data_dir: Path | None, event: Event = ignore) -> Any:
+        """The data that the configuration needs, for `identify` and `run`; picklable. None if there is none."""
+        return None
+
+    def data_key(self, config: C) -> Hashable:
+        """Equal for configurations that `load` gives the same data."""
+        return None
+
+    @abstractmethod
+    def identify(self, config: C, data: Any) -> str:
+        """What stands for the run's numbers, by content: `weightclip.lab.results.record.identity`."""
+
+    @abstractmethod
+    def place(self, config: C) -> str:
+        """Where in a store its record lies, without identity and ending: "input-permuted-mnist/sgd/lr0.001_seed0"."""
+
+    @abstractmethod
+    def run(
+        self, configs: Sequence[C], data: Any, out: Path | None, overwrite: bool = False, watch: Watch = Watch()
+    ) -> list[Record]:
+        """Run configurations with equal `batch`, or go on with them, or read the records of finished ones.
+
+        With `out`, records (and, until they are there, checkpoints) are written to the store in that directory at the
+        paths of `weightclip.lab.results.store.record_path`.
+        """
+
+    def batch(self, config: C) -> Hashable | None:
+        """Configurations with equal keys are run by one call of `run`, in lockstep; None: each by itself."""
+        return None
+
+    @abstractmethod
+    def length(self, config: C) -> int:
+        """Steps in all, in the unit of progress."""
+
+    @abstractmethod
+    def estimate(self, config: C, data: Any) -> Cost:
+        """The cost of the run, from a measurement of a second or so."""
+
+    def alike(self, config: C) -> Hashable:
+        """Equal for configurations that cost the same."""
+        return config
+
+    def shown(self, score: float) -> str:
+        """The score that progress tells, for a reader."""
+        return f"{self.score} {score:.4g}"
+
+    def describe(self, config: C) -> str:
+        """The configuration in a line, without problem and seed."""
+        return str(config)
+
+    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
+        """Main tables of runs that differ in their seeds, in a line."""
+        return f"{len(tables)} runs"
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        """A picture of runs that differ in their seeds alone."""
+
+    def figures(self) -> Sequence[Figure]:
+        """The paper's figures of this experiment."""
+        return ()

@@ -1,0 +1,58 @@
+"""Experiments, problems and methods by name, from this package and from others, through entry points.
+
+A package adds one in its `pyproject.toml`:
+
+    [project.entry-points."weightclip.experiments"]
+    my-experiment = "my_package:EXPERIMENT"      # an instance of `weightclip.lab.experiment.Experiment`
+
+    [project.entry-points."weightclip.problems"]
+    my-problem = "my_package:PROBLEM"            # a `weightclip.lab.streaming.Problem`
+
+    [project.entry-points."weightclip.methods"]
+    lion = "my_package:LION"                     # a `weightclip.lab.streaming.Rule`: an optimizer or a remedy
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from weightclip.checks import check_name
+from weightclip.lab.experiment import Experiment
+
+EXPERIMENTS = "weightclip.experiments"
+PROBLEMS = "weightclip.problems"
+METHODS = "weightclip.methods"
+
+
+def plugins(group: str, kind: type[Any]) -> dict[str, Any]:
+    """The objects of a group of entry points, by name; a ValueError names what cannot be loaded or is of another kind."""
+    return {point.name: _load(point, kind) for point in entry_points(group=group)}
+
+
+@cache
+def experiments() -> dict[str, Experiment[Any]]:
+    """Every experiment by name."""
+    return plugins(EXPERIMENTS, Experiment)
+
+
+def find_experiment(name: str) -> Experiment[Any]:
+    """The experiment of that name; a ValueError that suggests the nearest one."""
+    return experiments()[check_name("experiment", name, experiments())]
+
+
+def experiment_of(problem: str) -> Experiment[Any]:
+    """The experiment that has a problem of that name; a ValueError that suggests the nearest problem."""
+    known = {name: experiment for experiment in experiments().values() for name in experiment.problems()}
+    return known[check_name("problem", problem, known)]
+
+
+def _load(point: EntryPoint, kind: type[Any]) -> Any:
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ValueError(f"entry point {point.name} = {point.value}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"entry point {point.name} = {point.value}: got {found!r}, expected a {kind.__name__}")
+    return found

@@ -1,0 +1,139 @@
+"""The interactive figures of an experiment: its curves, and how sensitive scores are to each setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any
+
+import polars as pl
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.report.charts import LABEL, NOTE, SETUP, line_chart
+from weightclip.lab.report.setups import Setup, all_methods
+from weightclip.lab.report.tables import metric_of, score_metric, shown_settings
+from weightclip.lab.report.text import list_text, settings_text, value_text
+from weightclip.lab.results.curves import curves
+from weightclip.lab.results.metrics import METRICS, Metric, find_metric
+from weightclip.lab.results.selection import best_runs
+from weightclip.lab.results.statistics import sensitivity
+from weightclip.lab.results.style import style_of
+
+SHORT, MOST = 50, 200
+"""Curves of up to `SHORT` rows are drawn as they are; of longer ones at most `MOST` points, each a mean of 2 or more."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, what is below it, and the metrics in it."""
+
+    spec: dict[str, Any]
+    caption: str
+    metrics: tuple[Metric, ...]
+
+
+def curves_figure(setups: Sequence[Setup]) -> Figure:
+    """Every metric along the rows of runs at each method's best setting."""
+    along = setups[0].columns.along
+    x = along.capitalize()
+    metrics = _metrics(setups)
+    data = pl.concat([_wide(setup, x, metrics) for setup in setups], how="diagonal_relaxed")
+    spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(list(setups)))
+    return Figure(spec, " ".join(_thinned(setups, along)), tuple(metrics))
+
+
+def sensitivity_figures(setups: Sequence[Setup]) -> list[Figure]:
+    """For each setting of which several values were tried: the best score over the other settings by its value."""
+    experiment = find_experiment(setups[0].table["experiment"][0])
+    helps = {one.name: one.metadata.get("help", "") for one in fields(experiment.config)}
+    found = []
+    for parameter in _varied(setups):
+        parts = [part for setup in setups for part in _scores(setup, parameter)]
+        data = pl.concat(parts).sort(parameter, maintain_order=True)
+        data = data.with_columns(pl.col(parameter).map_elements(value_text, return_dtype=pl.String))
+        names = data[SETUP].unique(maintain_order=True)
+        metric = score_metric(setups[0])
+        metric = replace(metric, label=f"{metric.label}, mean over all {setups[0].columns.along}s")
+        labels = set(data[LABEL])
+        methods = [method for method in all_methods(list(setups)) if style_of(method).label in labels]
+        chosen = [setup.label for setup in setups if setup.label in names]
+        spec = line_chart(data, parameter, chosen, [metric], methods, height=300)
+        found.append(Figure(spec, f"{parameter}: {helps.get(parameter, '')}".removesuffix(": "), (metric,)))
+    return found
+
+
+def _metrics(setups: Sequence[Setup]) -> list[Metric]:
+    """Those that any setup has values of, the score first."""
+    score = setups[0].columns.score
+    tables = [setup.table for setup in setups]
+    known = [name for name in tables[0].columns if name in METRICS or name.startswith("rank_")]
+    there = [name for name in known if any(table[name].is_not_null().any() for table in tables)]
+    return [metric_of(score), *(find_metric(name) for name in there if name != score)]
+
+
+def _every(setup: Setup) -> int:
+    rows = len(setup.table) // setup.table["identity"].n_unique()
+    return 1 if rows <= SHORT else max(2, math.ceil(rows / MOST))
+
+
+def _thinned(setups: Sequence[Setup], along: str) -> Iterator[str]:
+    by_every: dict[int, list[str]] = {}
+    for setup in setups:
+        by_every.setdefault(_every(setup), []).append(setup.name)
+    for every, names in by_every.items():
+        if every > 1:
+            yield f"A point is the mean of {every} {along}s in {list_text(names)}."
+
+
+def _wide(setup: Setup, x: str, metrics: Sequence[Metric]) -> pl.DataFrame:
+    """The curves of all metrics side by side, as `line_chart` takes them."""
+    best, key = best_runs(setup.table), ["method", setup.columns.along]
+    drawn = [
+        curves(best, metric.name, every=_every(setup)).select(
+            *key,
+            pl.col("mean").alias(metric.name),
+            pl.col("low").alias(f"{metric.name} low"),
+            pl.col("high").alias(f"{metric.name} high"),
+        )
+        for metric in metrics
+    ]
+    table = reduce(lambda left, right: left.join(right, on=key, how="left", maintain_order="left"), drawn)
+    return table.select(
+        pl.lit(setup.label).alias(SETUP), _label(), pl.col(setup.columns.along).alias(x), pl.exclude(key)
+    )
+
+
+def _label() -> pl.Expr:
+    return pl.col("method").map_elements(lambda name: style_of(name).label, return_dtype=pl.String).alias(LABEL)
+
+
+def _varied(setups: Sequence[Setup]) -> list[str]:
+    """Numeric settings of which some method tried several values, in the order in which an experiment has them."""
+    names: dict[str, None] = {}
+    for setup in setups:
+        for method in setup.methods:
+            rows = setup.table.filter(pl.col("method") == method)
+            shown = [name for name in shown_settings(setup, method) if rows[name].dtype.is_numeric()]
+            names |= dict.fromkeys(name for name in shown if rows[name].n_unique() > 1)
+    order = find_experiment(setups[0].table["experiment"][0]).setting_fields
+    return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
+
+
+def _scores(setup: Setup, parameter: str) -> Iterator[pl.DataFrame]:
+    """Of each method that tried several values."""
+    score = setup.columns.score
+    for (method,), rows in sensitivity(setup.table, parameter).group_by("method", maintain_order=True):
+        if len(rows) > 1:
+            others = [name for name in shown_settings(setup, str(method)) if name != parameter]
+            error = pl.col("error").fill_null(0.0)
+            yield rows.select(
+                pl.lit(setup.label).alias(SETUP),
+                _label(),
+                parameter,
+                pl.col("score").alias(score),
+                (pl.col("score") - error).alias(f"{score} low"),
+                (pl.col("score") + error).alias(f"{score} high"),
+                pl.Series(NOTE, [settings_text(row) for row in rows.select(others).to_dicts()], dtype=pl.String),
+            )

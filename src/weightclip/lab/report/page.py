@@ -1,0 +1,40 @@
+"""The page: what a report says, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from itertools import count
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from weightclip.lab.report.charts import colour_of, dashes_of, javascript
+from weightclip.lab.report.content import Content
+from weightclip.lab.report.provenance import packages
+from weightclip.lab.report.text import NOTHING, count_text
+from weightclip.lab.results.style import style_of
+
+TITLE = "Results"
+
+
+def render(content: Content, title: str = TITLE) -> str:
+    """The page's text. Whatever comes from results is escaped, and nothing is fetched from anywhere."""
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        style_of=style_of, colour_of=colour_of, dashes_of=dashes_of, count_text=count_text, nothing=NOTHING
+    )
+    return environment.get_template("page.html").render(
+        content=content,
+        title=title,
+        packages=packages(content.software),
+        numbers=count(1),
+        # Of this package's own and Vega's making, and parts of elements whose content is not escaped.
+        css=Markup((files(__package__) / "page.css").read_text(encoding="utf-8")),
+        javascript=Markup(javascript()),
+    )

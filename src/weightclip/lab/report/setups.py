@@ -1,0 +1,90 @@
+"""The setups of an experiment's results, each with a name of its own: nothing in the report mixes two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.report.text import value_text
+from weightclip.lab.results.setups import Columns, columns_of
+
+_CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The runs of one setup.
+
+    Args:
+        name: the problem, and what tells it from other setups of that problem.
+        problem: the problem.
+        stand_in: whether the data is known not to be the official one.
+        table: its part of the tidy table.
+        columns: what the table's columns are.
+        methods: in the paper's order, then other ones.
+        fields: of the configuration, as text.
+    """
+
+    name: str
+    problem: str
+    stand_in: bool
+    table: pl.DataFrame
+    columns: Columns
+    methods: tuple[str, ...]
+    fields: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        """The name with a mark of stand-in data."""
+        return f"{self.name} (stand-in data)" if self.stand_in else self.name
+
+
+def find_setups(table: pl.DataFrame) -> list[Setup]:
+    """The setups in one experiment's tidy table: by problem, those with the longest runs first."""
+    experiment = find_experiment(table["experiment"][0])
+    columns = columns_of(table)
+    problems = list(experiment.problems())
+
+    def order(part: pl.DataFrame) -> tuple[Any, ...]:
+        problem = part["problem"][0]
+        runs = part["identity"].n_unique()
+        known = problems.index(problem) if problem in problems else len(problems)
+        return known, problem, -len(part) / runs, -runs
+
+    parts = sorted(table.partition_by(columns.setup, maintain_order=True), key=order)
+    firsts = [part.row(0, named=True) for part in parts]
+    found = []
+    for part, first in zip(parts, firsts, strict=True):
+        others = [other for other in firsts if other["problem"] == first["problem"]]
+        differing = [name for name in columns.setup if len({other[name] for other in others}) > 1]
+        found.append(
+            Setup(
+                name=", ".join((first["problem"], *(_field_text(name, first[name]) for name in differing))),
+                problem=first["problem"],
+                stand_in=first["official"] is False,
+                table=part,
+                columns=columns,
+                methods=tuple(_ordered(part["method"].unique().to_list(), list(experiment.methods()))),
+                fields={name: value_text(first[name]) for name in columns.setup[2:]},
+            )
+        )
+    return found
+
+
+def all_methods(setups: list[Setup]) -> list[str]:
+    """The methods of all setups, in the paper's order."""
+    experiment = find_experiment(setups[0].table["experiment"][0])
+    return _ordered(list({method for setup in setups for method in setup.methods}), list(experiment.methods()))
+
+
+def _field_text(name: str, value: Any) -> str:
+    if name == _CHECKSUM:
+        return f"data {value_text(value)[:8]}"
+    return f"{name} {value_text(value)}"
+
+
+def _ordered(methods: list[str], known: list[str]) -> list[str]:
+    return sorted(methods, key=lambda name: (known.index(name) if name in known else len(known), name))

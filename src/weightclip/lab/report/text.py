@@ -1,0 +1,89 @@
+"""Values as a reader of the report sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from weightclip.lab.results.metrics import Metric
+
+NOTHING = "–"
+
+
+def value_text(value: Any) -> str:
+    """A field of a configuration.
+
+    Examples:
+        >>> [value_text(value) for value in (50_000, 1e-4, True, None, "relu")]
+        ['50,000', '0.0001', 'yes', '–', 'relu']
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Settings that have a value.
+
+    Examples:
+        >>> settings_text({"lr": 0.001, "kappa": None, "settings.beta1": 0.5})
+        'lr 0.001, beta1 0.5'
+    """
+    given = {name.rpartition(".")[2]: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{name} {value_text(value)}" for name, value in given.items())
+
+
+def metric_text(value: float | None, metric: Metric, sign: bool = False) -> str:
+    """A measured value: a share in percent, anything else with four digits.
+
+    Examples:
+        >>> metric_text(0.78951, Metric("accuracy", "", "", unit="share")), metric_text(0.66051, Metric("loss", "", ""))
+        ('78.95%', '0.6605')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    plus = "+" if sign else ""
+    return f"{value:{plus}.2%}" if metric.unit == "share" else f"{value:{plus}.4g}"
+
+
+def time_text(seconds: float) -> str:
+    """A duration in its two largest units.
+
+    Examples:
+        >>> time_text(3.21), time_text(75), time_text(7_290), time_text(90_000)
+        ('3.2 s', '1 min 15 s', '2 h 1 min', '25 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    units = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
+    return " ".join(f"{count:,} {unit}" for count, unit in units if count)
+
+
+def seeds_text(seeds: Iterable[int]) -> str:
+    """Whole numbers, with runs of them as ranges.
+
+    Examples:
+        >>> seeds_text([4, 0, 1, 2, 7])
+        '0–2, 4, 7'
+    """
+    found = sorted(set(seeds))
+    ranges = [[seed for _, seed in group] for _, group in groupby(enumerate(found), lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in ranges)
+
+
+def count_text(count: int, name: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
+def list_text(values: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))

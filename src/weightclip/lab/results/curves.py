@@ -1,0 +1,45 @@
+"""Curves: a metric along the rows of runs, averaged over seeds. Figures, the report and others draw these."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from weightclip.checks import check_count
+from weightclip.lab.results.setups import Columns, by_experiment, check_metric
+from weightclip.lab.results.statistics import half_width
+
+
+def curves(table: pl.DataFrame, metric: str | None = None, every: int = 1, level: float | None = None) -> pl.DataFrame:
+    """A row per setup, method, setting and point of its curve: `mean`, `low`, `high` and `seeds`.
+
+    Besides these there is what the rows follow (`task`) and, where the table has it, `samples`, both at the point's
+    last row. With a single seed, `low` and `high` are the mean.
+
+    Args:
+        table: a tidy one; of several settings of a method each has a curve of its own (see `best_runs`).
+        metric: a column of it; default: the experiment's own score.
+        every: rows that are averaged into one point first; the paper's figures take 2.
+        level: of Student's interval between `low` and `high`; default: they are a standard error from the mean.
+    """
+    check_count("every", every)
+
+    def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        name = check_metric(part, metric, columns)
+        ends = [one for one in (columns.along, "samples") if one in part.columns]
+        ordered = part.sort("identity", columns.along, maintain_order=True)
+        point = (pl.int_range(pl.len()).over("identity") // every).alias("_point")
+        binned = ordered.group_by((*columns.setting, "identity", point), maintain_order=True).agg(
+            pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean")
+        )
+        value = pl.col("mean")
+        averaged = (
+            binned.group_by((*columns.setting, "_point"), maintain_order=True)
+            .agg(pl.col(ends).max(), value.mean(), value.std().alias("_std"), pl.len().alias("seeds"))
+            .sort((*columns.setting, "_point"), nulls_last=True)
+        )
+        width = half_width(averaged["_std"], averaged["seeds"], level).fill_null(0.0)
+        return averaged.select(
+            *columns.setting, *ends, value, (value - width).alias("low"), (value + width).alias("high"), "seeds"
+        )
+
+    return by_experiment(table, average)

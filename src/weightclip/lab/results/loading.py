@@ -1,0 +1,214 @@
+"""Loading: the records of a store, or tables that were saved before, become one tidy table."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import polars as pl
+
+from weightclip.checks import check_choice, check_name
+from weightclip.lab.experiment import Event
+from weightclip.lab.results.record import FORMAT, KEY, SEAL, _seal, part_path
+from weightclip.lab.results.saved import read_saved
+from weightclip.lab.results.tidy import run_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+log: Event = logging.getLogger(__name__).warning
+
+_FILE = "\0file"  # a column that no table has
+_PART = re.compile(r"_[0-9a-f]{12}\..+\.parquet$")
+
+FAILURES = (pl.exceptions.PanicException, Exception)
+"""What damaged Parquet raises; a panic is no Exception."""
+
+
+@overload
+def load(
+    *paths: str | Path, kind: Literal["polars"] = ..., table: str | None = ..., on_event: Event = ...
+) -> pl.DataFrame: ...
+
+
+@overload
+def load(
+    *paths: str | Path, kind: Literal["pandas"], table: str | None = ..., on_event: Event = ...
+) -> pandas.DataFrame: ...
+
+
+def load(
+    *paths: str | Path,
+    kind: Literal["polars", "pandas"] = "polars",
+    table: str | None = None,
+    on_event: Event = log,
+) -> pl.DataFrame | pandas.DataFrame:
+    """One tidy table (`weightclip.lab.results.tidy`) of all results under the paths.
+
+    Args:
+        paths: directories, which are searched for records; single records; tidy tables that were saved as CSV or
+            Parquet. A run that is in several of them counts once.
+        kind: of the table.
+        table: the name of a further table of the records, to be read instead of their main one.
+        on_event: called with a line for each file that is left out: damaged, foreign, or of another format.
+    """
+    check_choice("kind", kind, ("polars", "pandas"))
+    runs: dict[str, _Run] = {}
+    saved: list[pl.DataFrame] = []
+    known: list[pl.DataFrame] = []
+    for path in _files(paths):
+        try:
+            found = _read(path, known)
+        except (ValueError, OSError) as error:
+            _leave_out(path, error, on_event)
+        else:
+            if isinstance(found, _Run):
+                runs.setdefault(found.facts["identity"], found)
+            else:
+                saved.append(found)
+    chosen = list(runs.values())
+    if table is not None and chosen:
+        chosen = list(_further(chosen, table, known, on_event))
+    together = _without_repeats([_tidy_table(chosen, known, on_event), *saved])
+    if together.is_empty():
+        raise ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path at all'}")
+    return together if kind == "polars" else _to_pandas(together)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A record without its table: the file with the table, the number of its columns in a list, and the metadata."""
+
+    path: str
+    columns: int
+    facts: Mapping[str, Any]
+
+
+def _files(paths: Iterable[str | Path]) -> Iterator[str]:
+    for path in map(str, paths):
+        if os.path.isdir(path):
+            found = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
+            yield from sorted(name for name in found if name.endswith(".parquet") and not _PART.search(name))
+        elif os.path.exists(path):
+            yield path
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _leave_out(path: str, error: ValueError | OSError, on_event: Event) -> None:
+    on_event(f"{path}: left out: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _read(path: str, known: list[pl.DataFrame]) -> _Run | pl.DataFrame:
+    """The run in a file, or the tidy table that was saved there; a ValueError says why there is neither.
+
+    To read a file's columns takes longer than all else here. The seal proves them: it fits empty tables `known` from
+    other files, or the columns are read, and known from then on.
+    """
+    if path.endswith(".csv"):
+        return read_saved(Path(path))
+    content = Path(path).read_bytes()
+    try:
+        metadata = pl.read_parquet_metadata(io.BytesIO(content))
+        facts = json.loads(metadata[KEY]) if KEY in metadata else None
+    except FAILURES as error:
+        raise ValueError(f"it is damaged, or not Parquet ({type(error).__name__})") from error
+    if facts is None:
+        return read_saved(Path(path))
+    if facts["format"] != FORMAT:
+        raise ValueError(f"it has format {facts['format']}, not {FORMAT}")
+    text, seal = metadata[KEY], metadata.get(SEAL)
+    for number, columns in enumerate(known):
+        if _seal(content, columns, text) == seal:
+            return _Run(path, number, facts)
+    columns = _columns(content)
+    if _seal(content, columns, text) != seal:
+        raise ValueError("it changed after it was written")
+    known.append(columns)
+    return _Run(path, len(known) - 1, facts)
+
+
+def _columns(content: bytes) -> pl.DataFrame:
+    try:
+        return pl.DataFrame(schema=pl.read_parquet_schema(io.BytesIO(content)))
+    except FAILURES as error:
+        raise ValueError(f"it is damaged ({type(error).__name__})") from error
+
+
+def _further(runs: Sequence[_Run], name: str, known: list[pl.DataFrame], on_event: Event) -> Iterator[_Run]:
+    """The runs that have a further table of that name, with its file and columns in place of the main one's."""
+    part = f"{name}.parquet"
+    there = {one for run in runs for one in run.facts.get("parts", {})}
+    check_name("table", name, sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet")))
+    for run in runs:
+        if part not in run.facts.get("parts", {}):
+            continue
+        path = part_path(Path(run.path), part)
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != run.facts["parts"][part]:
+                raise ValueError("it changed after it was written")
+            known.append(_columns(content))
+        except (ValueError, OSError) as error:
+            _leave_out(str(path), error, on_event)
+        else:
+            schemas = [columns.schema for columns in known]
+            yield replace(run, path=str(path), columns=schemas.index(schemas[-1]))
+
+
+def _tidy_table(runs: Sequence[_Run], known: Sequence[pl.DataFrame], on_event: Event) -> pl.DataFrame:
+    """The tables of all runs below each other, beside what is known of the runs."""
+    if not runs:
+        return pl.DataFrame()
+    files: dict[int, list[str]] = {}
+    for run in runs:
+        files.setdefault(run.columns, []).append(run.path)
+    tables = [_read_tables(some, known[columns].schema, on_event) for columns, some in files.items()]
+    rows = pl.concat(tables, how="diagonal_relaxed").drop("seed", strict=False)
+    about = run_columns([run.facts for run in runs])
+    rows = rows.rename({name: f"table.{name}" for name in rows.columns if name in about.columns})
+    about = about.with_columns(pl.Series(_FILE, [run.path for run in runs]))
+    together = rows.join(about, on=_FILE, maintain_order="left")
+    return together.select(*about.columns, *rows.columns[:-1]).drop(_FILE).rechunk()
+
+
+def _read_tables(files: Sequence[str], schema: pl.Schema, on_event: Event) -> pl.DataFrame:
+    """The tables in files with these columns, and at last the file; all at once, or, where that fails, half by half."""
+    try:
+        table = pl.scan_parquet(files, glob=False, include_file_paths=_FILE).collect()
+        if table.schema == {**schema, _FILE: pl.String}:
+            return table
+        reason = "its columns changed"
+    except FAILURES as error:
+        reason = f"it is damaged ({type(error).__name__})"
+    if len(files) == 1:
+        _leave_out(files[0], ValueError(reason), on_event)
+        return pl.DataFrame(schema={**schema, _FILE: pl.String})
+    middle = len(files) // 2
+    return pl.concat([_read_tables(half, schema, on_event) for half in (files[:middle], files[middle:])])
+
+
+def _without_repeats(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """All tables below each other, each run from the first that has it."""
+    together = pl.DataFrame()
+    for table in (one for one in tables if one.height):
+        if together.height:
+            table = table.join(together, on="identity", how="anti", maintain_order="left")
+        together = pl.concat([together, table], how="diagonal_relaxed")
+    return together
+
+
+def _to_pandas(table: pl.DataFrame) -> pandas.DataFrame:
+    try:
+        return table.to_pandas()
+    except ImportError as error:
+        raise ValueError(f"kind: got 'pandas', which needs pandas and pyarrow ({error})") from error

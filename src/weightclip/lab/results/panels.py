@@ -1,0 +1,111 @@
+"""Panels of curves: the drawing that all figures share. A curve is a table with columns mean, low and high."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.style import RC, style_of
+
+WIDTH = 6.75
+"""Of a page's text, in inches."""
+
+HIDING = 6.0
+"""Where one method's values are so many times those of another, the other's line is flat."""
+
+
+@contextmanager
+def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Picture, list[list[Axes]]]]:
+    """A picture of width x height inches with rows x columns empty panels, in the look of all figures."""
+    with rc_context(RC):
+        picture = Picture(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(picture)
+        yield picture, picture.subplots(rows, columns, squeeze=False).tolist()
+
+
+def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str, marker: str = "") -> None:
+    """The mean as a line, low to high shaded where they differ; what is not finite leaves a gap."""
+    style = style_of(method)
+    x, mean, low, high = (_finite(curve[column]) for column in (along, "mean", "low", "high"))
+    axes.plot(
+        x,
+        mean,
+        color=style.colour,
+        linestyle=style.line,
+        marker=marker or ("o" if len(x) == 1 else ""),  # a line through one point is invisible
+        markersize=3,
+        label=style.label,
+        zorder=style.order,
+    )
+    if np.any(high > low):
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0, zorder=style.order - 2)
+
+
+def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric, marker: str = "") -> None:
+    """A metric's curves, a line for each method; a logarithmic axis where one of them would hide the others."""
+    for (method,), curve in curves.group_by("method", maintain_order=True):
+        draw_curve(axes, curve, along, str(method), marker)
+    show_unit(axes, metric)
+    if metric.unit != "share" and is_hiding(curves):
+        _take_logarithms(axes)
+
+
+def show_unit(axes: Axes, metric: Metric) -> None:
+    """Shares as percentages."""
+    if metric.unit == "share":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+
+
+def is_hiding(curves: pl.DataFrame) -> bool:
+    """Whether the values of some methods are `HIDING` times those of others; medians count, not a first steep task."""
+    finite = curves.filter(pl.col("mean").is_finite())
+    typical = finite.group_by("method").agg(pl.col("mean").median())["mean"].to_numpy()
+    return bool(len(typical) and (finite["mean"] > 0).all() and typical.max() > HIDING * typical.min())
+
+
+def _take_logarithms(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 1000 * low:  # powers of ten alone would be two or three ticks
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
+def count_along(axes: Axes, label: str) -> None:
+    """The horizontal axis of what is counted: tasks, epochs."""
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+
+
+def add_legend(picture: Picture, title: str = "") -> None:
+    """Every method of any panel once, below all panels; a column for each remedy where SGD and Adam both have it."""
+    found = {}
+    for axes in picture.axes:
+        found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    columns = -(-len(found) // 2) if len(found) > 4 else len(found)
+    picture.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        handlelength=2.8,
+        columnspacing=1.4,
+        title=title,
+    )
+
+
+def _finite(values: pl.Series) -> NDArray[Any]:
+    array = values.cast(pl.Float64).to_numpy()
+    return np.where(np.isfinite(array), array, np.nan)

@@ -1,0 +1,147 @@
+"""What the columns of a tidy table mean, and choosing among runs by them.
+
+A *setting* is one choice of a method's settings. A *setup* is all else that was configured, besides the seed and the
+method, with the data's checksum. Runs of different setups are never averaged or compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import polars as pl
+
+from weightclip.checks import check_name
+from weightclip.cli.arguments import count, number
+from weightclip.lab.experiment import Event
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.results.tidy import FIRST, LAST
+
+log: Event = logging.getLogger(__name__).warning
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of an experiment's tidy table.
+
+    Args:
+        setup: of the setup, `experiment` and `problem` first.
+        settings: of the methods' settings; null where a method does not have one.
+        along: what a run's rows follow.
+        score: the metric that settings are selected by.
+    """
+
+    setup: tuple[str, ...]
+    settings: tuple[str, ...]
+    along: str
+    score: str
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """Of what runs that are averaged have in common: they differ in their seeds alone."""
+        return (*self.setup, "method", *self.settings)
+
+
+def columns_of(table: pl.DataFrame) -> Columns:
+    """What the columns of one experiment's tidy table are."""
+    experiment = find_experiment(table["experiment"][0])
+    known = {one.name for one in fields(experiment.config)}
+    # Rules of one's own belong to the method: with other ones, it is another choice of that method.
+    chosen = {"rules", *experiment.setting_fields}
+    configured = [name for name in _of_runs(table) if _field(name) in known | chosen and name not in FIRST]
+    return Columns(
+        setup=("experiment", "problem", *(name for name in configured if _field(name) not in chosen), "checksum"),
+        settings=tuple(name for name in configured if _field(name) in chosen),
+        along=experiment.along,
+        score=experiment.score,
+    )
+
+
+def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns], pl.DataFrame]) -> pl.DataFrame:
+    """`function` of each experiment's part of the table, below each other."""
+    if table.is_empty():
+        raise ValueError("table: got one without rows, expected results")
+    parts = table.partition_by("experiment", maintain_order=True)
+    return pl.concat([function(part, columns_of(part)) for part in parts], how="diagonal_relaxed")
+
+
+def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> str:
+    """The metric, or the experiment's own; a ValueError that suggests the nearest one that the table has."""
+    measured = [name for name in table.columns[len(_of_runs(table)) :] if name not in (columns.along, "samples")]
+    return check_name("metric", columns.score if metric is None else metric, measured)
+
+
+def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
+    """The runs with these values in their configuration, given as text: {"steps": "50k", "method": "sgd,adam"}."""
+    for name, text in chosen.items():
+        check_name("where", name, _of_runs(table))
+        column = table[name]
+        texts = [text] if text in column.cast(pl.String) else text.split(",")
+        values = [_value(name, one, column.dtype) for one in texts]
+        matching = column.is_in([value for value in values if value is not None])
+        found = table.filter(matching.fill_null(False) | (column.is_null() if None in values else False))
+        if found.is_empty():
+            there = ", ".join(_shown(value) for value in column.unique().sort())
+            raise ValueError(f"where: got {name}={text}, expected one of {there}")
+        table = found
+    return table
+
+
+def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
+    """Of each problem the runs of one setup: that with the most steps, then the most runs; a line tells of others."""
+
+    def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        setups = part.group_by(columns.setup, maintain_order=True).agg(pl.col("identity").n_unique().alias("_runs"))
+        order = [name for name in ("steps", "_runs") if name in setups.columns]
+        setups = setups.sort(order, descending=True, nulls_last=True, maintain_order=True)
+        chosen = setups.unique(["experiment", "problem"], keep="first", maintain_order=True)
+        for one in chosen.iter_rows(named=True):
+            others = setups.filter(pl.col("problem") == one["problem"])[1:]
+            if len(others):
+                on_event(_left_out(one, others.to_dicts(), columns.setup))
+        return part.join(chosen, on=columns.setup, how="semi", nulls_equal=True, maintain_order="left")
+
+    return by_experiment(table, keep)
+
+
+def _field(column: str) -> str:
+    """Of the configuration: "settings" for "settings.beta1"."""
+    return column.partition(".")[0]
+
+
+def _of_runs(table: pl.DataFrame) -> list[str]:
+    """The columns that tell of a run, not of a row of its table."""
+    return table.columns[: max(table.columns.index(name) for name in (*FIRST, *LAST)) + 1]
+
+
+def _value(name: str, text: str, kind: pl.DataType) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        if kind == pl.Boolean:
+            return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
+        if kind.is_integer():
+            return count(text)
+        return number(text) if kind.is_float() else text
+    except (argparse.ArgumentTypeError, KeyError) as error:
+        expected = error if isinstance(error, argparse.ArgumentTypeError) else f"got {text!r}, expected true or false"
+        raise ValueError(f"where: {name}: {expected}") from None
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is None else str(value)
+
+
+def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """What was chosen, what not, and by what it can be chosen."""
+    differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
+
+    def shown(setup: Mapping[str, Any]) -> str:
+        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({setup['_runs']} runs)"
+
+    example = f"--where {differing[0]}={_shown(others[0][differing[0]])}"
+    left_out = "; ".join(map(shown, others))
+    return f"{chosen['problem']}: taking {shown(chosen)}, leaving out {left_out}; choose with {example}"

@@ -1,0 +1,161 @@
+"""Statistics over seeds: means with errors and intervals, the interquartile mean, sensitivity, and the trend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from weightclip.checks import check_count, check_name
+from weightclip.lab.results.selection import Criterion, best_of, score_settings
+from weightclip.lab.results.setups import Columns, by_experiment, check_metric
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, and the interval that it lies in."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_and_error(values: ArrayLike) -> tuple[float, float]:
+    """The mean and its standard error, s / sqrt(n); NaN for the error of a single value."""
+    found = _values("values", values)
+    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return float(found.mean()), float(error)
+
+
+def interval(values: ArrayLike, level: float = 0.95) -> Estimate:
+    """The mean and Student's interval of that level around it; the paper's Atari figures have 0.9."""
+    mean, error = mean_and_error(values)
+    width = error * float(_quantile(np.array(np.size(values)), level))
+    return Estimate(mean, mean - width, mean + width)
+
+
+def iqm(
+    values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Estimate:
+    """The interquartile mean over all runs of all tasks, and its stratified bootstrap interval (percentiles).
+
+    Args:
+        values_by_task: for each task (a game, say) the scores of its runs, at least two, on a scale that tasks share.
+        level: of the interval.
+        resamples: of the bootstrap, which draws runs anew within each task.
+        seed: of the draws.
+    """
+    from scipy.stats import bootstrap, trim_mean
+
+    _check_level(level)
+    tasks = [_values("values_by_task", values) for values in values_by_task]
+    if not tasks or min(map(len, tasks)) < 2:
+        raise ValueError(f"values_by_task: got {[len(task) for task in tasks]} runs, expected at least 2 of each task")
+
+    def statistic(*samples: NDArray[Any], axis: int = -1) -> Any:
+        return trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
+
+    found = bootstrap(
+        tasks,
+        statistic,
+        n_resamples=check_count("resamples", resamples),
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Estimate(float(statistic(*tasks)), float(found.low), float(found.high))
+
+
+def half_width(deviation: pl.Series, seeds: pl.Series, level: float | None = None) -> pl.Series:
+    """s / sqrt(n), or times Student's quantile, half an interval of that level; null for a single seed."""
+    error = deviation / seeds.sqrt()
+    return error if level is None else error * pl.Series(_quantile(seeds.to_numpy(), level)).fill_nan(None)
+
+
+def sensitivity(
+    table: pl.DataFrame,
+    parameter: str,
+    metric: str | None = None,
+    criterion: Criterion = "auc",
+    last: float = 0.1,
+) -> pl.DataFrame:
+    """A row per setup, method and value of the parameter: the best score over the other settings, as `select` has it.
+
+    Methods without that setting are left out.
+    """
+
+    def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        check_name("parameter", parameter, columns.settings)
+        scored = score_settings(part, metric, criterion, last).filter(pl.col(parameter).is_not_null())
+        group = (*columns.setup, "method", parameter)
+        return best_of(scored, group, columns, check_metric(part, metric, columns))
+
+    return by_experiment(table, choose)
+
+
+def trend(
+    table: pl.DataFrame, metric: str | None = None, share: float = 0.5, level: float = 0.95
+) -> pl.DataFrame:
+    """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
+
+    A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
+    verdict is "rising" or "falling" where the interval leaves 0 out, else "flat"; of a single seed there is none.
+
+    Args:
+        table: a tidy one.
+        metric: a column of it; default: the experiment's own score.
+        share: of the rows, the last ones.
+        level: of the interval from `low` to `high`.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share: got {share!r}, expected a number above 0, at most 1")
+
+    def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        value = pl.col(check_metric(part, metric, columns)).cast(pl.Float64).fill_null(math.nan)
+        ordered = part.sort("identity", columns.along, maintain_order=True)
+        rows = (pl.len() * share).ceil().cast(pl.Int64)
+        x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
+        slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(
+            (100 * pl.cov(x, y) / x.var()).alias("slope")
+        )
+        slope = pl.col("slope")
+        found = (
+            slopes.group_by(columns.setting, maintain_order=True)
+            .agg(slope.mean(), slope.std().alias("_std"), pl.len().alias("seeds"))
+            .sort(columns.setting, nulls_last=True)
+        )
+        width = half_width(found["_std"], found["seeds"], level)
+        low, high = ((slope + end).fill_nan(None) for end in (-width, width))
+        rising, falling = pl.when(low > 0).then(pl.lit("rising")), pl.when(high < 0).then(pl.lit("falling"))
+        verdict = pl.coalesce(rising, falling, pl.when(low.is_not_null()).then(pl.lit("flat")))
+        return found.select(
+            *columns.setting, slope, low.alias("low"), high.alias("high"), "seeds", verdict.alias("verdict")
+        )
+
+    return by_experiment(table, fit)
+
+
+def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or not len(found):
+        raise ValueError(f"{name}: got an array of shape {found.shape}, expected one row of at least one number")
+    return found
+
+
+def _quantile(n: NDArray[Any], level: float) -> NDArray[np.float64]:
+    """Of Student's distribution for n values: half of an interval in units of the standard error; NaN for n = 1."""
+    from scipy.special import stdtrit
+
+    return np.asarray(np.where(n > 1, stdtrit(np.maximum(n - 1, 1), (1 + _check_level(level)) / 2), math.nan))
+
+
+def _check_level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level: got {level!r}, expected a number between 0 and 1, such as 0.95")
+    return level

@@ -1,0 +1,73 @@
+"""The form of the tidy table: a row per run and row of its table.
+
+First the run: `experiment`, `problem`, `method`, `seed` and the other fields of the configuration (lists as text,
+`300,150`; entries of mappings as `settings.beta1`; rules of one's own as a hash of what they do), then `data`,
+`data_kind`, `checksum`, `official`, `seconds` and `identity`; then the columns of the table itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+FIRST = ("experiment", "problem", "method", "seed")
+LAST = ("data", "data_kind", "checksum", "official", "seconds", "identity")
+
+
+def is_tidy(columns: Sequence[str]) -> bool:
+    """Whether a table with these columns can be a tidy one."""
+    return {*FIRST, *LAST} <= set(columns)
+
+
+def run_columns(facts: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """A row per run, from what records say: the columns of the tidy table before those of the runs' own tables."""
+    configs = [_flat(fact["config"]) for fact in facts]
+    leading = [
+        {
+            "experiment": fact["experiment"],
+            "problem": config.pop("problem", fact["experiment"]),
+            "method": config.pop("method", None),
+            "seed": config.pop("seed", None),
+        }
+        for fact, config in zip(facts, configs, strict=True)
+    ]
+    for fact, config in zip(facts, configs, strict=True):
+        config["rules"] = _hash(fact.get("rules"))
+    data = [
+        {
+            "data": fact["data"].get("name"),
+            "data_kind": fact["data"].get("kind"),
+            "checksum": fact["data"].get("checksum"),
+            "official": fact["data"].get("official"),
+            "seconds": fact["seconds"],
+            "identity": fact["identity"],
+        }
+        for fact in facts
+    ]
+    return pl.concat([_frame(leading), _frame(configs), _frame(data)], how="horizontal")
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pl.DataFrame({name: pl.Series([row.get(name) for row in rows], strict=False) for name in names})
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, (list, tuple)):
+            found[prefix + name] = ",".join(map(str, value))
+        elif value in ("inf", "-inf", "nan"):  # how JSON, which lacks them, writes them
+            found[prefix + name] = float(value)
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _hash(rules: str | None) -> str | None:
+    return None if rules is None else hashlib.sha256(rules.encode()).hexdigest()[:12]

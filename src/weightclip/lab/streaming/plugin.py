@@ -1,0 +1,140 @@
+"""The streaming experiment, as the command line, sweeps, figures and the report see it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightclip.checks import check_name
+from weightclip.lab.experiment import NONE, Cost, Event, Experiment, Watch, ignore
+from weightclip.lab.streaming.config import NAMED, Config, resolve
+from weightclip.lab.streaming.methods import PAPER_METHODS, presets
+from weightclip.lab.streaming.problem import all_problems, find_problem
+from weightclip.lab.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.data import Dataset
+    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.record import Record
+
+OTHER = "settings."
+"""Before the names of settings without a field of their own."""
+
+
+class Streaming(Experiment[Config]):
+    """One sample at a time, in tasks that change (section 4.2 of the paper)."""
+
+    name = "streaming"
+    config = Config
+    setting_fields = (*NAMED, "settings")
+
+    def problems(self) -> Sequence[str]:
+        return tuple(all_problems())
+
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
+        own = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
+        rest = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
+        for name in rest:
+            check_name("settings", name, [one.name for one in fields(Config)])
+        return resolve(Config(problem, **{**rest, "settings": {**rest.get("settings", {}), **own}}))
+
+    def methods(self) -> Sequence[str]:
+        return PAPER_METHODS
+
+    def methods_help(self) -> str:
+        optimizers = [name for name, rule in plugged_rules().items() if rule.update is not None]
+        remedies = [name for name, rule in plugged_rules().items() if rule.update is None]
+        return (
+            f"{', '.join((*OPTIMIZERS, *optimizers))}, with +remedy: {', '.join((*REMEDIES, *remedies))}\n"
+            f"  those of the paper: {', '.join(PAPER_METHODS)}"
+        )
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        known = {name: options[name] for name in ("variant", "rules") if name in options}
+        found = Config(problem, method, **known).parsed_method().settings
+        return [name if name in NAMED else f"{OTHER}{name}" for name in found]
+
+    def presets(self) -> Mapping[str, Any]:
+        return presets()
+
+    def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> Dataset:
+        return find_problem(config.problem).load(data_dir, event)
+
+    def data_key(self, config: Config) -> Hashable:
+        return find_problem(config.problem).dataset
+
+    def identify(self, config: Config, data: Dataset) -> str:
+        from weightclip.lab.streaming.experiment import complete, identify
+
+        return identify(complete(config, data), data)
+
+    def place(self, config: Config) -> str:
+        from weightclip.lab.streaming.experiment import place
+
+        return place(config)
+
+    def run(
+        self, configs: Sequence[Config], data: Dataset, out: Path | None, overwrite: bool = False, watch: Watch = Watch()
+    ) -> list[Record]:
+        from weightclip.lab.streaming.experiment import run_config
+
+        return [
+            run_config(
+                config,
+                data,
+                out=out,
+                overwrite=overwrite,
+                on_progress=watch.progress,
+                on_event=watch.event,
+                on_row=lambda row, config=config: watch.row(config, row),  # type: ignore[misc]
+            )
+            for config in configs
+        ]
+
+    def length(self, config: Config) -> int:
+        return config.steps
+
+    def estimate(self, config: Config, data: Dataset) -> Cost:
+        from weightclip.lab.streaming.cost import estimate
+
+        return estimate(config, data)
+
+    def alike(self, config: Config) -> Hashable:
+        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
+        return tuple((name, str(value)) for name, value in same.as_dict().items())
+
+    def shown(self, score: float) -> str:
+        return f"online accuracy {score:.1%}"
+
+    def describe(self, config: Config) -> str:
+        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+        variant = f" ({config.variant} variant)" if {"l2init", "sp"} & set(config.method.split("+")) else ""
+        return f"{config.method}{variant}: {settings}; back end {config.backend}"
+
+    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
+        first, last, online = (
+            sum(table[column][row] for table in tables) / len(tables)
+            for column, row in (("accuracy", 0), ("accuracy", -1), ("online_accuracy", -1))
+        )
+        tasks = len(tables[0])
+        return f"accuracy {first:.2%} in the first task, {last:.2%} in the last of {tasks}, {online:.2%} online"
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        import polars as pl
+
+        from weightclip.lab.streaming.figures import draw_run
+
+        config = records[0].config
+        draw_run({config["method"]: pl.concat([record.table for record in records])}, path, title=config["problem"])
+
+    def figures(self) -> Sequence[Figure]:
+        from weightclip.lab.streaming.figures import FIGURES
+
+        return FIGURES
+
+
+EXPERIMENT = Streaming()

@@ -1,0 +1,106 @@
+"""Grids: which settings a sweep tries, as TOML.
+
+The paper's tables are such files (`presets.toml` in an experiment's folder), and a user's own have the same form:
+
+    [grid]                            # table 1: for each method, the product over those settings that it has
+    lr = [0.01, 0.001]
+    kappa = [1.0, 2.0]
+    hidden = [[300, 150], [100]]      # any other field of the configuration: for every method
+
+    [grid.methods."adam+wc"]          # for one method, instead
+    lr = [0.0001]
+
+    [best.input-permuted-mnist]       # table 2: one setting of each method
+    sgd = { lr = 0.001 }
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from weightclip.checks import check_name
+from weightclip.lab.experiment import Experiment
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAPER = "paper"
+
+Settings = dict[str, Any]
+
+
+def read_presets(name: str, experiment: Experiment[Any]) -> Mapping[str, Any]:
+    """The tables `grid` and `best` of a TOML file, or those of the paper under the name "paper"."""
+    if name == PAPER:
+        return experiment.presets()
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"grid: got {name!r}, expected {PAPER!r} or a TOML file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"grid: {path} is not TOML: {error}") from error
+
+
+def search(
+    experiment: Experiment[Any], problem: str, methods: Sequence[str], grid: Mapping[str, Any], fixed: Settings
+) -> list[Settings]:
+    """Table 1's form: for each method, the product over its settings in the grid, besides what is `fixed`."""
+    common, own = _axes(grid), {name: _axes(axes) for name, axes in grid.get("methods", {}).items()}
+    known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
+    for name in (*common, *(name for axes in own.values() for name in axes)):
+        check_name("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
+    found = []
+    for method in methods:
+        axes = {**common, **own.get(method, {})}
+        used = {name: values for name, values in axes.items() if name in known[method] and name not in fixed}
+        for values in itertools.product(*used.values()):
+            found.append({**fixed, "method": method, **dict(zip(used, values, strict=True))})
+    return found
+
+
+def best(
+    experiment: Experiment[Any], problem: str, methods: Sequence[str], presets: Mapping[str, Any], fixed: Settings
+) -> list[Settings]:
+    """Table 2's form: the setting of each method; one that the table lacks takes the experiment's defaults."""
+    rows = presets.get("best", {}).get(problem, {})
+    found = []
+    for method in methods:
+        known = _known(experiment, problem, method, fixed)
+        row = _flat(rows.get(method, {}))
+        for name in row:
+            check_name(f"best.{problem}.{method}", name, sorted(known))
+        found.append({**row, **fixed, "method": method})
+    return found
+
+
+def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
+    axes = _flat({name: values for name, values in grid.items() if name not in ("methods", "seeds")})
+    for name, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid: got {name} = {values!r}, expected a list of values")
+    return axes
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """`{settings: {beta1: ...}}` -> `{"settings.beta1": ...}`."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": more for inner, more in _flat(value).items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _known(experiment: Experiment[Any], problem: str, method: str, fixed: Settings) -> set[str]:
+    """What can be varied for a method: its settings, and the fields of the configuration that no method calls its own."""
+    others = {one.name for one in fields(experiment.config)} - {"problem", "method", "seed", *experiment.setting_fields}
+    return {*experiment.settings(problem, method, fixed), *others}

@@ -1,0 +1,89 @@
+"""The plan of a sweep: its runs, each identified by content."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from weightclip.lab.experiment import Event, Experiment, ignore
+from weightclip.lab.sweep.grid import Settings
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Args:
+        experiment: its name.
+        config: its configuration.
+        identity, place: of its record in a store.
+        data: the key of its data; `Experiment.data_key`.
+        batch: runs with equal keys go together; `Experiment.batch`.
+    """
+
+    experiment: str
+    config: Any
+    identity: str
+    place: str
+    data: Hashable
+    batch: Hashable | None = None
+
+    @property
+    def method(self) -> str:
+        return str(self.config.method)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs, each once, and the data that they need by its key."""
+
+    experiment: Experiment[Any]
+    runs: tuple[Run, ...]
+    data: dict[Hashable, Any]
+
+
+def make_plan(
+    experiment: Experiment[Any],
+    problem: str,
+    choices: Iterable[Settings],
+    seeds: Sequence[int],
+    data_dir: Path | None = None,
+    event: Event = ignore,
+) -> Plan:
+    """A run for each choice of settings and each seed, seed by seed, so that an interrupted sweep has whole seeds."""
+    choices = list(choices)
+    configs = [experiment.configure(problem, {**choice, "seed": seed}) for seed in seeds for choice in choices]
+    data: dict[Hashable, Any] = {}
+    runs: dict[str, Run] = {}
+    for key, same in groupby(configs, experiment.data_key):
+        alike = list(same)
+        if key not in data:
+            data[key] = experiment.load(alike[0], data_dir, event)
+        runs |= {run.identity: run for run in make_runs(experiment, alike, data[key])}
+    return Plan(experiment, tuple(runs.values()), data)
+
+
+def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) -> list[Run]:
+    """A run for each of the configurations, which all need that data."""
+    return [
+        Run(
+            experiment=experiment.name,
+            config=config,
+            identity=experiment.identify(config, data),
+            place=experiment.place(config),
+            data=experiment.data_key(config),
+            batch=experiment.batch(config),
+        )
+        for config in configs
+    ]
+
+
+def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """The runs, those with equal batch keys together."""
+    found: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        found.setdefault(("alone", run.identity) if run.batch is None else ("batch", run.batch), []).append(run)
+    return [tuple(together) for together in found.values()]

@@ -1,0 +1,71 @@
+"""A sweep: run what is missing of a plan, and only that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from weightclip.lab.sweep.executor import Ended, Executor, Report, Task
+from weightclip.lab.sweep.live import Live
+from weightclip.lab.sweep.plan import Plan, Run, batches
+from weightclip.lab.sweep.work import Outcome, has_failed, is_done
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a store has of a plan.
+
+    Args:
+        done: the record is there.
+        failed: a note says how it failed; not run again unless asked for.
+        missing: to be run.
+    """
+
+    done: tuple[Run, ...]
+    failed: tuple[Run, ...]
+    missing: tuple[Run, ...]
+
+
+def look(plan: Plan, store: Path, retry_failed: bool = False) -> Missing:
+    """What of the plan is in the store."""
+    done, failed, missing = [], [], []
+    for run in plan.runs:
+        if is_done(store, run):
+            done.append(run)
+        elif has_failed(store, run) and not retry_failed:
+            failed.append(run)
+        else:
+            missing.append(run)
+    return Missing(tuple(done), tuple(failed), tuple(missing))
+
+
+def sweep(
+    plan: Plan,
+    missing: tuple[Run, ...],
+    store: Path,
+    executor: Executor,
+    data_dir: Path | None = None,
+    live: Live = Live(),
+    on_report: Callable[[Report], None] = lambda report: None,
+) -> list[Outcome]:
+    """Run what is missing. What somebody else runs is left to them, and looked for until it is there or free again."""
+    task = Task(plan.experiment, store, data_dir, plan.data, live)
+    waiting = {run.identity: run for run in missing}
+    outcomes = []
+    while waiting:
+        with closing(executor.run(task, batches(waiting.values()))) as reports:
+            for report in reports:
+                if isinstance(report, Ended):
+                    ended = [one for one in report.outcomes if one.status != "claimed"]
+                    outcomes += ended
+                    for one in ended:
+                        waiting.pop(one.identity, None)
+                on_report(report)
+        if waiting:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    return outcomes
