@@ -12,9 +12,13 @@ class Clock:
         return self.now
 
 
+def in_words(score: float) -> str:
+    return f"online accuracy {score:.1%}"
+
+
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(runs=2, steps=1000, clock=clock) as shown:
+    with display(runs=2, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.say("data: here")
         for run in range(2):
             shown.begin(f"seed {run}")
@@ -28,7 +32,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
 
 def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(runs=3, steps=100_000, clock=clock) as shown:
+    with display(runs=3, steps=100_000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.begin("seed 0")  # finished long ago: it has nothing to report
         shown.begin("seed 1")
         shown.update(90_000, 0.5)  # goes on from there
@@ -43,7 +47,7 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     clock = Clock()
-    with display(runs=1, steps=1000, clock=clock) as shown:
+    with display(runs=1, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.begin("input-permuted-mnist adam+wc seed 0")
         shown.update(100, 0.25)
         clock.now += 1

@@ -30,7 +30,9 @@ Weight clipping for deep continual and reinforcement learning: the paper's exper
 
 examples:
   weightclip run input-permuted-mnist --method adam+wc
-  weightclip data
+  weightclip sweep input-permuted-mnist --methods all --best --seeds 20
+  weightclip figure streaming results/
+  weightclip reproduce --list
 """
 
 
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> ArgumentParser:
     from weightclip import __version__
-    from weightclip.cli import data, run, status, sweep
+    from weightclip.cli import best, data, figure, report, reproduce, run, status, sweep
     from weightclip.lab.plugins import experiments, find_experiment
 
     parser: ArgumentParser = Parser(prog=PROGRAM, description=_DESCRIPTION)
@@ -73,8 +75,8 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     experiment = next(known, None) or find_experiment("streaming")
     run.add(commands, experiment)
     sweep.add(commands, experiment)
-    status.add(commands)
-    data.add(commands)
+    for command in (status, best, figure, report, reproduce, data):
+        command.add(commands)
     return parser
 
 

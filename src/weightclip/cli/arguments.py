@@ -6,10 +6,11 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from decimal import Decimal
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from weightclip.numerals import read_count
 
 if TYPE_CHECKING:
     from weightclip.lab.experiment import Experiment
@@ -25,8 +26,6 @@ STOPPED = 130
 MOST_SEEDS = 100_000
 
 _T = TypeVar("_T")
-
-_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,9 +58,11 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="with the data (default: $WEIGHTCLIP_DATA)")
 
 
-def add_live(parser: argparse.ArgumentParser) -> None:
+def add_live(parser: argparse._ActionsContainer) -> None:
     """Where rows are shown as they come."""
-    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard's event files, in OUT/tensorboard")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard's event files, in OUT/tensorboard"
+    )
     parser.add_argument("--wandb", metavar="PROJECT", help="show the runs in a project of Weights & Biases, too")
 
 
@@ -97,7 +98,7 @@ def count(text: str) -> int:
         >>> count("50k"), count("1.5M"), count("2_500")
         (50000, 1500000, 2500)
     """
-    return _read(_count, text, "a whole number such as 2500, 50k or 1M")
+    return _read(read_count, text, "a whole number such as 2500, 50k or 1M")
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -194,14 +195,6 @@ def _read(reader: Callable[[str], _T], text: str, expected: str) -> _T:
         return reader(text)
     except (ValueError, ArithmeticError):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}") from None
-
-
-def _count(text: str) -> int:
-    digits, unit = re.fullmatch(r"(.*?)([a-zA-Z]?)", text.strip()).groups()  # type: ignore[union-attr]
-    exact = Decimal(digits) * _UNITS.get(unit.lower(), Decimal("NaN"))
-    if not abs(exact) < 2**63 or exact != exact.to_integral_value():  # also for NaN
-        raise ValueError(text)
-    return int(exact)
 
 
 def _range(text: str) -> range:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.cli.arguments import STOPPED, add_config, add_live, add_places, given, live_from, problems_and_methods, seeds
+from weightclip.cli.arguments import (
+    STOPPED,
+    add_config,
+    add_live,
+    add_places,
+    given,
+    live_from,
+    problems_and_methods,
+    seeds,
+)
 from weightclip.lab.experiment import Experiment, Watch
 from weightclip.lab.plugins import experiment_of
 
@@ -66,7 +77,7 @@ def _records(
     from weightclip.lab.sweep.live import showing
     from weightclip.lab.sweep.plan import batches, make_runs
 
-    found = {}
+    found: dict[str, Record] = {}
     with display(len(configs), experiment.length(configs[0]), experiment.unit, experiment.shown) as shown:
         data = experiment.load(configs[0], arguments.data_dir, shown.say)
         if data is not None:
@@ -94,16 +105,14 @@ def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Se
         print(f"mean of {len(records)} seeds: {experiment.summarise([record.table for record in records])}")
     picture = _picture(paths)
     experiment.draw(records, picture)
-    print(f"picture: {picture}")
+    if picture.exists():  # not every experiment draws one
+        print(f"picture: {picture}")
 
 
 def _picture(records: Sequence[Path]) -> Path:
     """Of one record, beside it; of several that differ in their seeds alone, under a name of their own."""
     if len(records) == 1:
         return records[0].with_suffix(".png")
-    import hashlib
-    import re
-
     together = hashlib.sha256("".join(path.name for path in records).encode()).hexdigest()[:12]
     without = re.sub(r"seed\d+_[0-9a-f]+\.parquet$", "", records[0].name)
     return records[0].with_name(f"{without}{len(records)}seeds_{together}.png")

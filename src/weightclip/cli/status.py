@@ -41,7 +41,9 @@ def _status(arguments: argparse.Namespace) -> int:
         if arguments.failures:
             print("  " + failure.traceback.rstrip().replace("\n", "\n  "))
     if failed and not arguments.failures:
-        print(f"{len(failed)} failed: --failures shows their tracebacks, weightclip sweep --retry-failed runs them again")
+        print(
+            f"{len(failed)} failed: --failures shows their tracebacks, weightclip sweep --retry-failed runs them again"
+        )
     return 0
 
 

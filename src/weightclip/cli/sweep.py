@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_choice, check_count
@@ -63,12 +62,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         "--best",
         nargs="?",
         const=PAPER,
-        default=PAPER,
         metavar="FILE",
         help="one setting of each method: the paper's (its table 2; default), or those of a TOML file",
     )
     parser.add_argument(
-        "--seeds", type=_seeds, metavar="SEEDS", help="how many (20), or which: 0-3 or 0,2,5 (default: the grid's, or 1)"
+        "--seeds",
+        type=_seeds,
+        metavar="SEEDS",
+        help="how many (20), or which: 0-3 or 0,2,5 (default: the grid's, or 1)",
     )
     add_config(parser, experiment.config, leave_out=("problem", "seed", *experiment.axes))
     add_places(parser)
@@ -156,7 +157,9 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
         here = {**fixed, **dict(zip(others, values, strict=True))}
         if arguments.grid is None:
-            found += best(experiment, arguments.problem, methods, read_presets(arguments.best, experiment), here)
+            found += best(
+                experiment, arguments.problem, methods, read_presets(arguments.best or PAPER, experiment), here
+            )
             continue
         presets = read_presets(arguments.grid, experiment)
         if "grid" not in presets:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
-    from weightclip.lab import data, nets, results, streaming
+    from weightclip.lab import data, nets, report, results, streaming, sweep
 
-__all__ = ["data", "nets", "results", "streaming"]
+__all__ = ["data", "nets", "report", "results", "streaming", "sweep"]
 __getattr__, __dir__ = lazily(__name__, {name: name for name in __all__})

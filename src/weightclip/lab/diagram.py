@@ -81,7 +81,9 @@ def figure_1() -> Drawing:
 
 
 def _draw_box(axes: Axes) -> None:
-    axes.add_patch(Rectangle((-EDGE, -EDGE), 2 * EDGE, 2 * EDGE, facecolor="#F0F0F0", edgecolor=COLOURS["wc"], zorder=1))
+    axes.add_patch(
+        Rectangle((-EDGE, -EDGE), 2 * EDGE, 2 * EDGE, facecolor="#F0F0F0", edgecolor=COLOURS["wc"], zorder=1)
+    )
     axes.annotate(r"$[-\kappa s, \kappa s]^2$", (-0.95 * EDGE, 0.95 * EDGE), va="top")
     axes.set(xlim=(-1.25 * EDGE, 1.95 * EDGE), ylim=(-1.25 * EDGE, 1.3 * EDGE), xlabel="$w_1$", ylabel="$w_2$")
     ticks, labels = (-EDGE, 0, EDGE), (r"$-\kappa s$", "0", r"$\kappa s$")

@@ -1,7 +1,7 @@
 """What an experiment is: a name, a typed configuration, `run(configs) -> records`, figures and presets.
 
-The command line, sweeps, figures and the report know experiments through this alone. An experiment is found by its entry
-point in the group `weightclip.experiments` (`weightclip.lab.plugins`), which other packages have too.
+The command line, sweeps, figures and the report know experiments through this alone. An experiment is found by its
+entry point in the group `weightclip.experiments` (`weightclip.lab.plugins`), which other packages have too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 if TYPE_CHECKING:
     import polars as pl
 
+    from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.record import Record
 
@@ -47,6 +48,9 @@ class Watch:
     row: OnRow = ignore
 
 
+NOBODY = Watch()
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a run takes on this machine."""
@@ -63,7 +67,7 @@ class Experiment(ABC, Generic[C]):
         config: a frozen dataclass with a line of help for each field (`metadata={"help": ...}`); the options of the
             command line are made from it. It has a `seed` and a `method`.
         axes: fields, besides the seed, of which a sweep takes several values: "method" gives the option `--methods`.
-        setting_fields: the fields that are settings of one method or another; a mapping such as `settings` for all in it.
+        setting_fields: the fields that are settings of one method or another; a mapping stands for all that is in it.
         score: the metric that settings are selected by.
         along: the column of the main table that its rows follow: "task".
         unit: what `length` and progress count: "samples".
@@ -126,7 +130,7 @@ class Experiment(ABC, Generic[C]):
 
     @abstractmethod
     def run(
-        self, configs: Sequence[C], data: Any, out: Path | None, overwrite: bool = False, watch: Watch = Watch()
+        self, configs: Sequence[C], data: Any, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
     ) -> list[Record]:
         """Run configurations with equal `batch`, or go on with them, or read the records of finished ones.
 
@@ -167,4 +171,8 @@ class Experiment(ABC, Generic[C]):
 
     def figures(self) -> Sequence[Figure]:
         """The paper's figures of this experiment."""
+        return ()
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        """What makes the paper's figures and tables of this experiment."""
         return ()

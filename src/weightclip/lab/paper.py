@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weightclip.checks import check_name
 from weightclip.lab.plugins import experiments
-from weightclip.lab.results.figure import Figure
+
+if TYPE_CHECKING:
+    from weightclip.lab.results.figure import Figure
 
 ITEMS = {
     "figure 1": "Where clipping, L2 and L2 Init lead a weight",
@@ -29,6 +32,9 @@ ITEMS = {
 }
 """Every figure and table of the paper -> what it shows."""
 
+PARTS = dict.fromkeys(("table 1", "table 2"), ("streaming learning", "MuJoCo", "Atari", "warm starting"))
+"""Items that several experiments make together -> their parts."""
+
 RESULTS, FIGURES = "results", "figures"
 
 
@@ -41,7 +47,7 @@ class Reproduction:
         commands: what follows `weightclip`, one command after the other, with {seeds}, {results} and {figures} where
             the user decides.
         seeds: how many the paper has.
-        part: what of the item they make, where that is not all of it.
+        part: which of the item's parts they make, where it has some.
     """
 
     item: str
@@ -49,25 +55,27 @@ class Reproduction:
     seeds: int = 20
     part: str = ""
 
-    def filled(self, seeds: int | None = None, results: str = RESULTS, figures: str = FIGURES) -> list[list[str]]:
-        """The words of each command."""
-        values = {"seeds": self.seeds if seeds is None else seeds, "results": results, "figures": figures}
+    def filled(self, seeds: str | None = None, results: str = RESULTS, figures: str = FIGURES) -> list[list[str]]:
+        """The words of each command; `seeds` as `weightclip sweep` takes them."""
+        values = {"seeds": seeds or self.seeds, "results": results, "figures": figures}
         return [[word.format(**values) for word in command.split()] for command in self.commands]
 
 
-def reproductions() -> dict[str, list[Reproduction]]:
-    """Every figure and table of the paper -> what makes its parts; nothing where no experiment does yet."""
-    found: dict[str, list[Reproduction]] = {item: [] for item in ITEMS}
-    found["figure 1"].append(Reproduction("figure 1", ("figure diagram -o {figures}",)))
+def reproductions() -> dict[str, dict[str, Reproduction | None]]:
+    """Every item of the paper -> its parts ("" where it has none) -> what makes them; None where nothing does yet."""
+    found: dict[str, dict[str, Reproduction | None]] = {item: dict.fromkeys(PARTS.get(item, ("",))) for item in ITEMS}
+    found["figure 1"][""] = Reproduction("figure 1", ("figure diagram -o {figures}",))
     for experiment in experiments().values():
         for one in experiment.reproductions():
-            found[check_name(f"{experiment.name}: item", one.item, ITEMS)].append(one)
+            parts = found[check_name(f"{experiment.name}: item", one.item, ITEMS)]
+            parts[check_name(f"{experiment.name}: part", one.part, parts)] = one
     return found
 
 
 def find_item(name: str) -> str:
-    """`figure 3` by that name, by `3` or by `Fig. 3`; a ValueError that suggests the nearest item."""
-    ...
+    """`figure 3`, also as `Figure 3` or `3`; a ValueError that suggests the nearest item."""
+    name = name.strip().lower()
+    return check_name("item", f"figure {name}" if name.isdigit() else name, ITEMS)
 
 
 def all_figures() -> list[Figure]:

@@ -27,7 +27,7 @@ METHODS = "weightclip.methods"
 
 
 def plugins(group: str, kind: type[Any]) -> dict[str, Any]:
-    """The objects of a group of entry points, by name; a ValueError names what cannot be loaded or is of another kind."""
+    """The objects of a group of entry points, by name; a ValueError names what is not loaded or of another kind."""
     return {point.name: _load(point, kind) for point in entry_points(group=group)}
 
 

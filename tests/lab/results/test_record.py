@@ -116,4 +116,6 @@ def test_whatever_changes_the_numbers_changes_the_identity(
 
 
 def test_of_rules_the_source_counts_not_where_it_is_stored() -> None:
-    assert identity("streaming", {**CONFIG, "rules": "a.py"}, "abc", "x") == identity("streaming", {**CONFIG, "rules": "b.py"}, "abc", "x")
+    assert identity("streaming", {**CONFIG, "rules": "a.py"}, "abc", "x") == identity(
+        "streaming", {**CONFIG, "rules": "b.py"}, "abc", "x"
+    )

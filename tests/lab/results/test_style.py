@@ -13,6 +13,10 @@ def test_every_method_of_the_paper_looks_different() -> None:
     assert len({style_of(name).label for name in PAPER_METHODS}) == len(PAPER_METHODS)
 
 
+def test_methods_can_be_told_apart_in_grey() -> None:
+    assert len({(style_of(name).marker, style_of(name).line) for name in PAPER_METHODS}) == len(PAPER_METHODS)
+
+
 def test_methods_that_nobody_drew_before_have_a_style_too() -> None:
     assert style_of("adam+l2init+wc").label == "Adam + L2 Init + WC"
     assert style_of("lion+mine").line == "-."

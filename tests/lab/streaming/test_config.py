@@ -63,7 +63,7 @@ def test_a_mistake_names_the_argument_the_value_and_what_is_accepted(wrong: dict
 def test_the_reference_back_end_refuses_rules_that_only_the_fused_one_can_run(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text("from weightclip.lab.streaming.rules import Rule\nMINE = Rule('mine', after=lambda w: w)\n")
-    with pytest.raises(ValueError, match=r"rules: .*use backend 'fused'"):
+    with pytest.raises(ValueError, match=r"method: got mine, .*use backend 'fused'"):
         resolve(Config("input-permuted-mnist", "adam+mine", rules=str(rules), backend="reference"))
 
 

@@ -21,6 +21,7 @@ from weightclip.lab.results.record import read_record
 from weightclip.lab.streaming import experiment
 from weightclip.lab.streaming.config import Config
 from weightclip.lab.streaming.experiment import run, run_config
+from weightclip.lab.streaming.problem import Problem
 from weightclip.lab.streaming.reference import Reference
 
 DATA = tiny_dataset()
@@ -355,7 +356,7 @@ def _tasks_saved(directory: Path) -> int:
 
 
 def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(experiment, "load", lambda name, data_dir: DATA)
+    monkeypatch.setattr(Problem, "load", lambda problem, data_dir: DATA)
     settings: dict[str, Any] = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}
     table = run("input-permuted-mnist", seeds=range(2), out=tmp_path, **settings)
     assert table.select("seed", "task").rows() == [(0, 1), (0, 2), (1, 1), (1, 2)]
@@ -378,7 +379,7 @@ def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_mistake_is_told_before_any_data_is_fetched(
     wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment, "load", None)
+    monkeypatch.setattr(Problem, "load", None)
     with pytest.raises(ValueError, match=message):
         run("input-permuted-mnist", **wrong)
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import altair as alt
 import polars as pl
+import vl_convert
 
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.style import COLOURS, style_of
+from weightclip.lab.results.text import SHARE
 
 SETUP, LABEL, NOTE = "setup", "label", "note"
 """Columns of a chart's data: which setup, which method by its label, and what a tooltip adds to the value."""
 
 DIGITS = 5
-HEIGHT = 380
 FEW = 25
 """So many points of a line are marked one by one."""
 
@@ -30,10 +30,8 @@ _DASHES = {"-": [1, 0], "--": [6, 4], "-.": [8, 3, 2, 3]}
 @cache
 def javascript() -> str:
     """Vega, Vega-Lite and Vega-Embed, for one script element; `vegaEmbed` is global after it."""
-    import vl_convert
-
     major, minor, *_ = alt.SCHEMA_VERSION.removeprefix("v").split(".")
-    return str(vl_convert.javascript_bundle(vl_version=f"{major}.{minor}"))
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", f"{major}.{minor}"))
 
 
 def colour_of(method: str) -> str:
@@ -48,20 +46,26 @@ def dashes_of(method: str) -> list[int]:
 
 
 def line_chart(
-    data: pl.DataFrame, x: str, setups: Sequence[str], metrics: Sequence[Metric], methods: Sequence[str]
+    data: pl.DataFrame,
+    x: str,
+    setups: Sequence[str],
+    metrics: Sequence[Metric],
+    methods: Sequence[str],
+    height: int = 380,
 ) -> dict[str, Any]:
     """A Vega-Lite chart of one line for each method, with a band around it.
 
-    Hovering shows the values of all methods at a place; a click in the legend hides or shows a method. What has one choice
-    alone has no drop-down.
+    Hovering shows the values of all methods at a place; a click in the legend hides or shows a method. Where there is
+    one choice, there is no drop-down.
 
     Args:
         data: columns `SETUP`, `LABEL`, the one named by `x`, and for each metric NAME: `NAME`, `NAME low`, `NAME high`;
-            `NOTE` if there is anything to add. Values of `x` that are text are drawn in the order in which they first come.
+            `NOTE` if there is anything to add. Values of `x` that are text stay in the order in which they come.
         x: the name of the horizontal axis, and its column.
         setups: values of `SETUP` to choose from.
         metrics: to choose from.
         methods: in the legend's order.
+        height: of the plot, in pixels.
     """
     shown = alt.selection_point(
         name="shown",
@@ -70,53 +74,58 @@ def line_chart(
         toggle="true",
         clear=False,
         empty=False,
-        value=[{LABEL: style_of(method).label} for method in methods],
+        value=[{LABEL: label} for label in _labels(methods)],
     )
-    hover = alt.selection_point(name="hover", fields=[x], on="pointerover", clear="pointerout", empty=False)
     base = (
         alt.Chart(_inline(data))
         .transform_filter(f"datum.{SETUP} === {SETUP}")
         .transform_filter(shown)
         .transform_calculate(mean="datum[metric]", low="datum[metric + ' low']", high="datum[metric + ' high']")
     )
-    along, colour, dash = _horizontal(data, x), _colour(methods), _dash(methods)
-    points = len(data[x].unique())
-    band = base.mark_area(fillOpacity=0.16).encode(along, _vertical("low"), alt.Y2("high"), colour)
-    lines = base.mark_line(strokeWidth=1.75, point={"size": 30} if points <= FEW else False).encode(
-        along, _vertical("mean"), colour, dash
-    )
-    dots = base.mark_circle(size=50, opacity=1).encode(
-        along, _vertical("mean"), colour, opacity=alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
-    )
-    ruler = (
-        base.transform_filter("isValid(datum.mean)")
-        .transform_calculate(text=_value_text(NOTE in data.columns))
-        .transform_pivot(LABEL, groupby=[x], value="text", op="max")
-        .mark_rule(
-            strokeWidth=alt.ExprRef(f"max(6, 1.1 * width / {points})"), tooltip=alt.TooltipContent(content="data")
-        )
-        .encode(along, opacity=alt.when(hover).then(alt.value(0.14)).otherwise(alt.value(0)))
-        .add_params(hover)
-    )
-    names = [metric.name for metric in metrics]
     chart = (
-        alt.layer(band, lines, dots, ruler)
+        alt.layer(*_layers(base, data, x, methods))
         .add_params(
             shown,
-            _choice(SETUP, "Problem", list(setups), list(setups)),
-            _choice("metric", "Metric", names, [metric.label for metric in metrics]),
+            _choice(SETUP, "Problem", setups, setups),
+            _choice("metric", "Metric", [metric.name for metric in metrics], [metric.label for metric in metrics]),
             alt.param(name="labels", value={metric.name: _axis_label(metric) for metric in metrics}),
-            alt.param(name="share", value={metric.name: metric.unit == "share" for metric in metrics}),
+            alt.param(name="share", value={metric.name: metric.unit == SHARE for metric in metrics}),
         )
         .properties(
+            description=f"{', '.join(metric.label for metric in metrics)} by {x}, a line for each method",
             width="container",
-            height=HEIGHT,
-            title=alt.TitleParams(text=alt.ExprRef("labels[metric]")),
+            height=height,
+            # What is chosen in a drop-down is named there.
+            title=alt.TitleParams(text=alt.ExprRef("labels[metric]"), subtitle=setups[0] if len(setups) == 1 else ""),
             autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         )
     )
     spec: dict[str, Any] = chart.to_dict() | {"config": _LOOK}
     return spec
+
+
+def _layers(base: alt.Chart, data: pl.DataFrame, x: str, methods: Sequence[str]) -> Iterator[alt.Chart]:
+    """Bands, lines, and, next to the pointer, dots and a ruler, whose tooltip has the values of all lines."""
+    along, colour = _horizontal(data, x), _colour(methods)
+    hover = alt.selection_point(
+        name="hover", fields=[x], nearest=True, on="pointerover", clear="pointerout", empty=False
+    )
+    yield base.mark_area(fillOpacity=0.16, aria=False).encode(along, _vertical("low"), alt.Y2("high"), colour)
+    points = {"size": 30} if data[x].n_unique() <= FEW else False
+    yield base.mark_line(strokeWidth=1.75, point=points).encode(along, _vertical("mean"), colour, _dash(methods))
+    yield base.mark_circle(size=50, aria=False).encode(along, _vertical("mean"), colour, opacity=_only(hover, 1))
+    yield (
+        base.transform_filter("isValid(datum.mean)")
+        .transform_calculate(text=_value_text(NOTE in data.columns))
+        .transform_pivot(LABEL, groupby=[x], value="text", op="max")
+        .mark_rule(color=INK, tooltip=alt.TooltipContent(content="data"), aria=False)
+        .encode(along, opacity=_only(hover, 0.4))
+        .add_params(hover)
+    )
+
+
+def _only(hover: alt.Parameter, opacity: float) -> Any:
+    return alt.when(hover).then(alt.value(opacity)).otherwise(alt.value(0))
 
 
 def _inline(data: pl.DataFrame) -> alt.InlineData:
@@ -131,8 +140,8 @@ def _horizontal(data: pl.DataFrame, x: str) -> alt.X:
     if data.schema[x].is_numeric():
         axis = alt.Axis(grid=False, tickMinStep=1, tickCount=alt.ExprRef("max(2, width / 90)"), format="~s")
         return alt.X(x, type="quantitative", title=x, scale=alt.Scale(nice=False), axis=axis)
-    values = data[x].unique(maintain_order=True).to_list()
-    return alt.X(x, type="ordinal", title=x, sort=values, axis=alt.Axis(grid=False, labelAngle=0))
+    scale = alt.Scale(domain=data[x].unique(maintain_order=True).to_list())
+    return alt.X(x, type="ordinal", title=x, sort=None, scale=scale, axis=alt.Axis(grid=False, labelAngle=0))
 
 
 def _vertical(field: str) -> alt.Y:
@@ -142,31 +151,36 @@ def _vertical(field: str) -> alt.Y:
 
 def _value_text(notes: bool) -> str:
     """An expression: `78.9% ± 0.2%`, and what there is to add."""
-    text = (
-        "format(datum.mean, share[metric] ? '.2%' : '.4~g')"
-        " + (datum.high > datum.low ? ' ± ' + format((datum.high - datum.low) / 2, share[metric] ? '.2%' : '.2~g') : '')"
-    )
+    mean = "format(datum.mean, share[metric] ? '.2%' : '.4~g')"
+    error = "' ± ' + format((datum.high - datum.low) / 2, share[metric] ? '.2%' : '.2~g')"
+    text = f"{mean} + (datum.high > datum.low ? {error} : '')"
     return f"{text} + (datum.{NOTE} ? ' (' + datum.{NOTE} + ')' : '')" if notes else text
 
 
 def _axis_label(metric: Metric) -> str:
-    return f"{metric.label} ({metric.unit})" if metric.unit not in ("", "share") else metric.label
+    return f"{metric.label} ({metric.unit})" if metric.unit not in ("", SHARE) else metric.label
 
 
-def _choice(name: str, title: str, options: list[str], labels: list[str]) -> alt.Parameter:
+def _choice(name: str, title: str, options: Sequence[str], labels: Sequence[str]) -> alt.Parameter:
     if len(options) == 1:
         return alt.param(name=name, value=options[0])
     return alt.param(
-        name=name, value=options[0], bind=alt.binding_select(options=options, labels=labels, name=f"{title} ")
+        name=name,
+        value=options[0],
+        bind=alt.binding_select(options=list(options), labels=list(labels), name=f"{title} "),
     )
 
 
 def _legend() -> alt.Legend:
-    """The same for colour and dashes, which makes them one legend."""
+    """The same for colour and dashes, which makes them one legend.
+
+    Its columns follow the container, because `width` still shrinks while the chart is laid out; `width` is in the
+    expression so that they are counted anew when the window changes.
+    """
     return alt.Legend(
         title=None,
         orient="bottom",
-        columns=alt.ExprRef("max(1, floor(width / 150))"),
+        columns=alt.ExprRef("max(1, floor(containerSize()[0] / 150)) + 0 * width"),
         symbolType="stroke",
         symbolSize=500,
         symbolStrokeWidth=2,
@@ -194,7 +208,17 @@ _LOOK: Mapping[str, Any] = {
     "view": {"stroke": None},
     "line": {"invalid": "break-paths-filter-domains"},
     "area": {"invalid": "break-paths-filter-domains"},
-    "title": {"color": INK, "anchor": "start", "frame": "group", "fontSize": 14, "fontWeight": 600, "offset": 14},
+    "title": {
+        "color": INK,
+        "anchor": "start",
+        "frame": "group",
+        "fontSize": 14,
+        "fontWeight": 600,
+        "offset": 14,
+        "subtitleColor": INK,
+        "subtitleFontSize": 12,
+        "subtitlePadding": 5,
+    },
     "axis": {
         "labelColor": INK,
         "titleColor": INK,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +24,10 @@ from weightclip.lab.report.provenance import (
 )
 from weightclip.lab.report.setups import Setup, find_setups
 from weightclip.lab.report.tables import Best, Runs, Trend, best_table, runs_table, score_metric, trend_table
-from weightclip.lab.report.text import seeds_text, time_text
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.setups import where
+from weightclip.lab.results.text import seeds_text, time_text
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -38,9 +38,9 @@ class SetupContent:
 
     setup: Setup
     runs: tuple[Runs, ...]
+    time: str
     best: tuple[Best, ...]
     trends: tuple[Trend, ...]
-    time: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class Part:
     setups: tuple[SetupContent, ...]
     curves: Figure
     sensitivity: tuple[Figure, ...]
-    figures: tuple[Command, ...]
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ class Content:
     """What a report says.
 
     Args:
-        command: the one for the same table of best settings in a terminal.
         parts: an experiment each.
         facts: numbers that sum it all up, by what they are.
         data, software, sweeps, failures: where it comes from.
+        commands: what else can be made from the same results.
         notes: lines that a reader should know: files that were left out.
     """
 
@@ -84,6 +83,13 @@ class Content:
     failures: tuple[Failed, ...]
     commands: tuple[Command, ...]
     notes: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+        return ", ".join(
+            f"{name} {value}" if name == "seeds" else f"{value} {name}" for name, value in self.facts.items()
+        )
 
 
 def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING) -> Content:
@@ -100,7 +106,7 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING) -> Content:
     identities = table["identity"].unique()
     done = everything["identity"].unique()
     failures = find_failures(stores, done)
-    parts = tuple(_part(part, paths, chosen) for part in table.partition_by("experiment", maintain_order=True))
+    parts = tuple(_part(part) for part in table.sort("experiment", maintain_order=True).partition_by("experiment"))
     return Content(
         parts=parts,
         facts=_facts(table, sum(failed.runs for failed in failures)),
@@ -108,56 +114,59 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING) -> Content:
         software=tuple(find_software(paths, identities)),
         sweeps=tuple(find_sweeps(stores, done)),
         failures=tuple(failures),
-        commands=(
-            Command("This report", _command("report", paths, chosen)),
-            Command("The table of best settings", _command("best", paths, chosen)),
+        commands=tuple(
+            Command(title, _command(name, paths, chosen)) for title, name in _commands(part.name for part in parts)
         ),
         notes=tuple(notes),
     )
 
 
-def _part(table: pl.DataFrame, paths: Sequence[str | Path], chosen: Mapping[str, str]) -> Part:
-    experiment = find_experiment(table["experiment"][0])
+def _part(table: pl.DataFrame) -> Part:
     setups = find_setups(table)
     return Part(
-        name=experiment.name,
-        along=experiment.along,
+        name=setups[0].experiment.name,
+        along=setups[0].experiment.along,
         score=score_metric(setups[0]),
         setups=tuple(_setup_content(setup) for setup in setups),
         curves=curves_figure(setups),
         sensitivity=tuple(sensitivity_figures(setups)),
-        figures=tuple(
-            Command(
-                f"Figure {figure.number} of the paper: {figure.title}" if figure.number else figure.title,
-                _command(f"figure {figure.name}", paths, chosen),
-            )
-            for figure in experiment.figures()
-            if figure.needs_results
-        ),
     )
 
 
 def _setup_content(setup: Setup) -> SetupContent:
-    seconds = setup.table.unique("identity")["seconds"].sum()
     return SetupContent(
         setup,
-        tuple(runs_table(setup)),
-        tuple(best_table(setup)),
-        tuple(trend_table(setup)),
-        time_text(seconds),
+        runs=tuple(runs_table(setup)),
+        time=_time(setup.table.unique("identity")),
+        best=tuple(best_table(setup)),
+        trends=tuple(trend_table(setup)),
     )
 
 
 def _facts(table: pl.DataFrame, failed: int) -> dict[str, str]:
     runs = table.unique("identity")
-    counts = {
-        "runs": len(runs),
-        "problems": runs["problem"].n_unique(),
-        "methods": runs["method"].n_unique(),
-        "failed": failed,
+    return {
+        "runs": f"{len(runs):,}",
+        "problems": f"{runs['problem'].n_unique():,}",
+        "methods": f"{runs['method'].n_unique():,}",
+        "seeds": seeds_text(runs["seed"].drop_nulls()),
+        "computing time": _time(runs),
+        "failed": f"{failed:,}",
     }
-    facts = {name: f"{count:,}" for name, count in counts.items()}
-    return {**facts, "seeds": seeds_text(runs["seed"].drop_nulls()), "computing time": time_text(runs["seconds"].sum())}
+
+
+def _time(runs: pl.DataFrame) -> str:
+    return time_text(float(runs["seconds"].sum()))
+
+
+def _commands(experiments: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What else can be made from the same results, and the command's name."""
+    yield "This report", "report"
+    yield "The best settings", "best"
+    for figure in (figure for name in experiments for figure in find_experiment(name).figures()):
+        if figure.needs_results:
+            number = f" (figure {figure.number} of the paper)" if figure.number else ""
+            yield f"{figure.title}{number}", f"figure {figure.name}"
 
 
 def _command(name: str, paths: Sequence[str | Path], chosen: Mapping[str, str]) -> str:

@@ -10,19 +10,20 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.plugins import find_experiment
 from weightclip.lab.report.charts import LABEL, NOTE, SETUP, line_chart
 from weightclip.lab.report.setups import Setup, all_methods
-from weightclip.lab.report.tables import metric_of, score_metric, shown_settings
-from weightclip.lab.report.text import list_text, settings_text, value_text
+from weightclip.lab.report.tables import score_metric
+from weightclip.lab.results.best import told_setting
 from weightclip.lab.results.curves import curves
-from weightclip.lab.results.metrics import METRICS, Metric, find_metric
+from weightclip.lab.results.metrics import Metric, find_metric
 from weightclip.lab.results.selection import best_runs
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import style_of
+from weightclip.lab.results.text import list_text, settings_text, value_text
+from weightclip.lab.results.tidy import LAST
 
 SHORT, MOST = 50, 200
-"""Curves of up to `SHORT` rows are drawn as they are; of longer ones at most `MOST` points, each a mean of 2 or more."""
+"""Curves of up to `SHORT` rows are drawn row by row; longer ones as at most `MOST` points, means of 2 rows or more."""
 
 
 @dataclass(frozen=True)
@@ -40,37 +41,48 @@ def curves_figure(setups: Sequence[Setup]) -> Figure:
     x = along.capitalize()
     metrics = _metrics(setups)
     data = pl.concat([_wide(setup, x, metrics) for setup in setups], how="diagonal_relaxed")
-    spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(list(setups)))
+    spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(setups))
     return Figure(spec, " ".join(_thinned(setups, along)), tuple(metrics))
 
 
 def sensitivity_figures(setups: Sequence[Setup]) -> list[Figure]:
     """For each setting of which several values were tried: the best score over the other settings by its value."""
-    experiment = find_experiment(setups[0].table["experiment"][0])
-    helps = {one.name: one.metadata.get("help", "") for one in fields(experiment.config)}
-    found = []
-    for parameter in _varied(setups):
-        parts = [part for setup in setups for part in _scores(setup, parameter)]
-        data = pl.concat(parts).sort(parameter, maintain_order=True)
-        data = data.with_columns(pl.col(parameter).map_elements(value_text, return_dtype=pl.String))
-        names = data[SETUP].unique(maintain_order=True)
-        metric = score_metric(setups[0])
-        metric = replace(metric, label=f"{metric.label}, mean over all {setups[0].columns.along}s")
-        labels = set(data[LABEL])
-        methods = [method for method in all_methods(list(setups)) if style_of(method).label in labels]
-        chosen = [setup.label for setup in setups if setup.label in names]
-        spec = line_chart(data, parameter, chosen, [metric], methods, height=300)
-        found.append(Figure(spec, f"{parameter}: {helps.get(parameter, '')}".removesuffix(": "), (metric,)))
-    return found
+    return [_sensitivity(setups, parameter) for parameter in _varied(setups)]
+
+
+def _sensitivity(setups: Sequence[Setup], parameter: str) -> Figure:
+    among = [setup for setup in setups if parameter in _varied([setup])]
+    x = parameter.rpartition(".")[2]
+    data = pl.concat([part for setup in among for part in _scores(setup, parameter, x)]).sort(x, maintain_order=True)
+    data = data.with_columns(pl.col(x).map_elements(value_text, return_dtype=pl.String))
+    score = score_metric(setups[0])
+    score = replace(score, label=f"{score.label}, mean over all {setups[0].columns.along}s")
+    drawn = set(data[LABEL])
+    methods = [method for method in all_methods(among) if style_of(method).label in drawn]
+    spec = line_chart(data, x, [setup.label for setup in among], [score], methods, height=300)
+    return Figure(spec, ": ".join(filter(None, (x, _help(setups[0], parameter)))), (score,))
+
+
+def _help(setup: Setup, parameter: str) -> str:
+    known = {one.name: one.metadata.get("help", "") for one in fields(setup.experiment.config)}
+    return str(known.get(parameter, ""))
 
 
 def _metrics(setups: Sequence[Setup]) -> list[Metric]:
     """Those that any setup has values of, the score first."""
     score = setups[0].columns.score
     tables = [setup.table for setup in setups]
-    known = [name for name in tables[0].columns if name in METRICS or name.startswith("rank_")]
-    there = [name for name in known if any(table[name].is_not_null().any() for table in tables)]
-    return [metric_of(score), *(find_metric(name) for name in there if name != score)]
+    measured = tables[0].columns[tables[0].columns.index(LAST[-1]) + 1 :]
+    there = [name for name in measured if any(table[name].is_not_null().any() for table in tables)]
+    return [score_metric(setups[0]), *(metric for name in there if name != score for metric in _defined(name))]
+
+
+def _defined(name: str) -> list[Metric]:
+    """The metric in a table's column, or none: `samples` is not a metric."""
+    try:
+        return [find_metric(name)]
+    except KeyError:
+        return []
 
 
 def _every(setup: Setup) -> int:
@@ -110,30 +122,31 @@ def _label() -> pl.Expr:
 
 
 def _varied(setups: Sequence[Setup]) -> list[str]:
-    """Numeric settings of which some method tried several values, in the order in which an experiment has them."""
+    """Settings of which some method tried several values, in the order in which an experiment has them."""
     names: dict[str, None] = {}
     for setup in setups:
         for method in setup.methods:
             rows = setup.table.filter(pl.col("method") == method)
-            shown = [name for name in shown_settings(setup, method) if rows[name].dtype.is_numeric()]
-            names |= dict.fromkeys(name for name in shown if rows[name].n_unique() > 1)
-    order = find_experiment(setups[0].table["experiment"][0]).setting_fields
+            told = told_setting(rows.row(0, named=True), setup.table)
+            names |= dict.fromkeys(name for name in told if rows[name].n_unique() > 1)
+    order = setups[0].experiment.setting_fields
     return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
 
 
-def _scores(setup: Setup, parameter: str) -> Iterator[pl.DataFrame]:
-    """Of each method that tried several values."""
+def _scores(setup: Setup, parameter: str, x: str) -> Iterator[pl.DataFrame]:
+    """Of each method that tried several values, as `line_chart` takes them."""
     score = setup.columns.score
-    for (method,), rows in sensitivity(setup.table, parameter).group_by("method", maintain_order=True):
+    for _, rows in sensitivity(setup.table, parameter).group_by("method", maintain_order=True):
         if len(rows) > 1:
-            others = [name for name in shown_settings(setup, str(method)) if name != parameter]
+            told = (told_setting(row, setup.table) for row in rows.iter_rows(named=True))
+            notes = [settings_text({**setting, parameter: None}) for setting in told]
             error = pl.col("error").fill_null(0.0)
             yield rows.select(
                 pl.lit(setup.label).alias(SETUP),
                 _label(),
-                parameter,
+                pl.col(parameter).alias(x),
                 pl.col("score").alias(score),
                 (pl.col("score") - error).alias(f"{score} low"),
                 (pl.col("score") + error).alias(f"{score} high"),
-                pl.Series(NOTE, [settings_text(row) for row in rows.select(others).to_dicts()], dtype=pl.String),
+                pl.Series(NOTE, notes, dtype=pl.String),
             )

@@ -11,10 +11,8 @@ from markupsafe import Markup
 from weightclip.lab.report.charts import colour_of, dashes_of, javascript
 from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
-from weightclip.lab.report.text import NOTHING, count_text
 from weightclip.lab.results.style import style_of
-
-TITLE = "Results"
+from weightclip.lab.results.text import NOTHING, TITLE, count_text
 
 
 def render(content: Content, title: str = TITLE) -> str:
@@ -33,7 +31,7 @@ def render(content: Content, title: str = TITLE) -> str:
         content=content,
         title=title,
         packages=packages(content.software),
-        numbers=count(1),
+        next_number=count(1).__next__,
         # Of this package's own and Vega's making, and parts of elements whose content is not escaped.
         css=Markup((files(__package__) / "page.css").read_text(encoding="utf-8")),
         javascript=Markup(javascript()),

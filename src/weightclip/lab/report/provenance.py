@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,10 +77,10 @@ def find_software(paths: Iterable[str | Path], identities: Iterable[str]) -> lis
     for facts in _records(paths):
         if facts["identity"] in wanted:
             wanted.remove(facts["identity"])
-            told = json.dumps((facts["versions"], facts["platform"]))
+            told = json.dumps({"versions": facts["versions"], "platform": facts["platform"]})
             counts[told] = counts.get(told, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return [Software(*json.loads(told), runs=count) for told, count in ordered]
+    return [Software(runs=count, **json.loads(told)) for told, count in ordered]
 
 
 def find_sweeps(stores: Iterable[str | Path], identities: Iterable[str]) -> list[Sweep]:
@@ -118,8 +117,17 @@ def _runs(rows: pl.DataFrame) -> int:
 
 
 def _records(paths: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
-    """The metadata of records under the paths; `load` has told of damaged files."""
+    """The metadata of the records under the paths."""
     for path in map(Path, paths):
         for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
-            with suppress(pl.exceptions.PanicException, Exception):  # a panic is no Exception
-                yield json.loads(pl.read_parquet_metadata(file)[KEY])
+            text = _metadata(file).get(KEY)
+            if text is not None:
+                yield json.loads(text)
+
+
+def _metadata(file: Path) -> dict[str, str]:
+    """Nothing of a damaged file: `load` tells of it."""
+    try:
+        return pl.read_parquet_metadata(file)
+    except (pl.exceptions.PanicException, Exception):  # a panic is no Exception
+        return {}

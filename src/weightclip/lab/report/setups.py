@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import polars as pl
 
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.report.text import value_text
 from weightclip.lab.results.setups import Columns, columns_of
+from weightclip.lab.results.text import settings_text, value_text
 
 _CHECKSUM = "checksum"
 
@@ -19,22 +21,24 @@ class Setup:
     """The runs of one setup.
 
     Args:
+        experiment: what was run.
         name: the problem, and what tells it from other setups of that problem.
         problem: the problem.
         stand_in: whether the data is known not to be the official one.
         table: its part of the tidy table.
         columns: what the table's columns are.
         methods: in the paper's order, then other ones.
-        fields: of the configuration, as text.
+        configuration: all else that was configured, as text.
     """
 
+    experiment: Experiment[Any]
     name: str
     problem: str
     stand_in: bool
     table: pl.DataFrame
     columns: Columns
     methods: tuple[str, ...]
-    fields: dict[str, str]
+    configuration: str
 
     @property
     def label(self) -> str:
@@ -46,13 +50,13 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
     """The setups in one experiment's tidy table: by problem, those with the longest runs first."""
     experiment = find_experiment(table["experiment"][0])
     columns = columns_of(table)
+    configured = [one.name for one in fields(experiment.config)]
     problems = list(experiment.problems())
 
     def order(part: pl.DataFrame) -> tuple[Any, ...]:
-        problem = part["problem"][0]
-        runs = part["identity"].n_unique()
+        problem, runs = part["problem"][0], part["identity"].n_unique()
         known = problems.index(problem) if problem in problems else len(problems)
-        return known, problem, -len(part) / runs, -runs
+        return known, problem, -len(part) / runs, part["official"][0] is False, -runs
 
     parts = sorted(table.partition_by(columns.setup, maintain_order=True), key=order)
     firsts = [part.row(0, named=True) for part in parts]
@@ -62,22 +66,22 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
         differing = [name for name in columns.setup if len({other[name] for other in others}) > 1]
         found.append(
             Setup(
+                experiment=experiment,
                 name=", ".join((first["problem"], *(_field_text(name, first[name]) for name in differing))),
                 problem=first["problem"],
                 stand_in=first["official"] is False,
                 table=part,
                 columns=columns,
-                methods=tuple(_ordered(part["method"].unique().to_list(), list(experiment.methods()))),
-                fields={name: value_text(first[name]) for name in columns.setup[2:]},
+                methods=tuple(_ordered(part["method"].unique(), experiment.methods())),
+                configuration=settings_text({name: first[name] for name in configured if name in columns.setup[2:]}),
             )
         )
     return found
 
 
-def all_methods(setups: list[Setup]) -> list[str]:
+def all_methods(setups: Sequence[Setup]) -> list[str]:
     """The methods of all setups, in the paper's order."""
-    experiment = find_experiment(setups[0].table["experiment"][0])
-    return _ordered(list({method for setup in setups for method in setup.methods}), list(experiment.methods()))
+    return _ordered({method for setup in setups for method in setup.methods}, setups[0].experiment.methods())
 
 
 def _field_text(name: str, value: Any) -> str:
@@ -86,5 +90,5 @@ def _field_text(name: str, value: Any) -> str:
     return f"{name} {value_text(value)}"
 
 
-def _ordered(methods: list[str], known: list[str]) -> list[str]:
+def _ordered(methods: Iterable[str], known: Sequence[str]) -> list[str]:
     return sorted(methods, key=lambda name: (known.index(name) if name in known else len(known), name))

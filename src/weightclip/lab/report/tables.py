@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from weightclip.lab.plugins import find_experiment
 from weightclip.lab.report.setups import Setup
-from weightclip.lab.report.text import (
+from weightclip.lab.results.best import best_settings, paper_setting, told_setting
+from weightclip.lab.results.metrics import METRICS, Metric
+from weightclip.lab.results.text import (
     NOTHING,
-    count_text,
-    list_text,
+    change_text,
+    error_text,
     metric_text,
     seeds_text,
+    selection_notes,
     settings_text,
     time_text,
     value_text,
 )
-from weightclip.lab.results.metrics import METRICS, Metric
-from weightclip.lab.results.selection import best_runs, select
-from weightclip.lab.results.statistics import trend
-
-OTHER = "settings."
-"""Settings with this prefix are told only where they vary."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Best:
-    """A method's best setting, and the paper's (None where the paper has none)."""
+    """A method's best setting, and the paper's (None where the paper has none) with its score here."""
 
     method: str
     setting: str
@@ -51,6 +45,7 @@ class Best:
     seeds: int
     compared: int
     paper: str | None
+    paper_score: str
     same: bool
     notes: str
 
@@ -67,12 +62,8 @@ class Trend:
 
 
 def score_metric(setup: Setup) -> Metric:
-    """What settings are selected by."""
-    return metric_of(setup.columns.score)
-
-
-def metric_of(name: str) -> Metric:
-    """The definition of a score; other packages' experiments have scores that are not defined here."""
+    """What settings are selected by; other packages' experiments have scores that are not defined here."""
+    name = setup.columns.score
     return METRICS.get(name, Metric(name, name, ""))
 
 
@@ -82,7 +73,7 @@ def runs_table(setup: Setup) -> list[Runs]:
     for method in setup.methods:
         rows = setup.table.filter(pl.col("method") == method)
         runs = rows.unique("identity", maintain_order=True)
-        names = shown_settings(setup, method)
+        names = told_setting(runs.row(0, named=True), setup.table)
         found.append(
             Runs(
                 method,
@@ -90,7 +81,7 @@ def runs_table(setup: Setup) -> list[Runs]:
                 seeds_text(runs["seed"].drop_nulls()),
                 runs.select(setup.columns.settings).n_unique(),
                 "; ".join(_tried(name, runs[name]) for name in names),
-                time_text(runs["seconds"].sum()),
+                time_text(float(runs["seconds"].sum())),
             )
         )
     return found
@@ -98,22 +89,21 @@ def runs_table(setup: Setup) -> list[Runs]:
 
 def best_table(setup: Setup) -> list[Best]:
     """A row per method, by the paper's criterion."""
-    metric, paper = score_metric(setup), _paper(setup)
-    chosen = {row["method"]: row for row in select(setup.table).iter_rows(named=True)}
+    metric = score_metric(setup)
     found = []
-    for method in setup.methods:
-        row = chosen[method]
-        theirs = paper.get(method)
+    for row in _best(setup):
+        paper = paper_setting(row["experiment"], row["problem"], row["method"])
         found.append(
             Best(
-                method,
-                settings_text({name: row[name] for name in shown_settings(setup, method)}),
-                _with_error(row["score"], row["error"], metric),
+                row["method"],
+                settings_text(told_setting(row, setup.table)),
+                error_text(row["score"], row["error"], metric),
                 row["seeds"],
                 row["compared"],
-                None if theirs is None else settings_text(theirs),
-                theirs is not None and all(row.get(name) == value for name, value in theirs.items()),
-                "; ".join(_notes(row)),
+                None if paper is None else settings_text(paper),
+                metric_text(row["paper_score"], metric),
+                bool(row["same"]),
+                "; ".join(selection_notes(row)),
             )
         )
     return found
@@ -122,56 +112,18 @@ def best_table(setup: Setup) -> list[Best]:
 def trend_table(setup: Setup) -> list[Trend]:
     """A row per method, at its best setting."""
     metric = score_metric(setup)
-    slopes = {row["method"]: row for row in trend(best_runs(setup.table)).iter_rows(named=True)}
     found = []
-    for method in setup.methods:
-        row = slopes[method]
-        ends = [metric_text(row[end], metric, sign=True) for end in ("low", "high")]
-        found.append(
-            Trend(
-                method,
-                metric_text(row["slope"], metric, sign=True),
-                NOTHING if NOTHING in ends else f"{ends[0]} to {ends[1]}",
-                row["verdict"] or NOTHING,
-                row["seeds"],
-            )
-        )
+    for row in _best(setup):
+        slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
+        interval = NOTHING if row["verdict"] is None else f"{low} to {high}"
+        found.append(Trend(row["method"], slope, interval, row["verdict"] or NOTHING, row["seeds"]))
     return found
 
 
-def shown_settings(setup: Setup, method: str) -> list[str]:
-    """A method's settings worth telling: the named ones, and others that vary."""
-    experiment = find_experiment(setup.table["experiment"][0])
-    rows = setup.table.filter(pl.col("method") == method)
-    names = [name for name in setup.columns.settings if rows[name].is_not_null().any()]
-    told = [name for name in names if not name.startswith(OTHER) or rows[name].n_unique() > 1]
-    fields = list(experiment.setting_fields)
-    return sorted(told, key=lambda name: fields.index(field) if (field := name.partition(".")[0]) in fields else -1)
+def _best(setup: Setup) -> list[dict[str, Any]]:
+    found = {row["method"]: row for row in best_settings(setup.table).iter_rows(named=True)}
+    return [found[method] for method in setup.methods]
 
 
 def _tried(name: str, column: pl.Series) -> str:
-    return f"{name.removeprefix(OTHER)} {', '.join(map(value_text, column.unique().sort()))}"
-
-
-def _paper(setup: Setup) -> Mapping[str, Mapping[str, Any]]:
-    best = find_experiment(setup.table["experiment"][0]).presets().get("best", {})
-    found: Mapping[str, Mapping[str, Any]] = best.get(setup.problem, {})
-    return found
-
-
-def _with_error(value: float | None, error: float | None, metric: Metric) -> str:
-    text = metric_text(value, metric)
-    if text == NOTHING or error is None or math.isnan(error):
-        return text
-    return f"{text} ± {metric_text(error, metric)}"
-
-
-def _notes(row: Mapping[str, Any]) -> Sequence[str]:
-    found = []
-    if row["edges"]:
-        found.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
-    if row["ties"]:
-        found.append(f"tied with {count_text(row['ties'], 'other setting')}")
-    if row["incomplete"]:
-        found.append(f"{count_text(row['incomplete'], 'setting')} with fewer seeds left out")
-    return found
+    return f"{name.rpartition('.')[2]} {', '.join(map(value_text, column.unique().sort()))}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
+    from weightclip.lab.results.best import best_settings
     from weightclip.lab.results.loading import load
     from weightclip.lab.results.metrics import METRICS, Metric
     from weightclip.lab.results.record import Record, read_record, write_record
@@ -20,6 +21,7 @@ __all__ = [
     "Metric",
     "Record",
     "best_runs",
+    "best_settings",
     "interval",
     "iqm",
     "load",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazily(
         "Metric": "metrics",
         "Record": "record",
         "best_runs": "selection",
+        "best_settings": "best",
         "interval": "statistics",
         "iqm": "statistics",
         "load": "loading",

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+import polars.selectors as cs
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.results.selection import Criterion
+from weightclip.lab.results.style import RC
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 DPI = 200
+DIGITS = 6
+"""Of the numbers in a CSV."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,15 @@ class Figure:
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:
     """Write NAME.pdf, NAME.png and NAME.csv, each whole or not at all; their paths."""
+    from matplotlib import rc_context
+
     paths = [directory / f"{name}.{ending}" for ending in ("pdf", "png", "csv")]
     for path in paths[:2]:
         buffer = io.BytesIO()
         # Without a date, equal results give equal files.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
-        drawing.picture.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
+        with rc_context(RC):
+            drawing.picture.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
         write_whole(path, buffer.getbuffer())
-    write_whole(paths[2], drawing.data.write_csv(float_precision=6).encode())
+    write_whole(paths[2], drawing.data.with_columns(cs.float().round_sig_figs(DIGITS)).write_csv().encode())
     return paths

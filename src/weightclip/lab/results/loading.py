@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import logging
 import os
@@ -18,12 +17,12 @@ import polars as pl
 
 from weightclip.checks import check_choice, check_name
 from weightclip.lab.experiment import Event
-from weightclip.lab.results.record import FORMAT, KEY, SEAL, _seal, part_path
+from weightclip.lab.results.record import FORMAT, KEY, SEAL, part_path, schema_text, seal
 from weightclip.lab.results.saved import read_saved
 from weightclip.lab.results.tidy import run_columns
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
 log: Event = logging.getLogger(__name__).warning
 
@@ -64,7 +63,7 @@ def load(
     check_choice("kind", kind, ("polars", "pandas"))
     runs: dict[str, _Run] = {}
     saved: list[pl.DataFrame] = []
-    known: list[pl.DataFrame] = []
+    known: list[str] = []
     for path in _files(paths):
         try:
             found = _read(path, known)
@@ -108,43 +107,45 @@ def _leave_out(path: str, error: ValueError | OSError, on_event: Event) -> None:
     on_event(f"{path}: left out: {error.strerror if isinstance(error, OSError) else error}")
 
 
-def _read(path: str, known: list[pl.DataFrame]) -> _Run | pl.DataFrame:
+def _read(path: str, known: list[str]) -> _Run | pl.DataFrame:
     """The run in a file, or the tidy table that was saved there; a ValueError says why there is neither.
 
-    To read a file's columns takes longer than all else here. The seal proves them: it fits empty tables `known` from
-    other files, or the columns are read, and known from then on.
+    To read a file's columns takes longer than all else here. The seal proves them: it fits those `known` from other
+    files, or they are read, and known from then on.
     """
     if path.endswith(".csv"):
         return read_saved(Path(path))
-    content = Path(path).read_bytes()
+    with open(path, "rb") as file:
+        content = file.read()
     try:
-        metadata = pl.read_parquet_metadata(io.BytesIO(content))
-        facts = json.loads(metadata[KEY]) if KEY in metadata else None
+        metadata = pl.read_parquet_metadata(content)
+        text, sealed = metadata.get(KEY), metadata.get(SEAL)
+        facts: Any = None if text is None else json.loads(text)
+        told = None if text is None else facts["format"]
     except FAILURES as error:
         raise ValueError(f"it is damaged, or not Parquet ({type(error).__name__})") from error
-    if facts is None:
+    if text is None:
         return read_saved(Path(path))
-    if facts["format"] != FORMAT:
-        raise ValueError(f"it has format {facts['format']}, not {FORMAT}")
-    text, seal = metadata[KEY], metadata.get(SEAL)
+    if told != FORMAT:
+        raise ValueError(f"it has format {told}, not {FORMAT}")
     for number, columns in enumerate(known):
-        if _seal(content, columns, text) == seal:
+        if seal(content, columns, text) == sealed:
             return _Run(path, number, facts)
     columns = _columns(content)
-    if _seal(content, columns, text) != seal:
+    if seal(content, columns, text) != sealed:
         raise ValueError("it changed after it was written")
     known.append(columns)
     return _Run(path, len(known) - 1, facts)
 
 
-def _columns(content: bytes) -> pl.DataFrame:
+def _columns(content: bytes) -> str:
     try:
-        return pl.DataFrame(schema=pl.read_parquet_schema(io.BytesIO(content)))
+        return schema_text(pl.read_parquet_schema(content))
     except FAILURES as error:
         raise ValueError(f"it is damaged ({type(error).__name__})") from error
 
 
-def _further(runs: Sequence[_Run], name: str, known: list[pl.DataFrame], on_event: Event) -> Iterator[_Run]:
+def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event) -> Iterator[_Run]:
     """The runs that have a further table of that name, with its file and columns in place of the main one's."""
     part = f"{name}.parquet"
     there = {one for run in runs for one in run.facts.get("parts", {})}
@@ -157,44 +158,46 @@ def _further(runs: Sequence[_Run], name: str, known: list[pl.DataFrame], on_even
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != run.facts["parts"][part]:
                 raise ValueError("it changed after it was written")
-            known.append(_columns(content))
+            columns = _columns(content)
         except (ValueError, OSError) as error:
             _leave_out(str(path), error, on_event)
         else:
-            schemas = [columns.schema for columns in known]
-            yield replace(run, path=str(path), columns=schemas.index(schemas[-1]))
+            if columns not in known:
+                known.append(columns)
+            yield replace(run, path=str(path), columns=known.index(columns))
 
 
-def _tidy_table(runs: Sequence[_Run], known: Sequence[pl.DataFrame], on_event: Event) -> pl.DataFrame:
+def _tidy_table(runs: Sequence[_Run], known: Sequence[str], on_event: Event) -> pl.DataFrame:
     """The tables of all runs below each other, beside what is known of the runs."""
     if not runs:
         return pl.DataFrame()
     files: dict[int, list[str]] = {}
     for run in runs:
         files.setdefault(run.columns, []).append(run.path)
-    tables = [_read_tables(some, known[columns].schema, on_event) for columns, some in files.items()]
+    tables = [_read_tables(some, known[columns], on_event) for columns, some in files.items()]
     rows = pl.concat(tables, how="diagonal_relaxed").drop("seed", strict=False)
     about = run_columns([run.facts for run in runs])
     rows = rows.rename({name: f"table.{name}" for name in rows.columns if name in about.columns})
     about = about.with_columns(pl.Series(_FILE, [run.path for run in runs]))
     together = rows.join(about, on=_FILE, maintain_order="left")
-    return together.select(*about.columns, *rows.columns[:-1]).drop(_FILE).rechunk()
+    return together.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
 
 
-def _read_tables(files: Sequence[str], schema: pl.Schema, on_event: Event) -> pl.DataFrame:
+def _read_tables(files: list[str], columns: str, on_event: Event) -> pl.DataFrame:
     """The tables in files with these columns, and at last the file; all at once, or, where that fails, half by half."""
     try:
-        table = pl.scan_parquet(files, glob=False, include_file_paths=_FILE).collect()
-        if table.schema == {**schema, _FILE: pl.String}:
+        table = pl.scan_parquet(files, glob=False, include_file_paths=_FILE).collect().rechunk()
+        if schema_text(table.drop(_FILE).schema) == columns:
             return table
         reason = "its columns changed"
     except FAILURES as error:
         reason = f"it is damaged ({type(error).__name__})"
     if len(files) == 1:
         _leave_out(files[0], ValueError(reason), on_event)
-        return pl.DataFrame(schema={**schema, _FILE: pl.String})
+        return pl.DataFrame(schema={_FILE: pl.String})
     middle = len(files) // 2
-    return pl.concat([_read_tables(half, schema, on_event) for half in (files[:middle], files[middle:])])
+    halves = [_read_tables(half, columns, on_event) for half in (files[:middle], files[middle:])]
+    return pl.concat(halves, how="diagonal")
 
 
 def _without_repeats(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import polars as pl
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
@@ -16,10 +17,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.style import RC, style_of
+from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, style_of
 
 WIDTH = 6.75
 """Of a page's text, in inches."""
+
+MARKED = 6
+"""Points of a curve with a marker."""
 
 HIDING = 6.0
 """Where one method's values are so many times those of another, the other's line is flat."""
@@ -34,7 +38,7 @@ def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tup
         yield picture, picture.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str, marker: str = "") -> None:
+def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str) -> None:
     """The mean as a line, low to high shaded where they differ; what is not finite leaves a gap."""
     style = style_of(method)
     x, mean, low, high = (_finite(curve[column]) for column in (along, "mean", "low", "high"))
@@ -43,8 +47,9 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str, marker:
         mean,
         color=style.colour,
         linestyle=style.line,
-        marker=marker or ("o" if len(x) == 1 else ""),  # a line through one point is invisible
-        markersize=3,
+        marker=style.marker or ("o" if len(x) == 1 else ""),  # a line through one point is invisible
+        markersize=2.7,
+        markevery=_marked(len(x), style.marker),
         label=style.label,
         zorder=style.order,
     )
@@ -52,10 +57,10 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str, marker:
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0, zorder=style.order - 2)
 
 
-def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric, marker: str = "") -> None:
+def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric) -> None:
     """A metric's curves, a line for each method; a logarithmic axis where one of them would hide the others."""
     for (method,), curve in curves.group_by("method", maintain_order=True):
-        draw_curve(axes, curve, along, str(method), marker)
+        draw_curve(axes, curve, along, str(method))
     show_unit(axes, metric)
     if metric.unit != "share" and is_hiding(curves):
         _take_logarithms(axes)
@@ -86,24 +91,31 @@ def _take_logarithms(axes: Axes) -> None:
 def count_along(axes: Axes, label: str) -> None:
     """The horizontal axis of what is counted: tasks, epochs."""
     axes.set_xlabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
 
 
-def add_legend(picture: Picture, title: str = "") -> None:
-    """Every method of any panel once, below all panels; a column for each remedy where SGD and Adam both have it."""
-    found = {}
+def add_legend(picture: Picture, methods: Iterable[str], title: str = "") -> None:
+    """The methods that are drawn in any panel, in that order, below all panels."""
+    drawn: dict[str, Artist] = {}
     for axes in picture.axes:
-        found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    columns = -(-len(found) // 2) if len(found) > 4 else len(found)
+        drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    labels = [style_of(method).label for method in methods]
     picture.legend(
-        found.values(),
-        found.keys(),
+        [drawn[label] for label in labels],
+        labels,
         loc="outside lower center",
-        ncols=columns,
+        ncols=len(labels) if len(labels) < 5 else -(-len(labels) // 2),  # the paper's: a column for each remedy
         handlelength=2.8,
         columnspacing=1.4,
         title=title,
     )
+
+
+def _marked(points: int, marker: str) -> tuple[int, int]:
+    """The first marked point and the distance of the others: a few, at other places for each marker."""
+    markers = [*MARKERS.values(), OTHER_MARKERS]
+    between = max(1, points // MARKED)
+    return between * markers.index(marker) // len(markers), between
 
 
 def _finite(values: pl.Series) -> NDArray[Any]:

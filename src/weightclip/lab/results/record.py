@@ -92,8 +92,8 @@ def write_record(record: Record, path: str | Path) -> None:
     if parts:
         facts["parts"] = {part: hashlib.sha256(content).hexdigest() for part, content in parts.items()}
     text = _to_json({"format": FORMAT, **facts})
-    seal = _seal(_to_parquet(record.table, {KEY: text}), record.table, text)
-    write_whole(path, _to_parquet(record.table, {KEY: text, SEAL: seal}))
+    sealed = seal(_to_parquet(record.table, {KEY: text}), schema_text(record.table.schema), text)
+    write_whole(path, _to_parquet(record.table, {KEY: text, SEAL: sealed}))
 
 
 def read_record(path: str | Path) -> Record:
@@ -104,7 +104,7 @@ def read_record(path: str | Path) -> Record:
         metadata = pl.read_parquet_metadata(io.BytesIO(content))
         if KEY in metadata:
             table = pl.read_parquet(io.BytesIO(content))
-            if metadata.get(SEAL) != _seal(content, table, metadata[KEY]):
+            if metadata.get(SEAL) != seal(content, schema_text(table.schema), metadata[KEY]):
                 raise ValueError("it changed after it was written")
             facts = json.loads(metadata[KEY])
             facts.pop("format")
@@ -147,15 +147,19 @@ def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def _seal(content: bytes, table: pl.DataFrame, text: str) -> str:
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """A table's columns and their kinds, as the seal has them."""
+    return repr([(name, str(kind)) for name, kind in schema.items()])
+
+
+def seal(content: bytes, schema: str, text: str) -> str:
     """A hash of all that a record says: Parquet itself does not notice a bit that flipped on disk.
 
     The file ends with its footer, which holds the metadata, the footer's length and four more bytes; what comes before
     is the table's data, which does not depend on the metadata.
     """
     footer = int.from_bytes(content[-8:-4], "little")
-    told = repr([(name, str(kind)) for name, kind in table.schema.items()]) + text
-    return hashlib.sha256(content[: -8 - footer] + told.encode()).hexdigest()
+    return hashlib.sha256(content[: -8 - footer] + (schema + text).encode()).hexdigest()
 
 
 def _to_json(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
@@ -22,26 +21,24 @@ def read_saved(path: Path) -> pl.DataFrame:
     CSV has no types: a configuration's text stays text (`hidden`: "300"), a column without values is one of nulls.
     """
     try:
-        if path.suffix == ".csv":
-            names = pl.read_csv(path, n_rows=0).columns
-        else:
-            names = list(pl.read_parquet_schema(path))
-        if not is_tidy(names):
-            raise ValueError("it is neither a record of weightclip nor a table of records")
-        return _read_csv(path, names) if path.suffix == ".csv" else pl.read_parquet(path, glob=False)
+        table = _read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path, glob=False)
     except (pl.exceptions.PanicException, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise ValueError(f"it is damaged ({type(error).__name__})") from error
+    if not is_tidy(table.columns):
+        raise ValueError("it is neither a record of weightclip nor a table of records")
+    return table
 
 
-def _read_csv(path: Path, names: Iterable[str]) -> pl.DataFrame:
-    experiments = pl.read_csv(path, columns=["experiment"])["experiment"].unique()
-    text = {*_TEXT, *(name for experiment in experiments for name in _text_fields(experiment))}
-    table = pl.read_csv(path, infer_schema_length=None, schema_overrides=dict.fromkeys(text & set(names), pl.String))
+def _read_csv(path: Path) -> pl.DataFrame:
+    plain = pl.read_csv(path, infer_schema=False)
+    experiments = plain["experiment"].unique() if "experiment" in plain.columns else ()
+    text = {*_TEXT, *(name for experiment in experiments for name in _text_fields(experiment))} & set(plain.columns)
+    table = pl.read_csv(path, infer_schema_length=None, schema_overrides=dict.fromkeys(text, pl.String))
     return table.with_columns(pl.lit(None).alias(column.name) for column in table if column.is_null().all())
 
 
 def _text_fields(experiment: str) -> list[str]:
-    """Fields of a configuration that tidy tables have as text; none are known of an experiment that is not installed."""
+    """Fields that tidy tables have as text; none are known of an experiment that is not installed."""
     try:
         config = find_experiment(experiment).config
     except ValueError:

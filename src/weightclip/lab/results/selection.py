@@ -102,7 +102,7 @@ def best_of(scored: pl.DataFrame, group: Sequence[str], columns: Columns, metric
     counted = scored.group_by(group).agg(pl.len().alias("_all"))
     found = found.join(counted, on=list(group), nulls_equal=True, maintain_order="left")
     found = found.with_columns((pl.col("_all") - pl.col("compared")).alias("incomplete")).drop("_all")
-    return found.select(scored.columns + ["compared", "incomplete", "ties", "edges"]).sort(group, nulls_last=True)
+    return found.select(*scored.columns, "compared", "incomplete", "ties", "edges").sort(group, nulls_last=True)
 
 
 def best_runs(

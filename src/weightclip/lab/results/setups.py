@@ -6,7 +6,6 @@ method, with the data's checksum. Runs of different setups are never averaged or
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,10 +14,10 @@ from typing import Any
 import polars as pl
 
 from weightclip.checks import check_name
-from weightclip.cli.arguments import count, number
 from weightclip.lab.experiment import Event
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.tidy import FIRST, LAST
+from weightclip.numerals import read_count
 
 log: Event = logging.getLogger(__name__).warning
 
@@ -48,10 +47,9 @@ class Columns:
 def columns_of(table: pl.DataFrame) -> Columns:
     """What the columns of one experiment's tidy table are."""
     experiment = find_experiment(table["experiment"][0])
-    known = {one.name for one in fields(experiment.config)}
     # Rules of one's own belong to the method: with other ones, it is another choice of that method.
     chosen = {"rules", *experiment.setting_fields}
-    configured = [name for name in _of_runs(table) if _field(name) in known | chosen and name not in FIRST]
+    configured = [name for name in _of_runs(table) if name not in (*FIRST, *LAST)]
     return Columns(
         setup=("experiment", "problem", *(name for name in configured if _field(name) not in chosen), "checksum"),
         settings=tuple(name for name in configured if _field(name) in chosen),
@@ -70,7 +68,8 @@ def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns
 
 def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> str:
     """The metric, or the experiment's own; a ValueError that suggests the nearest one that the table has."""
-    measured = [name for name in table.columns[len(_of_runs(table)) :] if name not in (columns.along, "samples")]
+    others = {*_of_runs(table), columns.along, "samples"}
+    measured = [name for name in table.columns if name not in others]
     return check_name("metric", columns.score if metric is None else metric, measured)
 
 
@@ -114,21 +113,29 @@ def _field(column: str) -> str:
 
 def _of_runs(table: pl.DataFrame) -> list[str]:
     """The columns that tell of a run, not of a row of its table."""
-    return table.columns[: max(table.columns.index(name) for name in (*FIRST, *LAST)) + 1]
+    configs = [find_experiment(name).config for name in table["experiment"].unique()]
+    known = {*FIRST, *LAST, "rules", *(one.name for config in configs for one in fields(config))}
+    return [name for name in table.columns if _field(name) in known]
 
 
 def _value(name: str, text: str, kind: pl.DataType) -> Any:
     if text.lower() == "none":
         return None
+    expected = (
+        "true or false"
+        if kind == pl.Boolean
+        else "a whole number such as 2500, 50k or 1M"
+        if kind.is_integer()
+        else "a number"
+    )
     try:
         if kind == pl.Boolean:
             return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
         if kind.is_integer():
-            return count(text)
-        return number(text) if kind.is_float() else text
-    except (argparse.ArgumentTypeError, KeyError) as error:
-        expected = error if isinstance(error, argparse.ArgumentTypeError) else f"got {text!r}, expected true or false"
-        raise ValueError(f"where: {name}: {expected}") from None
+            return read_count(text)
+        return float(text) if kind.is_float() else text
+    except (ValueError, ArithmeticError, KeyError):
+        raise ValueError(f"where: {name}: got {text!r}, expected {expected}") from None
 
 
 def _shown(value: Any) -> str:
@@ -140,7 +147,8 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
     def shown(setup: Mapping[str, Any]) -> str:
-        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({setup['_runs']} runs)"
+        runs = "1 run" if setup["_runs"] == 1 else f"{setup['_runs']} runs"
+        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({runs})"
 
     example = f"--where {differing[0]}={_shown(others[0][differing[0]])}"
     left_out = "; ".join(map(shown, others))

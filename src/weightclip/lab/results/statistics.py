@@ -39,9 +39,7 @@ def interval(values: ArrayLike, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - width, mean + width)
 
 
-def iqm(
-    values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Estimate:
+def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Estimate:
     """The interquartile mean over all runs of all tasks, and its stratified bootstrap interval (percentiles).
 
     Args:
@@ -50,7 +48,7 @@ def iqm(
         resamples: of the bootstrap, which draws runs anew within each task.
         seed: of the draws.
     """
-    from scipy.stats import bootstrap, trim_mean
+    from scipy.stats import bootstrap, trim_mean  # type: ignore[import-untyped]
 
     _check_level(level)
     tasks = [_values("values_by_task", values) for values in values_by_task]
@@ -99,9 +97,7 @@ def sensitivity(
     return by_experiment(table, choose)
 
 
-def trend(
-    table: pl.DataFrame, metric: str | None = None, share: float = 0.5, level: float = 0.95
-) -> pl.DataFrame:
+def trend(table: pl.DataFrame, metric: str | None = None, share: float = 0.5, level: float = 0.95) -> pl.DataFrame:
     """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
 
     A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
@@ -150,7 +146,7 @@ def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 def _quantile(n: NDArray[Any], level: float) -> NDArray[np.float64]:
     """Of Student's distribution for n values: half of an interval in units of the standard error; NaN for n = 1."""
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     return np.asarray(np.where(n > 1, stdtrit(np.maximum(n - 1, 1), (1 + _check_level(level)) / 2), math.nan))
 

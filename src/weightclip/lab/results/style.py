@@ -1,7 +1,7 @@
-"""The look of all figures: a method has one colour and one kind of line everywhere.
+"""The look of all figures: a method has one colour, one marker and one kind of line everywhere.
 
-Colour tells the remedy, the kind of line the optimizer. The colours are those of Okabe and Ito (2008), which people
-with any kind of colour vision tell apart.
+Colour and marker tell the remedy, the kind of line the optimizer. The colours are those of Okabe and Ito (2008), which
+people with any kind of colour vision tell apart; in grey the markers do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ COLOURS = {
 }
 """Remedy -> colour; the optimizer alone is black, and Madam is a remedy of its own."""
 
-OTHERS = "#E69F00"
+MARKERS = {"": "", "wc": "o", "l2init": "s", "sp": "^", "l2": "v", "madam": "D"}
+"""Remedy -> marker; black needs none."""
+
+OTHERS, OTHER_MARKERS = "#E69F00", "P"
 """For combinations, and for remedies of the user's own."""
 
 LINES = {"sgd": "--", "adam": "-", "madam": "-"}
@@ -37,15 +40,16 @@ RC: dict[Any, Any] = {
     "axes.linewidth": 0.7,
     "axes.edgecolor": "#555555",
     "axes.xmargin": 0.02,
-    "axes.titlesize": 8.5,
+    "axes.titlesize": 8,
     "axes.labelsize": 8,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "legend.fontsize": 8,
     "legend.title_fontsize": 8,
     "legend.frameon": False,
-    "lines.linewidth": 1.2,
+    "lines.linewidth": 1.1,
     "font.size": 8,
+    "pdf.fonttype": 42,  # letters that can be searched for, and that publishers accept
 }
 """matplotlib's settings for every figure, for print at its own size."""
 
@@ -57,6 +61,7 @@ class Style:
     label: str
     colour: str
     line: str
+    marker: str
     order: int
 
 
@@ -65,10 +70,15 @@ def style_of(method: str) -> Style:
 
     Examples:
         >>> style_of("sgd+wc")
-        Style(label='SGD + WC', colour='#D55E00', line='--', order=4)
+        Style(label='SGD + WC', colour='#D55E00', line='--', marker='o', order=4)
     """
     optimizer, *remedies = method.split("+")
     remedy = "+".join(remedies) or ("madam" if optimizer == "madam" else "")
     label = " + ".join(NAMES.get(part, part) for part in (optimizer, *remedies))
-    order = 4 if "wc" in remedies else 3
-    return Style(label, COLOURS.get(remedy, OTHERS), LINES.get(optimizer, OTHER_LINES), order)
+    return Style(
+        label,
+        colour=COLOURS.get(remedy, OTHERS),
+        line=LINES.get(optimizer, OTHER_LINES),
+        marker=MARKERS.get(remedy, OTHER_MARKERS),
+        order=4 if "wc" in remedies else 3,
+    )

@@ -60,13 +60,15 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in config.items():
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, (list, tuple)):
-            found[prefix + name] = ",".join(map(str, value))
-        elif value in ("inf", "-inf", "nan"):  # how JSON, which lacks them, writes them
-            found[prefix + name] = float(value)
         else:
-            found[prefix + name] = value
+            found[prefix + name] = _plain(value)
     return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return float(value) if value in ("inf", "-inf", "nan") else value  # as JSON, which lacks them, has them
 
 
 def _hash(rules: str | None) -> str | None:

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from weightclip.lab.streaming.config import Config
     from weightclip.lab.streaming.experiment import run, run_config
     from weightclip.lab.streaming.figures import draw_run
-    from weightclip.lab.streaming.problem import PROBLEMS
+    from weightclip.lab.streaming.problem import PROBLEMS, Problem
     from weightclip.lab.streaming.rules import Rule
 
-__all__ = ["PROBLEMS", "Config", "Rule", "draw_run", "run", "run_config"]
+__all__ = ["PROBLEMS", "Config", "Problem", "Rule", "draw_run", "run", "run_config"]
 
 # Late, so that the command line can name the problems without importing what runs them.
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "PROBLEMS": "problem",
+        "Problem": "problem",
         "Config": "config",
         "Rule": "rules",
         "draw_run": "figures",

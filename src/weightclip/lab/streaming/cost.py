@@ -20,7 +20,7 @@ STEPS = 500
 
 
 def estimate(config: Config, dataset: Dataset) -> Cost:
-    """The time of a step, of a task's end and of a start, from three short runs; the size of a record of that length."""
+    """The time of a step, of a task's end and of a start, from three short runs; the size of a record that long."""
     config = complete(config, dataset)
     assert config.period is not None  # resolved
     with tempfile.TemporaryDirectory(prefix="weightclip-") as directory:

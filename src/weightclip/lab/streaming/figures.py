@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.results.best import told_setting
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import METRICS
@@ -19,15 +19,18 @@ from weightclip.lab.results.panels import WIDTH, add_legend, count_along, draw_c
 from weightclip.lab.results.selection import Criterion, best_runs, select
 from weightclip.lab.results.setups import columns_of, main_setup
 from weightclip.lab.results.statistics import sensitivity
+from weightclip.lab.results.text import settings_text
+from weightclip.lab.streaming.experiment import EXPERIMENT
 from weightclip.lab.streaming.methods import PAPER_METHODS
+from weightclip.lab.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
 DIAGNOSTICS = ("loss", "plasticity", "gradient_l2", "weight_l2")
 PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa": "Clipping parameter $\\kappa$"}
 
-INPUT_PERMUTED = ("input-permuted-mnist",)
-LABEL_PERMUTED = ("label-permuted-emnist", "label-permuted-mini-imagenet")
 DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
+
+SCORES: dict[Criterion, str] = {"auc": "over all tasks", "final": "in the last tasks"}
 
 PAIRS = 2
 """The paper's figures average over pairs of tasks."""
@@ -45,7 +48,7 @@ def figure_3(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
             _draw_panel(axes, data, problem, "accuracy")
             axes.set_title(_title(runs, problem))
         row[0].set_ylabel(METRICS["accuracy"].label)
-        add_legend(picture, _about_seeds(data))
+        add_legend(picture, _methods(data), _about_seeds(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
@@ -60,7 +63,7 @@ def figure_10(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
 
 
 def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> Drawing:
-    runs, notes = _chosen(table, problems, criterion)
+    runs, notes = _chosen(_with_diagnostics(table), problems, criterion)
     data = _curves(runs, DIAGNOSTICS)
     with panels(len(problems), len(DIAGNOSTICS), WIDTH, 0.8 + 1.55 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
@@ -69,8 +72,10 @@ def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criter
             row[0].set_ylabel(_title(runs, problem, between="\n"))
         for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
             axes.set_title(METRICS[metric].label)
-        add_legend(picture, _about_seeds(data))
+        add_legend(picture, _methods(data), _about_seeds(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
+
+
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     """The score against step size, decay and kappa, the other settings at their best; a row for each problem."""
     notes: list[str] = []
@@ -82,11 +87,10 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         for row, problem in zip(rows, problems, strict=True):
             for axes, parameter in zip(row, parameters, strict=True):
                 shown = data.filter(problem=problem, parameter=parameter)
-                draw_panel(axes, shown, "value", METRICS["accuracy"], marker="o")
+                draw_panel(axes, shown, "value", METRICS["accuracy"])
                 _scale(axes, parameter, shown["value"].unique().to_list())
-                axes.sharey(row[0])
             row[0].set_ylabel(_title(runs, problem, between="\n"))
-        add_legend(picture, _about_seeds(data))
+        add_legend(picture, _methods(data), f"Accuracy {SCORES[criterion]}; {_about_seeds(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
@@ -95,6 +99,7 @@ def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
     score, error = pl.col("score"), pl.col("error").fill_null(0.0)
     found = [
         sensitivity(_ordered(runs), parameter, criterion=criterion)
+        .filter(pl.col(parameter).is_finite())  # an infinite kappa has no place on an axis
         .filter(pl.len().over("problem", "method") > 1)
         .select(
             "problem",
@@ -112,63 +117,79 @@ def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
     ]
     together = pl.concat(found)
     if together.is_empty():
-        raise ValueError(f"results: got one value of each setting, expected several of {' or '.join(PARAMETERS)}")
+        raise ValueError("results: got one value of each setting, expected several of lr, decay or kappa")
     return together
 
 
 def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
     """The values that were tried are the ticks; powers of ten are apart equally, and 0 has a place beside them."""
     axes.set_xlabel(PARAMETERS[parameter])
+    axes.margins(x=0.05)
     if parameter != "kappa":
         smallest = min((value for value in values if value > 0), default=1.0)
-        axes.set_xscale("symlog", linthresh=smallest, linscale=0.5)
+        axes.set_xscale("symlog", linthresh=smallest)
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _problems(table: pl.DataFrame) -> list[str]:
-    """The paper's problems that the table has; if there are none, all that are there."""
-    there = table["problem"].unique().sort().to_list()
+    """The paper's problems that the table has; if there are none, all of this experiment."""
+    there = _there(table)
     return [name for name in INPUT_PERMUTED + LABEL_PERMUTED if name in there] or there
 
 
 def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
-    there = table["problem"].unique().sort().to_list()
+    there = _there(table)
     found = [name for name in names if name in there]
     if not found:
         raise ValueError(f"results: got {', '.join(there)}, expected runs of {' or '.join(names)}")
     return found
 
 
+def _there(table: pl.DataFrame) -> list[str]:
+    """The problems of this experiment in the table."""
+    found = table.filter(experiment=EXPERIMENT)["problem"].unique().sort().to_list()
+    if not found:
+        there = ", ".join(table["experiment"].unique().sort())
+        raise ValueError(f"results: got runs of {there}, expected some of {EXPERIMENT}")
+    return found
+
+
+def _with_diagnostics(table: pl.DataFrame) -> pl.DataFrame:
+    measured = table.drop_nulls(DIAGNOSTICS) if set(DIAGNOSTICS) <= set(table.columns) else table.clear()
+    if measured.is_empty():
+        raise ValueError("results: got runs without diagnostics, expected some with them")
+    return measured
+
+
 def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
     """Of each problem the main setup, of each method the best setting; and what a user should know of that."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
-    selected = select(runs, criterion=criterion)
-    settings = columns_of(runs).settings
+    selected = select(_ordered(runs), criterion=criterion)
     for problem in problems:
         rows = selected.filter(problem=problem)
         several = rows.filter(pl.col("compared") + pl.col("incomplete") > 1)
         if len(several):
-            best = "; ".join(_described(row, settings) for row in several.iter_rows(named=True))
-            notes.append(f"{problem}: drawn with the best of several settings ({criterion}): {best}")
+            best = (
+                f"{row['method']} ({settings_text(told_setting(row, runs))})" for row in several.iter_rows(named=True)
+            )
+            notes.append(f"{problem}: best of several settings by {criterion}: {', '.join(best)}")
         missing = [method for method in PAPER_METHODS if method not in rows["method"]]
         if missing:
             notes.append(f"{problem}: drawn without {', '.join(missing)}, of which there are no results")
     return best_runs(runs, criterion=criterion), notes
 
 
-def _described(row: Mapping[str, Any], settings: Sequence[str]) -> str:
-    """`adam+wc lr=0.0001 kappa=1`."""
-    values = (f"{name}={row[name]:g}" for name in settings if isinstance(row[name], float))
-    return " ".join((row["method"], *values))
-
-
 def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
     """With the paper's methods first, in its order."""
     own = [method for method in runs["method"].unique().sort() if method not in PAPER_METHODS]
     return runs.with_columns(pl.col("method").cast(pl.Enum([*PAPER_METHODS, *own])))
+
+
+def _methods(data: pl.DataFrame) -> list[str]:
+    return data["method"].unique().sort().cast(pl.String).to_list()
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
@@ -194,16 +215,19 @@ def _title(runs: pl.DataFrame, problem: str, between: str = " ") -> str:
 
 def _about_seeds(data: pl.DataFrame) -> str:
     """How many seeds were averaged."""
-    fewest, most = data["seeds"].min(), data["seeds"].max()
-    if most == 1:
+    numbers = sorted(set(data["seeds"]))
+    if numbers == [1]:
         return "one seed"
-    return f"mean of {most if fewest == most else f'{fewest} to {most}'} seeds, standard error shaded"
+    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, standard error shaded"
 
 
 def _gaps(data: pl.DataFrame) -> list[str]:
     """Which lines are not finite everywhere."""
     broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
-    return [f"{problem}: the lines of {method} end or have gaps: values are not finite" for problem, method in broken.iter_rows()]
+    return [
+        f"{problem}: the line of {method} has gaps, where values are not finite"
+        for problem, method in broken.iter_rows()
+    ]
 
 
 def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
@@ -226,7 +250,7 @@ def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = 
             axes.set_title(METRICS[name].label)
             show_unit(axes, METRICS[name])
             count_along(axes, "Task")
-        add_legend(picture)
+        add_legend(picture, tables)
         if title:
             picture.suptitle(title)
         buffer = io.BytesIO()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import NONE, Cost, Event, Experiment, Watch, ignore
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, ignore
 from weightclip.lab.streaming.config import NAMED, Config, resolve
 from weightclip.lab.streaming.methods import PAPER_METHODS, presets
 from weightclip.lab.streaming.problem import all_problems, find_problem
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.data import Dataset
+    from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.record import Record
 
@@ -78,7 +79,12 @@ class Streaming(Experiment[Config]):
         return place(config)
 
     def run(
-        self, configs: Sequence[Config], data: Dataset, out: Path | None, overwrite: bool = False, watch: Watch = Watch()
+        self,
+        configs: Sequence[Config],
+        data: Dataset,
+        out: Path | None,
+        overwrite: bool = False,
+        watch: Watch = NOBODY,
     ) -> list[Record]:
         from weightclip.lab.streaming.experiment import run_config
 
@@ -135,6 +141,11 @@ class Streaming(Experiment[Config]):
         from weightclip.lab.streaming.figures import FIGURES
 
         return FIGURES
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        from weightclip.lab.streaming.reproductions import REPRODUCTIONS
+
+        return REPRODUCTIONS
 
 
 EXPERIMENT = Streaming()

@@ -18,18 +18,26 @@ from weightclip.lab.sweep.plan import Plan
 
 
 def calibrate(plan: Plan, event: Event = ignore) -> dict[str, Cost]:
-    """Identity -> the cost of its run. Runs that cost the same are measured once, and remembered in the cache."""
+    """Identity -> the cost of its run, 0 where that is not known.
+
+    Runs that cost the same are measured once, and remembered in the cache.
+    """
     path = cache_directory("calibration") / f"{platform.node() or 'machine'}.json"
     known = _read(path)
+    unknown: set[str] = set()
     found: dict[str, Cost] = {}
     for run in plan.runs:
         key = _key(run.experiment, plan.experiment.alike(run.config))
-        if key not in known:
+        if key not in known and key not in unknown:
             event(f"measuring {run.method}")
-            known[key] = plan.experiment.estimate(run.config, plan.data[run.data])
+            try:
+                known[key] = plan.experiment.estimate(run.config, plan.data[run.data])
+            except Exception as error:  # its runs will fail, each with a note; the others should not
+                event(f"{run.method} cannot be measured: {error}")
+                unknown.add(key)
             with suppress(OSError):  # a cache that cannot be written costs a measurement, no more
                 write_whole(path, json.dumps({name: asdict(cost) for name, cost in known.items()}).encode())
-        found[run.identity] = known[key]
+        found[run.identity] = known.get(key, Cost(0.0, 0))
     return found
 
 

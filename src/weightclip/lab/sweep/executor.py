@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from weightclip.lab.experiment import Experiment
-from weightclip.lab.sweep.live import Live
+from weightclip.lab.experiment import Event, Experiment, Progress, Watch, ignore
+from weightclip.lab.sweep.live import NOWHERE, Live, showing
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.work import Outcome
+from weightclip.lab.sweep.work import Outcome, in_a_line, run_batch
 
 ATTEMPTS = 3
 """How often a job is begun whose worker dies before it is counted as failed."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
+"""What tells the libraries of a worker how many threads to have."""
 
 Job = tuple[Run, ...]
 """Runs that go together."""
@@ -35,7 +39,11 @@ class Task:
     store: Path
     data_dir: Path | None = None
     data: dict[Any, Any] = field(default_factory=dict)
-    live: Live = Live()
+    live: Live = NOWHERE
+
+    def without_data(self) -> Task:
+        """For workers that read it themselves, which is faster than to send it."""
+        return replace(self, data={})
 
 
 @dataclass(frozen=True)
@@ -82,3 +90,24 @@ class Executor(Protocol):
         ...
 
     def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]: ...
+
+
+def run_job(
+    task: Task, job: Job, data: dict[Any, Any], event: Event = ignore, progress: Progress = ignore
+) -> tuple[Outcome, ...]:
+    """What a worker does that shares the store's file system; `data` keeps what it loaded last."""
+    try:
+        key = job[0].data
+        if key not in data:
+            data.clear()  # one at a time: data is large
+            data[key] = task.experiment.load(job[0].config, task.data_dir)
+        with showing(task.live, task.experiment, job) as row:
+            return tuple(run_batch(task.experiment, job, data[key], task.store, Watch(event, progress, row)))
+    except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
+        return tuple(Outcome(run.identity, "failed", reason=in_a_line(error)) for run in job)
+
+
+def check_installed(executor: str, package: str) -> None:
+    """A ValueError if the package is missing that an executor needs."""
+    if find_spec(package) is None:
+        raise ValueError(f'--executor {executor}: needs {package}: pip install "weightclip[{executor}]"')

@@ -101,6 +101,6 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(experiment: Experiment[Any], problem: str, method: str, fixed: Settings) -> set[str]:
-    """What can be varied for a method: its settings, and the fields of the configuration that no method calls its own."""
+    """What can be varied for a method: its settings, and the fields of the configuration that are no method's."""
     others = {one.name for one in fields(experiment.config)} - {"problem", "method", "seed", *experiment.setting_fields}
     return {*experiment.settings(problem, method, fixed), *others}

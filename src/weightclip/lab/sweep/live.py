@@ -26,9 +26,15 @@ class Live:
     wandb: str | None = None
 
 
+NOWHERE = Live()
+
+
 def check_live(live: Live) -> Live:
     """The same; a ValueError if a library is missing that it needs."""
-    for wanted, package, extra in ((live.tensorboard, "tensorboard", "weightclip[watch]"), (live.wandb, "wandb", "wandb")):
+    for wanted, package, extra in (
+        (live.tensorboard, "tensorboard", "weightclip[watch]"),
+        (live.wandb, "wandb", "wandb"),
+    ):
         if wanted is not None and find_spec(package) is None:
             raise ValueError(f'--{package}: needs {package}: pip install "{extra}"')
     return live
@@ -37,7 +43,7 @@ def check_live(live: Live) -> Live:
 @contextmanager
 def showing(live: Live, experiment: Experiment[Any], runs: tuple[Run, ...]) -> Iterator[OnRow]:
     """What shows the rows of these runs."""
-    if live == Live():
+    if live == NOWHERE:
         yield ignore
         return
     with ExitStack() as open_:
@@ -55,12 +61,17 @@ class _Shown:
         if live.tensorboard is not None:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self._tensorboard = SummaryWriter(str(live.tensorboard / name))  # type: ignore[no-untyped-call]
+            self._tensorboard = SummaryWriter(str(live.tensorboard / name))
         if live.wandb is not None:
             import wandb
 
             self._wandb = wandb.init(
-                project=live.wandb, id=run.identity, name=name, group=run.method, config=vars(run.config), resume="allow"
+                project=live.wandb,
+                id=run.identity,
+                name=name,
+                group=run.method,
+                config=vars(run.config),
+                resume="allow",
             )
 
     def __enter__(self) -> _Shown:
@@ -71,13 +82,13 @@ class _Shown:
         values = {name: value for name, value in row.items() if name != self._along and value is not None}
         if self._tensorboard is not None:
             for name, value in values.items():
-                self._tensorboard.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-            self._tensorboard.flush()  # type: ignore[no-untyped-call]
+                self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.flush()
         if self._wandb is not None:
             self._wandb.log({**values, self._along: step}, step=step)
 
     def __exit__(self, *_: object) -> None:
         if self._tensorboard is not None:
-            self._tensorboard.close()  # type: ignore[no-untyped-call]
+            self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()

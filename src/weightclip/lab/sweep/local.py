@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,13 +15,19 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from weightclip.lab.experiment import Watch
-from weightclip.lab.sweep.executor import ATTEMPTS, Advanced, Ended, Job, Report, Said, Started, Task
-from weightclip.lab.sweep.live import showing
-from weightclip.lab.sweep.work import Outcome, note_failure, run_batch
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
-"""What tells the libraries of a worker how many threads to have."""
+from weightclip.lab.sweep.executor import (
+    ATTEMPTS,
+    THREADS,
+    Advanced,
+    Ended,
+    Job,
+    Report,
+    Said,
+    Started,
+    Task,
+    run_job,
+)
+from weightclip.lab.sweep.work import Outcome, note_failure
 
 SECONDS_BETWEEN_REPORTS = 0.5
 SECONDS_TO_STOP = 5.0
@@ -41,28 +47,29 @@ class Local:
     def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]:
         """Run the jobs in their order."""
         waiting = deque(jobs)
-        deaths: dict[Job, int] = {}
+        deaths: Counter[str] = Counter()
         pool = [_Worker(f"{number}", task) for number in range(1, min(self.workers, len(jobs)) + 1)]
         try:
             while True:
                 for worker in pool:
                     if worker.job is None and waiting:
-                        worker.give(waiting.popleft())
-                        assert worker.job is not None
-                        yield Started(worker.name, worker.job)
+                        job = waiting.popleft()
+                        worker.give(job)
+                        yield Started(worker.name, job)
                 busy = [worker for worker in pool if worker.job is not None]
                 if not busy:
                     return
                 for worker in _ready(busy):
+                    assert worker.job is not None
                     job = worker.job
-                    assert job is not None
                     report = worker.receive()
                     if report is not None:
                         yield report
                         continue
+                    # A death counts against the job under way; at its start, against the worker.
+                    deaths[job[0].identity] += worker.begun
                     worker.restart()
-                    deaths[job] = deaths.get(job, 0) + 1
-                    if deaths[job] < ATTEMPTS:
+                    if max(deaths[job[0].identity], worker.false_starts) < ATTEMPTS:
                         yield Said(f"{job[0].place}: its worker died; beginning again after its last checkpoint")
                         waiting.appendleft(job)
                     else:
@@ -91,24 +98,23 @@ class _Worker:
     def __init__(self, name: str, task: Task) -> None:
         self.name, self._task = name, task
         self.job: Job | None = None
+        self.begun = False
+        self.false_starts = 0
         self._start()
 
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
         # Not a daemon: PyTorch's own workers could not be started from one. It ends with its parent by itself.
-        self.process = context.Process(target=_serve, args=(other, self._without_data()), name=f"worker {self.name}")
-        with _one_thread_for_children():
+        self.process = context.Process(
+            target=_serve, args=(other, self._task.without_data()), name=f"worker {self.name}"
+        )
+        with one_thread_for_children():
             self.process.start()
         other.close()
 
-    def _without_data(self) -> Task:
-        """Each process reads the data itself, which is faster than to send it."""
-        task = self._task
-        return Task(task.experiment, task.store, task.data_dir, live=task.live)
-
     def give(self, job: Job) -> None:
-        self.job = job
+        self.job, self.begun = job, False
         with suppress(OSError):  # it died; `receive` tells
             self.connection.send(job)
 
@@ -121,14 +127,16 @@ class _Worker:
         job = self.job
         assert job is not None
         if isinstance(told, float):
+            self.begun, self.false_starts = True, 0
             return Advanced(self.name, told)
         if isinstance(told, str):
             return Said(told)
         self.job = None
-        return Ended(self.name, job, tuple(told))
+        return Ended(self.name, job, told)
 
     def restart(self) -> None:
         self.stop()
+        self.false_starts += not self.begun
         self.job = None
         self._start()
 
@@ -143,7 +151,8 @@ class _Worker:
 
 
 @contextmanager
-def _one_thread_for_children() -> Iterator[None]:
+def one_thread_for_children() -> Iterator[None]:
+    """Processes that are started meanwhile, and their libraries, have one thread."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -163,10 +172,11 @@ def _serve(channel: Connection, task: Task) -> None:
     data: dict[Any, Any] = {}
     while True:
         job: Job = channel.recv()
-        channel.send(list(_run(task, job, data, channel)))
+        channel.send(0.0)
+        channel.send(_run(task, job, data, channel))
 
 
-def _run(task: Task, job: Job, data: dict[Any, Any], channel: Connection) -> list[Outcome]:
+def _run(task: Task, job: Job, data: dict[Any, Any], channel: Connection) -> tuple[Outcome, ...]:
     last = time.monotonic()
     length = task.experiment.length(job[0].config)
 
@@ -176,16 +186,7 @@ def _run(task: Task, job: Job, data: dict[Any, Any], channel: Connection) -> lis
             last = time.monotonic()
             channel.send(steps / length)
 
-    try:
-        key = job[0].data
-        if key not in data:
-            data.clear()  # one at a time: data is large
-            data[key] = task.experiment.load(job[0].config, task.data_dir)
-        with showing(task.live, task.experiment, job) as row:
-            return run_batch(task.experiment, job, data[key], task.store, Watch(channel.send, progress, row))
-    except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return [Outcome(run.identity, "failed", reason=reason) for run in job]
+    return run_job(task, job, data, channel.send, progress)
 
 
 def _end_with_parent() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from weightclip.lab.sweep.claims import running
 from weightclip.lab.sweep.executor import Ended, Executor, Report, Task
-from weightclip.lab.sweep.live import Live
+from weightclip.lab.sweep.live import NOWHERE, Live
 from weightclip.lab.sweep.plan import Plan, Run, batches
 from weightclip.lab.sweep.work import Outcome, has_failed, is_done
 
@@ -50,22 +51,35 @@ def sweep(
     store: Path,
     executor: Executor,
     data_dir: Path | None = None,
-    live: Live = Live(),
+    live: Live = NOWHERE,
     on_report: Callable[[Report], None] = lambda report: None,
 ) -> list[Outcome]:
     """Run what is missing. What somebody else runs is left to them, and looked for until it is there or free again."""
     task = Task(plan.experiment, store, data_dir, plan.data, live)
     waiting = {run.identity: run for run in missing}
-    outcomes = []
+    ready = list(missing)
+    outcomes: list[Outcome] = []
+
+    def end(ended: Iterable[Outcome]) -> None:
+        for one in ended:
+            if one.status != "claimed" and one.identity in waiting:
+                del waiting[one.identity]
+                outcomes.append(one)
+
     while waiting:
-        with closing(executor.run(task, batches(waiting.values()))) as reports:
+        with closing(executor.run(task, batches(ready))) as reports:
             for report in reports:
                 if isinstance(report, Ended):
-                    ended = [one for one in report.outcomes if one.status != "claimed"]
-                    outcomes += ended
-                    for one in ended:
-                        waiting.pop(one.identity, None)
+                    end(report.outcomes)
                 on_report(report)
-        if waiting:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        ready = []
+        while waiting and not ready:
+            held = running(store)
+            for run in [run for run in waiting.values() if is_done(store, run)]:
+                outcome = Outcome(run.identity, "done")
+                end([outcome])
+                on_report(Ended("", (run,), (outcome,)))
+            ready = [run for run in waiting.values() if run.identity not in held]
+            if waiting and not ready:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
     return outcomes

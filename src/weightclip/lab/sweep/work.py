@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from weightclip.lab.experiment import Experiment, Progress, Watch, ignore
+from weightclip.lab.experiment import NOBODY, Experiment, Watch
 from weightclip.lab.results.record import Record, read_record
 from weightclip.lab.results.store import Failure, failure_path, now, record_path, write_failure
 from weightclip.lab.sweep.claims import Claim, claim
@@ -43,24 +43,35 @@ def has_failed(store: Path, run: Run) -> bool:
 
 
 def run_batch(
-    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, watch: Watch = Watch()
+    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, watch: Watch = NOBODY
 ) -> list[Outcome]:
     """Run what of these nobody else runs or has run; one outcome each."""
-    outcomes, mine = [], []
     with ExitStack() as held:
-        for run in runs:
-            claimed = claim(store, run.identity, run.place)
-            if claimed is None:
-                outcomes.append(Outcome(run.identity, "claimed"))
-                continue
-            held.callback(claimed.release)
-            if is_done(store, run):  # by somebody else, since the plan was made
-                outcomes.append(Outcome(run.identity, "done"))
-            else:
-                mine.append((run, claimed))
+        outcomes, mine = claim_missing(store, runs, held)
         if mine:
             outcomes += _run_mine(experiment, mine, data, store, watch)
     return outcomes
+
+
+def claim_missing(store: Path, runs: Sequence[Run], held: ExitStack) -> tuple[list[Outcome], list[tuple[Run, Claim]]]:
+    """Claim what of these nobody else runs or has run, until `held` is closed; the outcomes of the others."""
+    outcomes, mine = [], []
+    for run in runs:
+        claimed = claim(store, run.identity, run.place)
+        if claimed is None:
+            outcomes.append(Outcome(run.identity, "claimed"))
+            continue
+        held.callback(claimed.release)
+        if is_done(store, run):  # by somebody else, since the plan was made
+            outcomes.append(Outcome(run.identity, "done"))
+        else:
+            mine.append((run, claimed))
+    return outcomes, mine
+
+
+def in_a_line(error: Exception) -> str:
+    """The reason of a failure."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def note_failure(store: Path, run: Run, reason: str, trace: str) -> Outcome:
@@ -90,6 +101,5 @@ def _run_mine(
         watching = Watch(watch.event, progress, watch.row)
         records = experiment.run([run.config for run, _ in mine], data, store, watch=watching)
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return [note_failure(store, run, reason, traceback.format_exc()) for run, _ in mine]
+        return [note_failure(store, run, in_a_line(error), traceback.format_exc()) for run, _ in mine]
     return [note_success(store, run, record) for (run, _), record in zip(mine, records, strict=True)]

@@ -9,7 +9,9 @@ from typing import Any
 
 from weightclip.lab.results.metrics import Metric
 
+TITLE = "Results"
 NOTHING = "–"
+SHARE = "share"
 
 
 def value_text(value: Any) -> str:
@@ -39,7 +41,7 @@ def settings_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value_text(value)}" for name, value in given.items())
 
 
-def metric_text(value: float | None, metric: Metric, sign: bool = False) -> str:
+def metric_text(value: float | None, metric: Metric) -> str:
     """A measured value: a share in percent, anything else with four digits.
 
     Examples:
@@ -48,8 +50,33 @@ def metric_text(value: float | None, metric: Metric, sign: bool = False) -> str:
     """
     if value is None or math.isnan(value):
         return NOTHING
-    plus = "+" if sign else ""
-    return f"{value:{plus}.2%}" if metric.unit == "share" else f"{value:{plus}.4g}"
+    return f"{value:.2%}" if metric.unit == SHARE else f"{value:.4g}"
+
+
+def error_text(value: float | None, error: float | None, metric: Metric) -> str:
+    """A measured value and its error, where it has one.
+
+    Examples:
+        >>> error_text(0.5, 0.01, Metric("loss", "", "")), error_text(0.5, None, Metric("loss", "", ""))
+        ('0.5 ± 0.01', '0.5')
+    """
+    text = metric_text(value, metric)
+    if text == NOTHING or error is None or math.isnan(error):
+        return text
+    return f"{text} ± {metric_text(error, metric)}"
+
+
+def change_text(value: float | None, metric: Metric) -> str:
+    """A change of a measured value, with its sign: of a share in percentage points.
+
+    Examples:
+        >>> change_text(-0.0213, Metric("accuracy", "", "", unit="share")), change_text(0.5, Metric("loss", "", ""))
+        ('−2.13', '+0.5')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    text = f"{100 * value:+.2f}" if metric.unit == SHARE else f"{value:+.3g}"
+    return text.replace("-", "−")
 
 
 def time_text(seconds: float) -> str:
@@ -87,3 +114,15 @@ def count_text(count: int, name: str) -> str:
 def list_text(values: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+
+
+def selection_notes(row: Mapping[str, Any]) -> list[str]:
+    """What to know of a setting that was selected: a row of `weightclip.lab.results.select`."""
+    notes = []
+    if row["edges"]:
+        notes.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
+    if row["ties"]:
+        notes.append(f"tied with {count_text(row['ties'], 'other setting')}")
+    if row["incomplete"]:
+        notes.append(f"{count_text(row['incomplete'], 'setting')} with fewer seeds left out")
+    return notes

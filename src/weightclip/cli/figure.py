@@ -1,0 +1,83 @@
+"""`weightclip figure`: a figure of the paper, drawn from results."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weightclip.cli.results import add_results, load_results
+from weightclip.cli.tables import print_table
+from weightclip.lab.paper import FIGURES, all_figures, find_figure
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.results.figure import Drawing, Figure
+
+ALL = "all"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "figure",
+        usage="weightclip figure NAME RESULTS... [-o DIR] [options]",
+        help="draw a figure of the paper from results",
+        description="Draw a figure of the paper as PDF and PNG, with a CSV of all that it shows.\n"
+        "Of a method with several settings the best one is drawn.",
+        epilog="examples:\n"
+        "  weightclip figure --list\n"
+        "  weightclip figure streaming results -o figures\n"
+        "  weightclip figure 4 results --where steps=50k --where method=adam,adam+wc\n",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help=f"its name, its number in the paper, or {ALL}")
+    add_results(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path(FIGURES), metavar="DIR", help=f"for the files (default: {FIGURES})"
+    )
+    parser.add_argument(
+        "--criterion",
+        default="auc",
+        metavar="NAME",
+        help="how the best setting is found: auc, the area under the curve (default), or final, the last rows",
+    )
+    parser.add_argument("--list", action="store_true", help="say which figures there are")
+    parser.set_defaults(action=_figure)
+
+
+def _figure(arguments: argparse.Namespace) -> int:
+    if arguments.list or arguments.name is None:
+        rows = [(figure.name, figure.number or "-", figure.title) for figure in all_figures()]
+        print_table(("figure", "in the paper", "shows"), rows)
+        return 0
+    figures = all_figures() if arguments.name == ALL else [find_figure(arguments.name)]
+    table = _table(figures, arguments)
+    for figure in figures:
+        try:
+            drawing = figure.draw(table, arguments.criterion)
+        except ValueError as error:
+            if arguments.name != ALL:
+                raise
+            print(f"{figure.name}: not drawn: {error}")
+            continue
+        _save(drawing, arguments.out, figure.name)
+    return 0
+
+
+def _table(figures: Sequence[Figure], arguments: argparse.Namespace) -> pl.DataFrame:
+    if any(figure.needs_results for figure in figures):
+        return load_results(arguments)
+    import polars as pl
+
+    return pl.DataFrame()
+
+
+def _save(drawing: Drawing, directory: Path, name: str) -> None:
+    from weightclip.lab.results.figure import save
+
+    for note in drawing.notes:
+        print(note)
+    for path in save(drawing, directory, name):
+        print(path)

@@ -1,0 +1,48 @@
+"""`weightclip report`: everything that results say, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from weightclip.cli.arguments import PROGRAM
+from weightclip.cli.results import add_results
+from weightclip.lab.results.text import TITLE
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "report",
+        usage="weightclip report RESULTS... [-o FILE] [options]",
+        help="make a report of results: one HTML file",
+        description="Make a report of results: what was run, curves, best settings, sensitivities and failures.\n"
+        "It is one HTML file that needs no network; charts answer to the mouse.",
+        epilog="examples:\n"
+        "  weightclip report results\n"
+        "  weightclip report results -o report.html --where steps=1M --title 'Streaming learning'\n",
+    )
+    add_results(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="to write (default: report.html)"
+    )
+    parser.add_argument("--title", default=TITLE, metavar="TEXT", help=f"at the top (default: {TITLE})")
+    parser.set_defaults(action=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from weightclip.lab.data.fetch import in_megabytes
+    from weightclip.lab.files import write_whole
+
+    try:
+        from weightclip.lab.report.content import gather
+        from weightclip.lab.report.page import render
+    except ImportError as error:
+        raise ValueError(f'this needs {error.name}: pip install "{PROGRAM}[report]"') from error
+    content = gather(*arguments.results, chosen=dict(arguments.where))
+    for note in content.notes:
+        print(note)
+    page = render(content, arguments.title).encode()
+    write_whole(arguments.out, page)
+    print(f"{arguments.out}: {content.summary} ({in_megabytes(len(page))})")
+    return 0

@@ -1,0 +1,92 @@
+"""`weightclip reproduce`: every figure and table of the paper, and the commands that make it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from weightclip.cli.arguments import PROGRAM
+from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
+
+PASSED_ON = {
+    "steps": ("N", "the length of each run"),
+    "data-dir": ("DIR", "with the data"),
+    "workers": ("N", "runs at a time"),
+    "executor": ("NAME", "local, ray or slurm"),
+    "address": ("ADDRESS", "of a Ray cluster"),
+}
+"""Options for every sweep."""
+
+SWEEP = "sweep"
+NOT_YET = "no experiment here makes it yet"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        usage="weightclip reproduce [ITEM] [-o DIR] [--seeds N] [options]",
+        help="make a figure or a table of the paper again, from nothing",
+        description="Run, one after the other, the commands that make a figure or a table of the paper.\n"
+        "What is finished is not run again: after an interruption the same command goes on.",
+        epilog="examples:\n"
+        "  weightclip reproduce --list\n"
+        "  weightclip reproduce figure 3 --seeds 5 --steps 100k --dry-run\n",
+    )
+    parser.add_argument("item", metavar="ITEM", nargs="*", help="figure 3, table 2, ...; without it all are listed")
+    parser.add_argument("--list", action="store_true", help="say what there is, and the commands of each")
+    parser.add_argument("-o", "--out", default=FIGURES, metavar="DIR", help=f"for figures (default: {FIGURES})")
+    parser.add_argument("--results", default=RESULTS, metavar="DIR", help=f"for records (default: {RESULTS})")
+    parser.add_argument("--seeds", metavar="SEEDS", help="how many, or which: 0-3 (default: as many as the paper)")
+    parser.add_argument("--dry-run", action="store_true", help="only show the commands, and count what they would run")
+    sweeps = parser.add_argument_group("for every sweep")
+    for name, (metavar, help_text) in PASSED_ON.items():
+        sweeps.add_argument(f"--{name}", metavar=metavar, help=help_text)
+    parser.set_defaults(action=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    if arguments.list or not arguments.item:
+        return _list()
+    item = find_item(" ".join(arguments.item))
+    found = [one for one in reproductions()[item].values() if one is not None]
+    if not found:
+        raise ValueError(f"{item}: {NOT_YET}; {PROGRAM} reproduce --list says what there is")
+    options = [word for name in PASSED_ON for word in _option(name, getattr(arguments, name.replace("-", "_")))]
+    # What was there before may be longer: it is not what was asked for.
+    those = [] if arguments.steps is None else ["--where", f"steps={arguments.steps}"]
+    for one in found:
+        for words in one.filled(arguments.seeds, arguments.results, arguments.out):
+            code = _run([*words, *(options if words[0] == SWEEP else those)], arguments.dry_run)
+            if code != 0:
+                return code
+    return 0
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [] if value is None else [f"--{name}", value]
+
+
+def _run(words: list[str], dry_run: bool) -> int:
+    """Show a command and run it; its exit code."""
+    from weightclip.cli import main
+
+    print(_shown(words), flush=True)
+    if not dry_run:
+        return main(words)
+    return main([*words, "--dry-run"]) if words[0] == SWEEP else 0
+
+
+def _list() -> int:
+    for item, parts in reproductions().items():
+        print(f"{item}: {ITEMS[item]}")
+        for part, one in parts.items():
+            if part:
+                print(f"  {part}:")
+            for line in [NOT_YET] if one is None else map(_shown, one.filled()):
+                print(f"    {line}")
+    return 0
+
+
+def _shown(words: list[str]) -> str:
+    return shlex.join([PROGRAM, *words])

@@ -1,0 +1,42 @@
+"""What commands that read results have in common: where these are, and which of them count."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add RESULTS and --where."""
+    parser.add_argument(
+        "results", metavar="RESULTS", nargs="*", help="directories with records, or tables saved as CSV or Parquet"
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        type=_pair,
+        default=[],
+        metavar="NAME=VALUE",
+        help="only these runs: steps=50k, method=adam,adam+wc; may be given several times",
+    )
+
+
+def load_results(arguments: argparse.Namespace) -> pl.DataFrame:
+    """The tidy table of the runs that were asked for; files that are left out are told."""
+    from weightclip.lab.results.loading import load
+    from weightclip.lab.results.setups import where
+
+    if not arguments.results:
+        raise ValueError("RESULTS: got none, expected directories with records, for example results")
+    return where(load(*arguments.results, on_event=print), dict(arguments.where))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """`steps=50k` -> ("steps", "50k")."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
+    return name, value

@@ -1,0 +1,101 @@
+"""The paper's table 2 from results: each method's best setting beside the paper's, with its trend."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.results.selection import Criterion, best_runs, score_settings, select
+from weightclip.lab.results.setups import Columns, by_experiment
+from weightclip.lab.results.statistics import trend
+
+_PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
+
+
+def best_settings(
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = "auc", last: float = 0.1
+) -> pl.DataFrame:
+    """A row per setup and method, the experiment's methods in its order; the arguments are those of `select`.
+
+    After the columns of `select` come those of the `trend` at that setting (`slope`, `low`, `high`, `verdict`), whether
+    it is the paper's setting (`same`; null where the paper has none), the score of the paper's setting here
+    (`paper_score`; null where that was not run), `data` and `official`.
+    """
+
+    def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        key = (*columns.setup, "method")
+        scored = score_settings(part, metric, criterion, last)
+        slopes = trend(best_runs(part, metric, criterion, last), metric).select(*key, "slope", "low", "high", "verdict")
+        about = part.select(*key, "data", "official").unique(key, keep="first")
+        chosen = select(part, metric, criterion, last)
+        paper = [_beside_paper(row, scored, columns) for row in chosen.iter_rows(named=True)]
+        chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
+        for more in (slopes, about):
+            chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
+        order = {method: number for number, method in enumerate(find_experiment(part["experiment"][0]).methods())}
+        return chosen.sort(
+            *columns.setup,
+            pl.col("method").cast(pl.String).replace_strict(order, default=len(order)),
+            maintain_order=True,
+        )
+
+    return by_experiment(table, compare)
+
+
+def paper_setting(experiment: str, problem: str, method: str) -> Mapping[str, Any] | None:
+    """The paper's best setting of a method, where it has one."""
+    found: Mapping[str, Any] | None = find_experiment(experiment).presets().get("best", {}).get(problem, {}).get(method)
+    return found
+
+
+def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
+    """What to tell of a method's setting in a row of `best_settings`: named settings, and others that the table varies.
+
+    Others are those of a mapping in the configuration, such as `settings.beta1`.
+    """
+    runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
+    names = [name for field in find_experiment(row["experiment"]).setting_fields for name in _of_field(field, row)]
+    return {
+        name: row[name]
+        for name in names
+        if row[name] is not None and ("." not in name or runs[name].drop_nulls().n_unique() > 1)
+    }
+
+
+def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
+    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`)."""
+    lines: list[str] = []
+    for (problem,), rows in best.group_by("problem", maintain_order=True):
+        lines.append(f"[best.{_key(str(problem))}]")
+        for row in rows.iter_rows(named=True):
+            setting = ", ".join(f"{name} = {value}" for name, value in told_setting(row, table).items())
+            lines.append(f"{_key(row['method'])} = {{ {setting} }}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _beside_paper(row: Mapping[str, Any], scored: pl.DataFrame, columns: Columns) -> dict[str, Any]:
+    paper = paper_setting(row["experiment"], row["problem"], row["method"])
+    if paper is None:
+        return {"same": None, "paper_score": None}
+    same = all(row.get(name) == value for name, value in paper.items())
+    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
+    if same:
+        return {"same": True, "paper_score": row["score"]}
+    if any(name not in scored.columns for name in wanted):
+        return {"same": False, "paper_score": None}
+    found = scored.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    return {"same": False, "paper_score": found["score"][0] if len(found) else None}
+
+
+def _of_field(field: str, row: Mapping[str, Any]) -> list[str]:
+    return [name for name in row if name == field or name.startswith(f"{field}.")]
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN_KEY.fullmatch(name) else json.dumps(name)

@@ -1,0 +1,119 @@
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from lab.results.made_records import made_record, store
+from weightclip.cli import best
+from weightclip.cli.arguments import Parser
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def run(*words: object) -> int:
+    parser = Parser(prog="weightclip")
+    best.add(parser.add_subparsers())
+    arguments = parser.parse_args(["best", *map(str, words)])
+    code: int = arguments.action(arguments)
+    return code
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Three step sizes of sgd, a fourth with one seed, and two other methods, one on stand-in data."""
+    store(
+        tmp_path / "results",
+        *(made_record((0.5, 0.51 + seed / 50), lr=lr, seed=seed) for lr in (0.001, 0.01) for seed in (0, 1)),
+        *(made_record((0.7, 0.7), lr=0.1, seed=seed) for seed in (0, 1)),
+        made_record((0.9, 0.9), lr=1.0),
+        made_record((0.6, 0.6), method="sgd+wc", kappa=2.0),
+        made_record((0.6, 0.6), method="adam", problem="label-permuted-emnist", checksum="e", official=False),
+    )
+    return tmp_path / "results"
+
+
+def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(results) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    first = lines.index("input-permuted-mnist: accuracy, area under its curve, mean over seeds")
+    assert lines[first + 1].split("  ")[0] == "method"
+    sgd, clipped = lines[first + 2], lines[first + 3]
+    assert [part.strip() for part in sgd.split("  ") if part] == [
+        "sgd",
+        "lr 0.1",
+        "70.00% ± 0.00%",
+        "2",
+        "3",
+        "≠ lr 0.001 (here 51.00%)",
+        "–",
+    ]
+    assert [part.strip() for part in clipped.split("  ") if part][:6] == [
+        *("sgd+wc", "lr 0.001, kappa 2", "60.00%", "1", "1", "the same"),
+    ]
+    assert "  sgd: lr at the edge of what was tried" in lines
+    assert "  sgd: 1 setting with fewer seeds left out" in lines
+    second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under its curve, mean over seeds")
+    assert "≠ lr 0.0001 (not run)" in lines[second + 2]
+
+
+def test_the_slope_has_its_interval_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rising = ([number / 100 + seed / 50 * (number % 2) for number in range(8)] for seed in (0, 1))
+    store(tmp_path, *(made_record(values, seed=seed) for seed, values in enumerate(rising)))
+    run(tmp_path)
+    out = capsys.readouterr().out
+    assert "slope per 100 tasks" in out
+    assert "+120.00 [−134.12, +374.12] flat" in out
+
+
+def test_the_criterion_and_the_metric_can_be_chosen(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(results, "--criterion", "final", "--metric", "accuracy", "--where", "method=sgd")
+    out = capsys.readouterr().out
+    assert "input-permuted-mnist: accuracy, mean over the last tenth, mean over seeds" in out
+    assert "sgd+wc" not in out
+    with pytest.raises(ValueError, match="metric: got 'loss', expected one of accuracy"):
+        run(results, "--metric", "loss")
+
+
+def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(results, made_record((0.1, 0.2, 0.3)))
+    run(results, "--where", "method=sgd")
+    assert (
+        "taking steps=30 (1 run), leaving out steps=20 (7 runs); choose with --where steps=20"
+        in capsys.readouterr().out
+    )
+
+
+def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp_path: Path) -> None:
+    run(results, "-o", tmp_path / "best.toml")
+    assert tomllib.loads((tmp_path / "best.toml").read_text()) == {
+        "best": {
+            "input-permuted-mnist": {"sgd": {"lr": 0.1}, "sgd+wc": {"lr": 0.001, "kappa": 2.0}},
+            "label-permuted-emnist": {"adam": {"lr": 0.001}},
+        }
+    }
+
+
+def test_or_as_a_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(results, "-o", tmp_path / "best.csv")
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'best.csv'}\n")
+    table = pl.read_csv(tmp_path / "best.csv")
+    assert table.select("problem", "method", "lr", "score", "same").rows()[0] == (
+        *("input-permuted-mnist", "sgd", 0.1, 0.7, False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "best.txt"], r"-o: got 'best\.txt', expected a file that ends in \.toml or \.csv"),
+        (["--criterion", "area"], "--criterion: invalid choice: 'area'"),
+        (["--where", "steps"], "--where: got 'steps', expected NAME=VALUE"),
+    ],
+)
+def test_mistakes_are_told(results: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(results, *words)

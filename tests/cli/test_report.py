@@ -1,0 +1,65 @@
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from weightclip.cli import report
+from weightclip.cli.arguments import Parser
+from weightclip.lab.results.record import Record, write_record
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+
+def run(*words: object) -> int:
+    parser = Parser()
+    report.add(parser.add_subparsers())
+    arguments = parser.parse_args(["report", *map(str, words)])
+    code: int = arguments.action(arguments)
+    return code
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    config = {"problem": "input-permuted-mnist", "method": "sgd", "lr": 0.001, "seed": 0, "steps": 600}
+    table = pl.DataFrame({"task": [1, 2], "samples": [300, 600], "accuracy": [0.5, 0.6]})
+    data = {"name": "mnist", "kind": "directory", "checksum": "abc", "official": True}
+    store = tmp_path / "results"
+    write_record(Record("streaming", "0123456789ab", config, table, data, 1.0), store / "run_0123456789ab.parquet")
+    return store
+
+
+def test_it_writes_the_report_and_says_what_it_holds(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(results, "-o", "new/it.html", "--title", "My results") == 0
+    assert "<h1>My results</h1>" in Path("new/it.html").read_text()
+    told = capsys.readouterr().out
+    assert told.startswith("new/it.html: 1 runs, 1 problems, 1 methods, seeds 0, ")
+
+
+def test_what_is_left_out_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "damaged.parquet").write_bytes(b"")
+    assert run(results) == 0
+    assert "damaged.parquet" in capsys.readouterr().out
+    assert Path("report.html").exists()
+
+
+def test_results_that_are_not_there_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        run("nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no records were found under empty"):
+        run("empty")
+    assert not Path("report.html").exists()
+
+
+def test_a_wrong_choice_suggests_a_right_one(results: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean 'steps'"):
+        run(results, "--where", "stepz=600")
+
+
+def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("weightclip.lab.report")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(ValueError, match=r'this needs altair: pip install "weightclip\[report\]"'):
+        run("results")

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from weightclip.cli import main
+from weightclip.lab.paper import ITEMS
+from weightclip.lab.streaming.methods import PAPER_METHODS
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+SWEEP = "sweep input-permuted-mnist --methods all --best --seeds {} --out {}"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that are started, none of which is run."""
+    commands: list[str] = []
+
+    def start(words: list[str]) -> int:
+        commands.append(" ".join(words))
+        return 0
+
+    monkeypatch.setattr("weightclip.cli.main", start)
+    return commands
+
+
+def test_every_item_of_the_paper_is_listed_with_its_commands_or_as_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    shown = capsys.readouterr().out
+    items = [part.partition(":")[0] for part in shown.split("\n") if part and not part.startswith(" ")]
+    assert items == list(ITEMS)
+    below = dict(zip(items, shown.replace("\ntable", "\nfigure").split("\nfigure"), strict=True))
+    assert f"    weightclip {SWEEP.format(20, 'results')}\n" in below["figure 4"]
+    assert "    weightclip figure streaming-diagnostics results -o figures" in below["figure 4"]
+    assert below["figure 2"].endswith("no experiment here makes it yet")
+    assert below["table 2"].count("no experiment here makes it yet") == 3
+    assert "weightclip best results" in below["table 2"]
+
+
+def test_without_an_item_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "--list"])
+    listed = capsys.readouterr().out
+    assert main(["reproduce"]) == 0
+    assert capsys.readouterr().out == listed
+
+
+@pytest.mark.parametrize("item", [["figure", "4"], ["figure 4"], ["4"]])
+def test_the_commands_of_an_item_are_run_one_after_the_other(
+    item: list[str], started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *item]) == 0
+    assert started == [SWEEP.format(20, "results"), "figure streaming-diagnostics results -o figures"]
+    assert capsys.readouterr().out.splitlines() == [f"weightclip {command}" for command in started]
+
+
+def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]) -> None:
+    options = ["--seeds", "0-4", "--results", "r", "-o", "f", "--steps", "50k", "--data-dir", "d", "--workers", "2"]
+    assert main(["reproduce", "figure", "4", *options]) == 0
+    assert started == [
+        SWEEP.format("0-4", "r") + " --steps 50k --data-dir d --workers 2",
+        "figure streaming-diagnostics r -o f --where steps=50k",
+    ]
+
+
+def test_a_dry_run_counts_the_sweeps_and_draws_nothing(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "4", "--dry-run"]) == 0
+    assert started == [SWEEP.format(20, "results") + " --dry-run"]
+    assert "weightclip figure streaming-diagnostics results -o figures" in capsys.readouterr().out
+
+
+def test_a_command_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("weightclip.cli.main", lambda words: 130)
+    assert main(["reproduce", "figure", "3"]) == 130
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("figure 2", "figure 2: no experiment here makes it yet; weightclip reproduce --list says what there is"),
+        ("figur 3", "did you mean 'figure 3'?"),
+        ("16", "item: got 'figure 16', expected one of figure 1, "),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *item.split()]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_figure_4_from_nothing() -> None:
+    """With the bundled digits, few samples and two seeds; a second time there is nothing left to run."""
+    command = ["reproduce", "figure", "4", "--seeds", "2", "--steps", "600", "--workers", "1"]
+    assert main(command) == 0
+    table = pl.read_csv("figures/streaming-diagnostics.csv")
+    assert table["method"].unique(maintain_order=True).to_list() == list(PAPER_METHODS)
+    assert set(table["seeds"]) == {2}
+    records = {path: path.stat().st_mtime_ns for path in Path("results").rglob("*.parquet")}
+    assert len(records) == 18
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("results").rglob("*.parquet")} == records

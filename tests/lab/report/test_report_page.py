@@ -1,0 +1,136 @@
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+from report_store import HOSTILE, write_failed, write_run, write_store
+
+from weightclip.lab import plugins
+from weightclip.lab.report import gather, render
+from weightclip.lab.streaming.plugin import Streaming
+
+
+class Page(HTMLParser):
+    """A page's elements, and the text between them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self._open: list[str] = [""]
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open[-1] not in (tag, ""):  # elements that need no end
+            self._open.pop()
+        if self._open[-1]:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text.setdefault(self._open[-1], []).append(data)
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render(gather(write_store(tmp_path_factory.mktemp("store"))), "A title")
+
+
+def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) -> None:
+    page = Page(html)
+    assert page.text["title"] == page.text["h1"] == ["A title"]
+    linked = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    sections = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
+    assert list(dict.fromkeys(linked)) == [f"#{name}" for name in sections]
+    assert sections == [
+        "runs",
+        "data",
+        "curves",
+        "best",
+        "trend",
+        "sensitivity",
+        "failures",
+        "commands",
+        "software",
+    ]
+
+
+def test_nothing_is_fetched_from_anywhere(html: str) -> None:
+    for tag, attributes in Page(html).elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+    styles = "".join(Page(html).text["style"])
+    assert "url(" not in styles
+    assert "@import" not in styles
+    assert "default-src 'none'" in html
+
+
+def test_stand_in_data_is_marked_wherever_its_numbers_are(html: str) -> None:
+    assert Page(html).text["span"].count("stand-in data") == 4  # data, runs, best settings, trend
+
+
+def test_text_from_results_stays_text(tmp_path: Path) -> None:
+    for kappa in (1.0, 2.0):
+        write_run(tmp_path, HOSTILE, problem=HOSTILE, kappa=kappa, activation=HOSTILE, official=False)
+    write_failed(tmp_path, HOSTILE)
+    (tmp_path / "<b>.parquet").write_bytes(b"")
+    page = Page(render(gather(tmp_path), HOSTILE))
+    scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
+    assert scripts == ["application/json"] * 2 + [None] * 2  # two charts, Vega, and what embeds them
+    assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
+    assert page.text["h1"] == [HOSTILE]
+    assert HOSTILE in "".join(page.text["caption"])
+    assert HOSTILE in "".join(page.text["summary"])
+
+
+def test_charts_hold_the_names_they_were_given(tmp_path: Path) -> None:
+    write_run(tmp_path, HOSTILE)
+    page = Page(render(gather(tmp_path)))
+    spec = json.loads(page.text["script"][0])
+    (data,) = spec["datasets"].values()
+    assert HOSTILE in data
+
+
+def test_without_settings_to_compare_or_failures_it_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    text = "".join(Page(render(gather(tmp_path))).text["p"])
+    assert "Every method was run with one setting" in text
+    assert "No run failed." in text
+
+
+class Other(Streaming):
+    """Of another package, with a score that is not defined here."""
+
+    name = "other"
+    score = "return"
+    along = "iteration"
+
+
+def test_experiments_of_other_packages_have_parts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"streaming": Streaming(), "other": Other()}
+    monkeypatch.setattr(plugins, "experiments", lambda: both)
+    table = pl.DataFrame({"iteration": [1, 2, 3], "return": [10.0, math.nan, 31.0]})
+    write_run(tmp_path, experiment="other", table=table)
+    write_run(tmp_path)
+    page = Page(render(gather(tmp_path)))
+    assert page.text["h3"] == ["other", "streaming"] * 4  # runs, curves, best settings, trend
+    spec = json.loads(page.text["script"][0])
+    (data,) = spec["datasets"].values()
+    assert data.splitlines() == [
+        "setup,label,Iteration,return,return low,return high",
+        "input-permuted-mnist,SGD,1,10.0,10.0,10.0",
+        "input-permuted-mnist,SGD,2,,,",
+        "input-permuted-mnist,SGD,3,31.0,31.0,31.0",
+    ]
+
+
+def test_equal_results_give_equal_pages(html: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    again = write_store(tmp_path_factory.mktemp("store"))
+    lines = zip(html.splitlines(), render(gather(again), "A title").splitlines())
+    assert not [pair for pair in lines if pair[0] != pair[1] and "<code>weightclip" not in pair[0]]

@@ -1,0 +1,83 @@
+import math
+import sys
+from typing import Any
+
+import pytest
+from made_records import made_record, tidy
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.results.best import as_presets, best_settings, told_setting
+from weightclip.lab.sweep.grid import best
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def rows(*records: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in best_settings(tidy(*records), **options).to_dicts()}
+
+
+def test_the_papers_setting_is_recognised() -> None:
+    found = rows(made_record((0.7,), lr=0.001), made_record((0.1,), lr=0.1))
+    assert (found["sgd"]["same"], found["sgd"]["paper_score"]) == (True, 0.7)
+
+
+def test_another_setting_stands_beside_the_score_of_the_papers_here() -> None:
+    found = rows(made_record((0.7,), lr=0.001), made_record((0.8,), lr=0.1))["sgd"]
+    assert (found["lr"], found["score"], found["same"], found["paper_score"]) == (0.1, 0.8, False, 0.7)
+
+
+def test_the_papers_setting_may_not_have_been_run() -> None:
+    found = rows(made_record(lr=0.1))["sgd"]
+    assert (found["same"], found["paper_score"]) == (False, None)
+
+
+@pytest.mark.parametrize("other", [{"method": "sgd+l2"}, {"problem": "stationary-mnist"}])
+def test_the_paper_does_not_have_every_method_and_problem(other: dict[str, str]) -> None:
+    (found,) = rows(made_record(**other)).values()
+    assert (found["same"], found["paper_score"]) == (None, None)
+
+
+def test_methods_come_in_the_papers_order_then_others() -> None:
+    methods = ["sgd+wc", "lion", "adam", "sgd", "alpha"]
+    assert list(rows(*(made_record(method=method) for method in methods))) == ["sgd", "adam", "sgd+wc", "alpha", "lion"]
+
+
+def test_the_trend_is_that_of_the_best_setting() -> None:
+    rising = [made_record([0.5 + number / 100 + seed / 10 for number in range(8)], seed=seed) for seed in (0, 1)]
+    falling = [made_record([0.1 - number / 100 for number in range(8)], lr=0.1, seed=seed) for seed in (0, 1)]
+    found = rows(*rising, *falling)["sgd"]
+    assert (found["slope"], found["verdict"]) == (pytest.approx(1.0), "rising")
+
+
+def test_the_criterion_counts() -> None:
+    records = made_record((0.9, 0.5), lr=0.1), made_record((0.1, 0.6), lr=0.01)
+    assert rows(*records)["sgd"]["lr"] == 0.1
+    assert rows(*records, criterion="final")["sgd"]["lr"] == 0.01
+
+
+def test_settings_that_nobody_varied_are_not_told_unless_they_have_a_name() -> None:
+    table = tidy(
+        *(
+            made_record(lr=lr, kappa=2.0, settings={"beta1": beta, "eps": 1e-8}, method="adam+wc")
+            for lr, beta in ((0.1, 0.9), (0.1, 0.5))
+        )
+    )
+    (row,) = best_settings(table).to_dicts()
+    assert told_setting(row, table) == {"lr": 0.1, "kappa": 2.0, "settings.beta1": 0.5}
+
+
+def test_presets_can_be_swept() -> None:
+    table = tidy(
+        made_record((0.1,)),
+        made_record((0.1,), method="adam+wc", lr=1e-5, kappa=math.inf, settings={"beta1": 0.5}),
+        made_record((0.0,), method="adam+wc", lr=1e-5, kappa=math.inf, settings={"beta1": 0.9}),
+    )
+    presets = tomllib.loads(as_presets(best_settings(table), table))
+    streaming = find_experiment("streaming")
+    assert best(streaming, "input-permuted-mnist", ("sgd", "adam+wc"), presets, {}) == [
+        {"method": "sgd", "lr": 0.001},
+        {"method": "adam+wc", "lr": 1e-5, "kappa": math.inf, "settings.beta1": 0.5},
+    ]

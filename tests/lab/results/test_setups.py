@@ -1,0 +1,147 @@
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+from made_records import made_record, tidy
+
+from weightclip.lab import plugins
+from weightclip.lab.results.setups import by_experiment, check_metric, columns_of, main_setup, where
+
+
+def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -> None:
+    columns = columns_of(tidy(made_record(settings={"beta1": 0.9})))
+    assert set(columns.setup) == {
+        *("experiment", "problem", "steps", "period", "hidden", "activation", "diagnostics"),
+        "checksum",
+    }
+    assert set(columns.settings) == {"lr", "kappa", "decay", "sigma", "settings.beta1", "rules"}
+    assert columns.setup[:2] == ("experiment", "problem")
+    assert (columns.along, columns.score) == ("task", "accuracy")
+
+
+def test_an_experiment_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ValueError, match=r"experiment: got 'streamin', expected one of .*; did you mean 'streaming'"):
+        columns_of(tidy(made_record(experiment="streamin")))
+
+
+def test_experiments_have_columns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Config:
+        method: str
+        seed: int
+        width: int
+
+    class Toy:
+        config, setting_fields, along, score = Config, ("width",), "epoch", "return"
+
+    known: dict[str, Any] = {**plugins.experiments(), "toy": Toy}
+    monkeypatch.setattr(plugins, "experiments", lambda: known)
+    toy = tidy(made_record(experiment="toy")).with_columns(
+        pl.lit(3).alias("width"), pl.lit(1.0).alias("return"), pl.col("task").alias("epoch")
+    )
+    table = pl.concat([tidy(made_record()), toy], how="diagonal_relaxed")
+    seen = {}
+
+    def look(part: pl.DataFrame, columns: Any) -> pl.DataFrame:
+        seen[part["experiment"][0]] = columns.along, columns.score
+        return part
+
+    assert by_experiment(table, look).height == 4
+    assert seen == {"streaming": ("task", "accuracy"), "toy": ("epoch", "return")}
+
+
+def test_a_metric_is_a_column_that_was_measured() -> None:
+    table = tidy(made_record(columns={"loss": [1.0, 2.0]}))
+    columns = columns_of(table)
+    assert check_metric(table, None, columns) == "accuracy"
+    assert check_metric(table, "loss", columns) == "loss"
+    with pytest.raises(ValueError, match=r"metric: got 'los', expected one of accuracy, loss; did you mean 'loss'"):
+        check_metric(table, "los", columns)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seeds"),
+    [
+        ({"steps": "50k"}, [1]),
+        ({"steps": "50_000"}, [1]),
+        ({"lr": "0.001,5"}, [0, 1]),
+        ({"lr": "1e-2"}, [2]),
+        ({"hidden": "300,150"}, [0, 2]),
+        ({"hidden": "50"}, [1]),
+        ({"method": "sgd,adam"}, [0, 1, 2]),
+        ({"method": "adam", "seed": "2"}, [2]),
+        ({"kappa": "none"}, [0, 1]),
+        ({"kappa": "inf"}, [2]),
+        ({"diagnostics": "no"}, [1]),
+        ({"official": "true"}, [0, 2]),
+        ({"decay": "none"}, [0, 1, 2]),
+        ({}, [0, 1, 2]),
+    ],
+)
+def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[int]) -> None:
+    table = tidy(
+        made_record(),
+        made_record(seed=1, steps=50_000, hidden=[50], diagnostics=False, official=False),
+        made_record(seed=2, method="adam", lr=0.01, kappa=float("inf")),
+    )
+    assert where(table, chosen)["seed"].unique(maintain_order=True).to_list() == seeds
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"step": "1"}, "where: got 'step', expected one of .*; did you mean 'steps'"),
+        ({"accuracy": "1"}, "where: got 'accuracy', expected one of"),
+        ({"steps": "many"}, "where: steps: got 'many', expected a whole number such as 2500, 50k or 1M"),
+        ({"lr": "x"}, "where: lr: got 'x', expected a number"),
+        ({"diagnostics": "maybe"}, "where: diagnostics: got 'maybe', expected true or false"),
+        ({"steps": "1M"}, "where: got steps=1M, expected one of 20, 30"),
+        ({"decay": "1"}, "where: got decay=1, expected one of none"),
+        ({"lr": "1"}, r"where: got lr=1, expected one of 0\.001"),
+    ],
+)
+def test_what_cannot_be_chosen_is_told(chosen: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
+
+
+def test_of_several_setups_the_longest_is_the_main_one() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
+    assert set(main_setup(table, lines.append)["seed"]) == {2}
+    assert lines == [
+        "input-permuted-mnist: taking steps=30 (1 run), leaving out steps=20 (2 runs); choose with --where steps=20"
+    ]
+
+
+def test_of_equally_long_setups_the_one_with_the_most_runs_is_the_main_one() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(hidden=[50]), made_record(), made_record(seed=1), made_record(seed=2, problem="other"))
+    chosen = main_setup(table, lines.append)
+    assert chosen.select("problem", "hidden", "seed").unique(maintain_order=True).rows() == [
+        ("input-permuted-mnist", "300,150", 0),
+        ("input-permuted-mnist", "300,150", 1),
+        ("other", "300,150", 2),
+    ]
+    assert len(lines) == 1
+    assert "--where hidden=50" in lines[0]
+
+
+def test_other_data_is_another_setup() -> None:
+    table = tidy(made_record(), made_record(seed=1), made_record(seed=2, checksum="other"))
+    assert set(main_setup(table, lambda line: None)["seed"]) == {0, 1}
+
+
+def test_a_single_setup_is_not_spoken_of() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(), made_record(seed=1), made_record(method="adam", lr=1.0))
+    assert main_setup(table, lines.append).equals(table)
+    assert lines == []
+
+
+def test_the_order_of_columns_does_not_matter() -> None:
+    table = tidy(made_record(), made_record(seed=1, settings={"beta1": 0.9}))
+    assert table.columns[-1] == "settings.beta1"
+    assert "settings.beta1" in columns_of(table).settings
+    assert columns_of(table.select(sorted(table.columns))).settings[-1] == "sigma"

@@ -1,0 +1,57 @@
+"""Small runs on the bundled digits, and what a store has of them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from polars.testing import assert_frame_equal
+
+from weightclip.lab.results.record import read_record
+from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.sweep.executor import Ended, Report, Task
+from weightclip.lab.sweep.plan import Plan, make_plan
+from weightclip.lab.sweep.work import Outcome
+
+PROBLEM = "input-permuted-mnist"
+SMALL = {"hidden": (20,), "steps": 4000, "period": 500}
+
+
+def digit_plan(seeds: int, *choices: dict[str, Any]) -> Plan:
+    return make_plan(EXPERIMENT, PROBLEM, [{**SMALL, **choice} for choice in choices], range(seeds))
+
+
+def compile_kernels(*methods: str) -> None:
+    """Have all kernels of the methods in the cache, for data of this process and for Ray's, which is read-only.
+
+    In a process of its own: compiled code that comes from the cache rounds sums otherwise than in the process that
+    compiled it.
+    """
+    plan = digit_plan(1, *({"method": method, "steps": 20, "period": 10} for method in methods))
+    (data,) = plan.data.values()
+    for writeable in (True, False):
+        data.inputs.flags.writeable = data.labels.flags.writeable = writeable
+        EXPERIMENT.run([run.config for run in plan.runs], data, None)
+
+
+def task_of(plan: Plan, store: Path) -> Task:
+    return Task(plan.experiment, store, data=plan.data)
+
+
+def outcomes_of(reports: Iterable[Report]) -> list[Outcome]:
+    return [one for report in reports if isinstance(report, Ended) for one in report.outcomes]
+
+
+def tables(store: Path) -> dict[str, pl.DataFrame]:
+    """The table of each record by the run's identity; no run has two."""
+    found = [read_record(path) for path in store.rglob("*.parquet")]
+    assert len({record.identity for record in found}) == len(found)
+    return {record.identity: record.table for record in found}
+
+
+def assert_same_records(store: Path, undisturbed: Path) -> None:
+    """The same runs, with exactly equal numbers."""
+    ours, theirs = tables(store), tables(undisturbed)
+    assert ours.keys() == theirs.keys()
+    for identity, table in ours.items():
+        assert_frame_equal(table, theirs[identity], check_exact=True)

@@ -1,0 +1,101 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.sweep.grid import best, read_presets, search
+
+PROBLEM = "input-permuted-mnist"
+METHODS = EXPERIMENT.methods()
+
+
+def count(settings: list[dict[str, Any]]) -> dict[str, int]:
+    return {method: sum(one["method"] == method for one in settings) for method in METHODS}
+
+
+def test_table_1_is_the_product_over_the_settings_that_a_method_has() -> None:
+    grid = read_presets("paper", EXPERIMENT)["grid"]
+    assert count(search(EXPERIMENT, PROBLEM, METHODS, grid, {})) == {
+        "sgd": 4,
+        "adam": 4,
+        "sgd+l2init": 4 * 5,
+        "adam+l2init": 4 * 5,
+        "sgd+sp": 4 * 5 * 5,
+        "adam+sp": 4 * 5 * 5,
+        "sgd+wc": 4 * 5,
+        "adam+wc": 4 * 5,
+        "madam": 4 * 5,
+    }
+
+
+def test_what_is_fixed_is_not_searched() -> None:
+    grid = read_presets("paper", EXPERIMENT)["grid"]
+    found = search(EXPERIMENT, PROBLEM, ["sgd+wc"], grid, {"lr": 0.5, "steps": 100})
+    assert [one["kappa"] for one in found] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert all((one["lr"], one["steps"]) == (0.5, 100) for one in found)
+
+
+def test_table_2_has_one_setting_for_each_method() -> None:
+    presets = read_presets("paper", EXPERIMENT)
+    found = best(EXPERIMENT, PROBLEM, METHODS, presets, {})
+    assert [one["method"] for one in found] == list(METHODS)
+    assert {"method": "adam+wc", "lr": 0.0001, "kappa": 1.0} in found
+    assert {"method": "sgd+sp", "lr": 0.001, "sigma": 0.1, "decay": 0.01} in found
+
+
+def test_a_method_that_the_table_lacks_takes_the_defaults() -> None:
+    found = best(EXPERIMENT, PROBLEM, ["adam+l2init+wc"], read_presets("paper", EXPERIMENT), {})
+    assert found == [{"method": "adam+l2init+wc"}]
+    assert EXPERIMENT.configure(PROBLEM, found[0]).kappa == 1.0
+
+
+def test_a_grid_of_ones_own_can_vary_anything(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("""
+[grid]
+seeds = 3
+lr = [0.1, 0.01]
+hidden = [[20], [10, 10]]
+[grid.settings]
+beta1 = [0.5, 0.9]
+[grid.methods."adam+wc"]
+lr = [1.0]
+""")
+    grid = read_presets(str(path), EXPERIMENT)["grid"]
+    found = search(EXPERIMENT, PROBLEM, ["sgd", "adam+wc"], grid, {})
+    assert len(found) == 2 * 2 + 1 * 2 * 2  # sgd has no beta1
+    config = EXPERIMENT.configure(PROBLEM, found[-1])
+    assert (config.lr, config.hidden, config.settings["beta1"]) == (1.0, (10, 10), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[grid]\nlearning_rate = [1]", "grid: got 'learning_rate', expected one of"),
+        ("[grid]\nlr = 0.1", "grid: got lr = 0.1, expected a list"),
+        ("[grid]\nlr = []", r"grid: got lr = \[\], expected a list"),
+        ("[grid.methods.sdg]\nlr = [1]", "method: got 'sdg'.*did you mean 'sgd'"),
+        ("[grid.methods.sgd]\nkapa = [1]", "grid: got 'kapa'.*did you mean 'kappa'"),
+    ],
+)
+def test_mistakes_in_a_grid_are_told(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        search(EXPERIMENT, PROBLEM, ["sgd"], read_presets(str(path), EXPERIMENT)["grid"], {})
+
+
+def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="grid: got 'papr', expected 'paper' or a TOML file"):
+        read_presets("papr", EXPERIMENT)
+    path = tmp_path / "grid.toml"
+    path.write_text("[grid\n")
+    with pytest.raises(ValueError, match="is not TOML"):
+        read_presets(str(path), EXPERIMENT)
+
+
+def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
+    presets = {"best": {PROBLEM: {"sgd": {"kappa": 1.0}}}}
+    with pytest.raises(ValueError, match=r"best\.input-permuted-mnist\.sgd: got 'kappa'"):
+        best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})

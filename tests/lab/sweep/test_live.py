@@ -1,0 +1,73 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import Toy, toy_plan
+
+from weightclip.lab.experiment import Watch
+from weightclip.lab.sweep import live
+from weightclip.lab.sweep.executor import Task
+from weightclip.lab.sweep.live import Live, check_live, showing
+from weightclip.lab.sweep.local import Local
+
+
+def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
+    plan = toy_plan(2, {"lr": 0.5}, together=True)
+    with showing(Live(tensorboard=tmp_path), Toy(), plan.runs) as row:
+        Toy().run([run.config for run in plan.runs], None, None, watch=Watch(row=row))
+    for run in plan.runs:
+        found = read_events(tmp_path / f"{run.place}_{run.identity}")
+        seed = run.config.seed
+        assert found["accuracy"] == [(0, seed), (1, seed + 0.5), (2, seed + 1.0)]
+
+
+def test_workers_write_events_too(tmp_path: Path) -> None:
+    plan = toy_plan(1, {"lr": 0.5})
+    task = Task(Toy(), tmp_path / "store", live=Live(tensorboard=tmp_path / "events"))
+    list(Local(1).run(task, [plan.runs]))
+    run = plan.runs[0]
+    assert len(read_events(tmp_path / "events" / f"{run.place}_{run.identity}")["accuracy"]) == 3
+
+
+def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
+    with showing(Live(), Toy(), toy_plan(1).runs) as row:
+        row(None, {})
+
+
+def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs wandb")
+    told: list[Any] = []
+
+    class Session:
+        def log(self, values: dict[str, float], step: int) -> None:
+            told.append((step, values["accuracy"]))
+
+        def finish(self) -> None:
+            told.append("finished")
+
+    def init(**options: Any) -> Session:
+        told.append((options["project"], options["group"], options["config"]["lr"]))
+        return Session()
+
+    monkeypatch.setattr(wandb, "init", init)
+    plan = toy_plan(1, {"lr": 0.5})
+    with showing(Live(wandb="project"), Toy(), plan.runs) as row:
+        Toy().run([plan.runs[0].config], None, None, watch=Watch(row=row))
+    assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
+
+
+def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(live, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'--tensorboard: needs tensorboard: pip install "weightclip\[watch\]"'):
+        check_live(Live(tensorboard=tmp_path))
+    with pytest.raises(ValueError, match="--wandb: needs wandb"):
+        check_live(Live(wandb="project"))
+    assert check_live(Live()) == Live()

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+from toy import Toy, toy_plan
+
+from weightclip.lab.results.store import failures
+from weightclip.lab.sweep.claims import claimed
+from weightclip.lab.sweep.manifest import FOLDER, read_manifests, state_of, write_manifest
+from weightclip.lab.sweep.work import note_failure
+
+
+def test_a_manifest_comes_back(tmp_path: Path) -> None:
+    plan = toy_plan(2)
+    seconds = {run.identity: 2.5 for run in plan.runs}
+    written = write_manifest(tmp_path, "weightclip sweep toy", "toy", plan.runs, seconds)
+    assert read_manifests(tmp_path) == [written]
+    assert [run.seconds for run in written.runs] == [2.5, 2.5]
+    assert (written.command, written.experiment, written.problem) == ("weightclip sweep toy", "toy", "toy")
+
+
+def test_the_same_runs_again_are_the_same_sweep(tmp_path: Path) -> None:
+    for command in ("weightclip sweep toy --seeds 2", "weightclip sweep toy --seeds 0-1"):
+        write_manifest(tmp_path, command, "toy", toy_plan(2).runs, {})
+    write_manifest(tmp_path, "weightclip sweep toy --seeds 3", "toy", toy_plan(3).runs, {})
+    assert [one.command.split()[-1] for one in read_manifests(tmp_path)] == ["0-1", "3"]
+
+
+def test_a_damaged_manifest_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "a.json").write_text("{")
+    assert read_manifests(tmp_path) == []
+
+
+def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None:
+    plan = toy_plan(4)
+    manifest = write_manifest(tmp_path, "", "toy", plan.runs, {})
+    done, failed, held, left = plan.runs
+    Toy().run([done.config], None, tmp_path)
+    note_failure(tmp_path, failed, "reason", "traceback")
+    assert [failure.reason for failure in failures(tmp_path)] == ["reason"]
+    with claimed(tmp_path, held.identity, held.place):
+        state = state_of(tmp_path, manifest)
+    assert [run.identity for run in state.done] == [done.identity]
+    assert [run.identity for run in state.failed] == [failed.identity]
+    assert list(state.running) == [held.identity]
+    assert [run.identity for run in state.left] == [held.identity, left.identity]

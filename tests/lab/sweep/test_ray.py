@@ -1,0 +1,289 @@
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, tables, task_of
+from polars.testing import assert_frame_equal
+from ray_nodes import SECONDS, Cluster, cluster, wait_for
+from toy import attempts, toy_plan
+
+from weightclip.lab.results.store import failures
+from weightclip.lab.streaming.experiment import run_config
+from weightclip.lab.sweep import executor, ray
+from weightclip.lab.sweep.claims import claim, running
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
+from weightclip.lab.sweep.live import Live
+from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.plan import Plan, batches
+from weightclip.lab.sweep.ray import Ray
+from weightclip.lab.sweep.sweep import sweep
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+
+HERE = Path(__file__).parent
+
+
+def told(plan: Plan) -> list[object]:
+    """What a worker tells of all runs of a plan."""
+    data = next(iter(plan.data.values()))
+    return [one for some in ray._serve(plan.experiment, [run.config for run in plan.runs], data) for one in some]
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'^--executor ray: needs ray: pip install "weightclip\[ray\]"$'):
+        Ray()
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.2:9", "no.such.host.invalid:6379"])
+def test_an_address_where_nobody_answers_is_told_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected that of a Ray cluster"):
+        _ = Ray(address).workers
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["6379", "host:", "host:port", ":6379"])
+def test_what_is_not_an_address_is_told(address: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected auto or HOST:PORT$"):
+        _ = Ray(address).workers
+
+
+@needs_ray
+def test_runs_that_somebody_else_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
+    plan = toy_plan(2)
+    held = [claim(tmp_path, run.identity, run.place) for run in plan.runs]
+    reports = list(Ray(count=2).run(task_of(plan, tmp_path), batches(plan.runs)))
+    assert [one.status for one in outcomes_of(reports)] == ["claimed", "claimed"]
+    for one in held:
+        assert one is not None
+        one.release()
+
+
+def test_a_worker_tells_rows_progress_and_the_record_of_an_undisturbed_run() -> None:
+    plan = digit_plan(1, {"backend": "reference", "steps": 60, "period": 20})
+    (run,), (data,) = plan.runs, plan.data.values()
+    found = told(plan)
+    (record,) = found[-1]
+    assert_frame_equal(record.table, run_config(run.config, data).table, check_exact=True)
+    assert [one[1]["task"] for one in found if isinstance(one, tuple)] == [1, 2, 3]
+    assert any(isinstance(one, float) for one in found)
+
+
+def test_a_worker_tells_the_end_of_a_run_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "SECONDS_BETWEEN_REPORTS", 0.0)
+    for _ in range(30):
+        assert isinstance(told(toy_plan(1))[-1], list)
+
+
+def test_a_worker_tells_how_a_run_failed() -> None:
+    (failed,) = told(toy_plan(1, {"trouble": "fail"}))
+    assert isinstance(failed, ray._Failed)
+    assert failed.reason == "RuntimeError: it went wrong"
+    assert 'raise RuntimeError("it went' in failed.trace
+
+
+def test_of_progress_the_newest_is_told() -> None:
+    queue = ray.SimpleQueue()
+    for one in ("a line", 0.1, 0.2, (0, {"task": 1}), 0.3, 0.4):
+        queue.put(one)
+    assert ray._newest(queue) == ["a line", 0.2, (0, {"task": 1}), 0.4]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For all processes of the clusters: nothing is fetched, kernels are compiled once, and the toy is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIGHTCLIP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("WEIGHTCLIP_OFFLINE", "1")
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(HERE))
+        compile_all = "from digit_runs import compile_kernels; compile_kernels('sgd', 'adam+wc', 'adam+sp')"
+        subprocess.run([sys.executable, "-c", compile_all], check=True, timeout=SECONDS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def two_nodes(environment: None) -> Iterator[Cluster]:
+    with cluster() as found:
+        found.add()
+        wait_for_cores(found, 2)
+        yield found
+
+
+def wait_for_cores(found: Cluster, number: int) -> None:
+    wait_for(lambda: Ray(found.address).workers == number, f"{number} cores")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path: Path) -> None:
+    plan = digit_plan(6, {"method": "sgd"}, {"method": "adam+wc"})
+    working, most = set[str](), 0
+
+    def count(report: Report) -> None:
+        nonlocal most
+        if isinstance(report, Started):
+            working.add(report.worker)
+        elif isinstance(report, Ended):
+            working.discard(report.worker)
+        most = max(most, len(working))
+
+    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=count)
+    assert {one.status for one in outcomes} == {"done"}
+    assert most == 2  # of one core each
+    sweep(plan, plan.runs, tmp_path / "local", Local(2))
+    assert_same_records(tmp_path / "ray", tmp_path / "local")
+    assert not running(tmp_path / "ray")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
+    plan = digit_plan(8, {"method": "sgd"}, {"method": "adam+wc"})
+    victim = two_nodes.add()
+    wait_for_cores(two_nodes, 3)
+    ended = 0
+
+    def kill(report: Report) -> None:
+        nonlocal ended
+        ended += isinstance(report, Ended)
+        if ended == 5 and isinstance(report, Started):
+            ended += 1
+            victim.kill()
+
+    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=kill)
+    assert sorted(one.identity for one in outcomes) == sorted(run.identity for run in plan.runs)
+    sweep(plan, plan.runs, tmp_path / "local", Local(2))
+    assert_same_records(tmp_path / "ray", tmp_path / "local")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster, tmp_path: Path) -> None:
+    plan = digit_plan(1, {"method": "sgd"}, {"method": "sgd", "hidden": (10**9,)}, {"method": "adam"})
+    outcomes = sweep(plan, plan.runs, tmp_path, Ray(two_nodes.address))
+    assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
+    (failure,) = failures(tmp_path)
+    assert failure.identity == plan.runs[1].identity
+    assert "expected a network that fits into memory" in failure.reason
+    assert "Traceback" in failure.traceback
+    assert "_make_learner" in failure.traceback
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
+    two_nodes: Cluster, tmp_path: Path
+) -> None:
+    notes = {name: tmp_path / name for name in ("once", "always")}
+    for folder in notes.values():
+        folder.mkdir()
+    once = {"trouble": "die once", "notes": str(notes["once"])}
+    always = {"trouble": "die", "lr": 0.2, "notes": str(notes["always"])}
+    plan = toy_plan(1, once, always, {"lr": 0.3})
+    said: list[Report] = []
+    outcomes = sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), on_report=said.append)
+    status = {one.identity: one.status for one in outcomes}
+    assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
+    assert list(attempts(notes["once"]).values()) == [2]
+    assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
+    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"its worker died {ATTEMPTS} times"]
+    assert sum(isinstance(one, Said) for one in said) == ATTEMPTS
+
+
+@needs_ray
+@pytest.mark.slow
+def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_path: Path) -> None:
+    plan = toy_plan(3, together=True)
+    live = Live(tensorboard=tmp_path / "live")
+    sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), live=live)
+    assert [table["together"][0] for table in tables(tmp_path / "store").values()] == [3, 3, 3]
+    shown = [path for path in live.tensorboard.rglob("*tfevents*") if path.stat().st_size > 100]
+    assert len(shown) == 3
+
+
+@needs_ray
+@pytest.mark.slow
+def test_closing_stops_what_runs_and_lets_go_of_it(two_nodes: Cluster, tmp_path: Path) -> None:
+    plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
+    reports = Ray(two_nodes.address).run(task_of(plan, tmp_path / "store"), batches(plan.runs))
+    while not isinstance(next(reports), Started):
+        pass
+    assert len(running(tmp_path / "store")) == 4  # twice as many as there are cores
+    (process, *_) = (int(note.name.split("-")[2]) for note in tmp_path.glob("*-*-*"))
+    reports.close()
+    assert not running(tmp_path / "store")
+    wait_for(lambda: not Path(f"/proc/{process}").exists(), "the worker's end")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_without_an_address_a_cluster_is_started_and_stopped(tmp_path: Path, environment: None) -> None:
+    import ray as library
+
+    plan = digit_plan(2, {"method": "sgd"})
+    outcomes = sweep(plan, plan.runs, tmp_path, Ray(count=2))
+    assert [one.status for one in outcomes] == ["done", "done"]
+    assert not library.is_initialized()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_nodes_without_the_package_are_told_in_a_line(
+    tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weightclip.py").write_text("raise ImportError('weightclip is not here')")
+    plan = digit_plan(1, {})
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        found = cluster()
+        one = found.__enter__()
+    try:
+        wait_for_cores(one, 1)
+        with pytest.raises(
+            ValueError, match=r"^--executor ray: a worker cannot run this: weightclip is not here; every"
+        ):
+            sweep(plan, plan.runs, tmp_path / "store", Ray(one.address))
+    finally:
+        found.__exit__(None, None, None)
+
+
+def has_ended_or_made(driver: subprocess.Popen[bytes], store: Path, records: int) -> bool:
+    return driver.poll() is not None or len(list(store.rglob("*.parquet"))) >= records
+
+
+@needs_ray
+@pytest.mark.slow
+def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path, environment: None) -> None:
+    """Five of six nodes are killed, each at a moment between the first record and the last."""
+    words = [sys.executable, "-m", "weightclip", "sweep", PROBLEM, "--methods", "sgd,adam+wc,adam+sp", "--seeds", "20"]
+    words += ["--hidden", "20", "--steps", "20k", "--period", "500"]
+    draw = random.Random(0)
+    moments = sorted(draw.sample(range(1, 51), 5))
+    pauses = [draw.uniform(0.0, 0.5) for _ in moments]
+    print(f"a node is killed {', '.join(f'{p:.2f} s after record {m}' for m, p in zip(moments, pauses))}")
+
+    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
+    subprocess.run([*words, "--out", str(undisturbed)], check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
+    with cluster() as found:
+        victims = [found.add() for _ in moments]
+        wait_for_cores(found, 6)
+        over_ray = [*words, "--out", str(store), "--executor", "ray", "--address", found.address]
+        driver = subprocess.Popen(over_ray, stdout=subprocess.DEVNULL)
+        for victim, moment, pause in zip(victims, moments, pauses):
+            wait_for(partial(has_ended_or_made, driver, store, moment), f"{moment} records")
+            time.sleep(pause)
+            victim.kill()
+        driver.wait(SECONDS)
+        subprocess.run(over_ray, check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
+    assert len(tables(store)) == 60
+    assert_same_records(store, undisturbed)
+    assert not failures(store)

@@ -1,0 +1,161 @@
+import multiprocessing
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from toy import Toy, attempts, toy_plan
+
+from weightclip.lab.results.record import read_record
+from weightclip.lab.results.store import failures, record_path
+from weightclip.lab.sweep.claims import claim
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
+from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.plan import Plan
+from weightclip.lab.sweep.sweep import look, sweep
+from weightclip.lab.sweep.work import Outcome
+
+
+def run(plan: Plan, store: Path, workers: int = 2, retry_failed: bool = False, reports: Any = None) -> list[Outcome]:
+    missing = look(plan, store, retry_failed).missing
+    return sweep(plan, missing, store, Local(workers), on_report=reports.append if reports is not None else _ignore)
+
+
+def _ignore(report: Report) -> None:
+    pass
+
+
+def records(store: Path) -> list[Path]:
+    return sorted(store.rglob("*.parquet"))
+
+
+def statuses(outcomes: Sequence[Outcome]) -> list[str]:
+    return sorted(one.status for one in outcomes)
+
+
+def test_every_run_leaves_its_record_and_is_reported(tmp_path: Path) -> None:
+    plan = toy_plan(3, {"lr": 1.0}, {"lr": 2.0})
+    reports: list[Report] = []
+    assert statuses(run(plan, tmp_path, reports=reports)) == ["done"] * 6
+    assert records(tmp_path) == sorted(record_path(tmp_path, one.place, one.identity) for one in plan.runs)
+    assert sum(isinstance(report, Started) for report in reports) == 6
+    assert sum(isinstance(report, Ended) for report in reports) == 6
+
+
+def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    run(toy_plan(2, {"notes": str(notes)}), store)
+    more = toy_plan(3, {"notes": str(notes)}, {"notes": str(notes), "method": "slow"})
+    assert len(look(more, store).missing) == 4
+    run(more, store)
+    assert sorted(attempts(notes).values()) == [1] * 6
+
+
+def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
+    plan = toy_plan(2)
+    run(plan, tmp_path)
+    records(tmp_path)[0].write_bytes(b"damaged")
+    assert len(look(plan, tmp_path).missing) == 1
+
+
+def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
+    plan = toy_plan(2, {"lr": 1.0, "trouble": "fail"}, {"lr": 2.0})
+    assert statuses(run(plan, tmp_path)) == ["done", "done", "failed", "failed"]
+    first, _ = failures(tmp_path)
+    assert first.reason == "RuntimeError: it went wrong"
+    assert "raise RuntimeError" in first.traceback
+    assert first.config["lr"] == 1.0
+
+
+def test_what_failed_is_run_again_only_when_asked_for(tmp_path: Path) -> None:
+    run(toy_plan(2, {"trouble": "fail"}), tmp_path)
+    healed = toy_plan(2)
+    assert len(look(healed, tmp_path).failed) == 2
+    assert run(healed, tmp_path) == []
+    assert statuses(run(healed, tmp_path, retry_failed=True)) == ["done", "done"]
+    assert failures(tmp_path) == []
+
+
+def test_the_job_of_a_worker_that_dies_is_begun_again(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    plan = toy_plan(2, {"lr": 1.0, "trouble": "die once", "notes": str(notes)}, {"lr": 2.0})
+    reports: list[Report] = []
+    assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
+    assert set(attempts(notes).values()) == {2}
+    assert sum("its worker died" in report.line for report in reports if isinstance(report, Said)) == 2
+
+
+def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    plan = toy_plan(1, {"lr": 1.0, "trouble": "die", "notes": str(notes)}, {"lr": 2.0})
+    assert statuses(run(plan, store)) == ["done", "failed"]
+    assert set(attempts(notes).values()) == {ATTEMPTS}
+    assert failures(store)[0].reason == f"its worker died {ATTEMPTS} times"
+
+
+def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
+    run(toy_plan(3, {"lr": 1.0}, {"lr": 2.0}, together=True), tmp_path)
+    assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
+
+
+def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
+    plan = toy_plan(2)
+    theirs = plan.runs[0]
+    held = claim(tmp_path, theirs.identity, theirs.place)
+    assert held is not None
+
+    def finish(report: Report) -> None:
+        if isinstance(report, Ended) and any(one.status == "claimed" for one in report.outcomes):
+            Toy().run([theirs.config], None, tmp_path)
+            held.release()
+
+    outcomes = sweep(plan, plan.runs, tmp_path, Local(1), on_report=finish)
+    assert statuses(outcomes) == ["done", "done"]
+    assert len(records(tmp_path)) == 2
+
+
+def test_what_somebody_else_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
+    plan = toy_plan(2)
+    held = claim(tmp_path, plan.runs[0].identity, plan.runs[0].place)
+    assert held is not None
+
+    def give_up(report: Report) -> None:
+        if isinstance(report, Ended) and any(one.status == "claimed" for one in report.outcomes):
+            held.release()
+
+    assert statuses(sweep(plan, plan.runs, tmp_path, Local(1), on_report=give_up)) == ["done", "done"]
+    assert len(records(tmp_path)) == 2
+
+
+def test_two_sweeps_at_once_run_each_run_once(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    plan = toy_plan(4, {"method": "slow", "notes": str(notes)}, {"method": "slow", "lr": 2.0, "notes": str(notes)})
+    outcomes: list[list[Outcome]] = []
+    threads = [threading.Thread(target=lambda: outcomes.append(run(plan, store, workers=1))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(attempts(notes).values()) == [1] * 8
+    assert [statuses(one) for one in outcomes] == [["done"] * 8] * 2
+    assert pl.concat([read_record(path).table for path in records(store)]).height == 24
+
+
+def test_a_sweep_that_is_left_leaves_no_process(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    plan = toy_plan(4, {"method": "slow", "rows": 1000, "notes": str(notes)})
+
+    def stop(report: Report) -> None:
+        if isinstance(report, Started):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(plan, plan.runs, store, Local(2), on_report=stop)
+    assert not multiprocessing.active_children()

@@ -1,0 +1,90 @@
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from weightclip import cli
+from weightclip.lab import paper
+from weightclip.lab.paper import ITEMS, Reproduction, all_figures, find_figure, find_item, reproductions
+
+
+def test_the_paper_has_fifteen_figures_and_two_tables() -> None:
+    assert list(ITEMS) == [*(f"figure {number}" for number in range(1, 16)), "table 1", "table 2"]
+
+
+def test_what_can_be_drawn_is_in_the_paper_under_its_number_or_has_none() -> None:
+    figures = all_figures()
+    assert {figure.number for figure in figures} >= {"1", "3", "4", "10"}
+    assert all(f"figure {figure.number}" in ITEMS for figure in figures if figure.number)
+    assert len({figure.name for figure in figures}) == len(figures)
+
+
+def test_a_figure_is_found_by_name_and_by_number() -> None:
+    assert find_figure("3") is find_figure("streaming")
+    assert find_figure("diagram").number == "1"
+    with pytest.raises(ValueError, match="did you mean 'streaming'"):
+        find_figure("streming")
+
+
+@pytest.mark.parametrize("name", ["figure 3", "Figure 3", " 3 "])
+def test_an_item_is_found_as_people_write_it(name: str) -> None:
+    assert find_item(name) == "figure 3"
+
+
+def test_an_item_that_the_paper_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"item: got 'tabel 1', expected one of figure 1, .*did you mean 'table 1'"):
+        find_item("tabel 1")
+
+
+def commands() -> list[list[str]]:
+    return [
+        words
+        for parts in reproductions().values()
+        for one in parts.values()
+        if one is not None
+        for words in one.filled()
+    ]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> None:
+    cli._parser(words).parse_args(words)
+
+
+def test_every_figure_of_the_paper_that_can_be_drawn_says_how_to_get_there() -> None:
+    for figure in all_figures():
+        if figure.number:
+            made = reproductions()[f"figure {figure.number}"][""]
+            assert made is not None
+            assert made.filled()[-1][:2] == ["figure", figure.name]
+
+
+def test_the_user_decides_on_seeds_and_places() -> None:
+    made = Reproduction("figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30)
+    assert made.filled() == [
+        ["sweep", "x", "--seeds", "30", "--out", "results"],
+        ["figure", "y", "results", "-o", "figures"],
+    ]
+    assert made.filled("0-3", "my results", "out")[1] == ["figure", "y", "my results", "-o", "out"]
+    assert made.filled("0-3")[0][3] == "0-3"
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (Reproduction("figure 33", ()), "mine: item: got 'figure 33', expected one of"),
+        (Reproduction("table 1", (), part="Atarri"), "mine: part: got 'Atarri', .*did you mean 'Atari'"),
+    ],
+)
+def test_an_experiment_cannot_make_what_is_not_in_the_paper(
+    one: Reproduction, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine(SimpleNamespace):
+        name = "mine"
+
+        def reproductions(self) -> Sequence[Reproduction]:
+            return (one,)
+
+    monkeypatch.setattr(paper, "experiments", lambda: {"mine": Mine()})
+    with pytest.raises(ValueError, match=message):
+        reproductions()

@@ -1,0 +1,54 @@
+"""Tidy tables of streaming runs that nobody ran."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+MEASURED = ("accuracy", "loss", "plasticity", "gradient_l2", "weight_l2")
+
+MNIST, EMNIST, IMAGENET = "input-permuted-mnist", "label-permuted-emnist", "label-permuted-mini-imagenet"
+
+
+def some_value(metric: str, method: str, seed: int, task: int) -> float:
+    """Between 0.2 and 0.8, and different for each."""
+    return float(np.random.default_rng([len(metric), *method.encode(), seed, task]).uniform(0.2, 0.8))
+
+
+def runs(
+    methods: Iterable[str],
+    seeds: int = 2,
+    tasks: int = 6,
+    problem: str = MNIST,
+    value: Callable[[str, str, int, int], float] = some_value,
+    official: bool = True,
+    **config: Any,
+) -> pl.DataFrame:
+    """A row per method, seed and task; `value(metric, method, seed, task)` is measured."""
+    given = {"lr": 0.001, "kappa": None, "decay": None, "steps": 1000 * tasks, **config}
+    return pl.DataFrame(
+        [
+            {
+                "experiment": "streaming",
+                "problem": problem,
+                "method": method,
+                "seed": seed,
+                **given,
+                "data": problem.rpartition("-")[2],
+                "data_kind": "directory",
+                "checksum": f"{problem}'s",
+                "official": official,
+                "seconds": 1.0,
+                "identity": f"{problem} {method} {seed} {given}",
+                "task": task,
+                "samples": 1000 * task,
+                **{metric: value(metric, method, seed, task) for metric in MEASURED},
+            }
+            for method in methods
+            for seed in range(seeds)
+            for task in range(1, tasks + 1)
+        ],
+        schema_overrides={"lr": pl.Float64, "kappa": pl.Float64, "decay": pl.Float64},
+        infer_schema_length=None,
+    )
