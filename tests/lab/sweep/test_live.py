@@ -71,3 +71,19 @@ def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(ValueError, match="--wandb: needs wandb"):
         check_live(Live(wandb="project"))
     assert check_live(Live()) == Live()
+
+
+def test_what_weights_and_biases_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs wandb")
+
+    def init(**options: Any) -> None:
+        raise wandb.errors.UsageError("No API key configured.")
+
+    monkeypatch.setattr(wandb, "init", init)
+    with (
+        pytest.raises(ValueError, match="--wandb: No API key configured"),
+        showing(Live(wandb="project"), Toy(), toy_plan(1).runs),
+    ):
+        pass
+    with pytest.raises(ValueError, match="--wandb: got '', expected the name of a project"):
+        check_live(Live(wandb=""))

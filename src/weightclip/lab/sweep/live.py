@@ -37,6 +37,8 @@ def check_live(live: Live) -> Live:
     ):
         if wanted is not None and find_spec(package) is None:
             raise ValueError(f'--{package}: needs {package}: pip install "{extra}"')
+    if live.wandb == "":
+        raise ValueError("--wandb: got '', expected the name of a project")
     return live
 
 
@@ -63,16 +65,7 @@ class _Shown:
 
             self._tensorboard = SummaryWriter(str(live.tensorboard / name))
         if live.wandb is not None:
-            import wandb
-
-            self._wandb = wandb.init(
-                project=live.wandb,
-                id=run.identity,
-                name=name,
-                group=run.method,
-                config=vars(run.config),
-                resume="allow",
-            )
+            self._wandb = _start_wandb(live.wandb, run, name)
 
     def __enter__(self) -> _Shown:
         return self
@@ -92,3 +85,13 @@ class _Shown:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def _start_wandb(project: str, run: Run, name: str) -> Any:
+    import wandb
+
+    options = {"project": project, "id": run.identity, "name": name, "group": run.method, "config": vars(run.config)}
+    try:
+        return wandb.init(**options, resume="allow")
+    except wandb.errors.Error as error:
+        raise ValueError(f"--wandb: {error}") from error
