@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,7 @@ def _show(best: pl.DataFrame, table: pl.DataFrame, arguments: argparse.Namespace
     """A problem's table, and what to know of it."""
     from weightclip.lab.plugins import find_experiment
     from weightclip.lab.results.metrics import METRICS, Metric
+    from weightclip.lab.results.text import selection_notes
 
     first = best.row(0, named=True)
     experiment = find_experiment(first["experiment"])
@@ -90,23 +91,19 @@ def _show(best: pl.DataFrame, table: pl.DataFrame, arguments: argparse.Namespace
     )
     print_table(headings, rows, right=(2, 3, 4))
     for row in best.iter_rows(named=True):
-        for note in _notes(row):
+        for note in selection_notes(row):
             print(f"  {row['method']}: {note}")
     print()
 
 
 def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[str, ...]:
     from weightclip.lab.results.best import told_setting
-    from weightclip.lab.results.text import metric_text, settings_text
+    from weightclip.lab.results.text import error_text, settings_text
 
-    score = metric_text(row["score"], metric)
-    if row["error"] is not None:
-        score += f" ± {metric_text(row['error'], metric)}"
-    setting = settings_text(told_setting(row, table))
     return (
         row["method"],
-        setting,
-        score,
+        settings_text(told_setting(row, table)),
+        error_text(row["score"], row["error"], metric),
         str(row["seeds"]),
         str(row["compared"]),
         _paper(row, metric),
@@ -132,14 +129,3 @@ def _slope(row: Mapping[str, Any], metric: Metric) -> str:
 
     slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
     return slope if row["verdict"] is None else f"{slope} [{low}, {high}] {row['verdict']}"
-
-
-def _notes(row: Mapping[str, Any]) -> Iterator[str]:
-    from weightclip.lab.results.text import count_text, list_text
-
-    if row["edges"]:
-        yield f"{list_text(row['edges'].split(','))} at the edge of what was tried"
-    if row["ties"]:
-        yield f"tied with {count_text(row['ties'], 'other setting')}"
-    if row["incomplete"]:
-        yield f"{count_text(row['incomplete'], 'setting')} with fewer seeds left out"

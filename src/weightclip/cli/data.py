@@ -18,18 +18,16 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from weightclip.checks import check_count, check_name
+from weightclip.cli.tables import print_table
 from weightclip.lab.data import DATASETS, load
 from weightclip.lab.data.description import Description
 from weightclip.lab.data.fetch import in_megabytes
 from weightclip.lab.data.mini_imagenet import MINI_IMAGENET
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.data.status import status
-
-_WIDE = 1000  # characters, where the output is not a terminal: no line needs to be folded
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,15 +56,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.data_dir is not None and not Path(arguments.data_dir).expanduser().is_dir():
         raise ValueError(f"--data-dir: got {arguments.data_dir!r}, expected a directory")
-    table = Table("data set", "holds", "where it is, or would come from", "size", "checksum")
-    table.box, table.pad_edge = None, False
-    table.columns[3].justify = "right"
+    rows = []
     for description in DATASETS.values():
         now = status(description, arguments.data_dir)
         size = "-" if now.size is None else in_megabytes(now.size)
-        table.add_row(*map(Text, (description.name, _holds(description), now.where, size, now.checksum)))
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDE)).print(table)
+        rows.append((description.name, _holds(description), now.where, size, now.checksum))
+    print_table(("data set", "holds", "where it is, or would come from", "size", "checksum"), rows, right=(3,))
     return 0
 
 

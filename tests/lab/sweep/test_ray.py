@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, tables, task_of
 from polars.testing import assert_frame_equal
-from ray_nodes import SECONDS, Cluster, cluster, wait_for
+from ray_nodes import SECONDS, Cluster, Node, cluster, wait_for
 from toy import attempts, toy_plan
 
 from weightclip.lab.results.store import failures
@@ -113,13 +113,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def two_nodes(environment: None) -> Iterator[Cluster]:
     with cluster() as found:
-        found.add()
-        wait_for_cores(found, 2)
+        add_node(found)
         yield found
 
 
-def wait_for_cores(found: Cluster, number: int) -> None:
-    wait_for(lambda: Ray(found.address).workers == number, f"{number} cores")
+def add_node(found: Cluster) -> Node:
+    """One after the other: nodes that start at the same time may choose the same ports."""
+    before = Ray(found.address).workers
+    node = found.add()
+    wait_for(lambda: Ray(found.address).workers > before, "another core")
+    return node
 
 
 @needs_ray
@@ -148,8 +151,7 @@ def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path
 @pytest.mark.slow
 def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(8, {"method": "sgd"}, {"method": "adam+wc"})
-    victim = two_nodes.add()
-    wait_for_cores(two_nodes, 3)
+    victim = add_node(two_nodes)
     ended = 0
 
     def kill(report: Report) -> None:
@@ -247,7 +249,6 @@ def test_nodes_without_the_package_are_told_in_a_line(
         found = cluster()
         one = found.__enter__()
     try:
-        wait_for_cores(one, 1)
         with pytest.raises(
             ValueError, match=r"^--executor ray: a worker cannot run this: weightclip is not here; every"
         ):
@@ -274,8 +275,7 @@ def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path,
     undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
     subprocess.run([*words, "--out", str(undisturbed)], check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
     with cluster() as found:
-        victims = [found.add() for _ in moments]
-        wait_for_cores(found, 6)
+        victims = [add_node(found) for _ in moments]
         over_ray = [*words, "--out", str(store), "--executor", "ray", "--address", found.address]
         driver = subprocess.Popen(over_ray, stdout=subprocess.DEVNULL)
         for victim, moment, pause in zip(victims, moments, pauses):

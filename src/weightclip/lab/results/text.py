@@ -1,4 +1,4 @@
-"""Values as a reader of the report sees them."""
+"""Values as readers see them, in tables, figures and the report."""
 
 from __future__ import annotations
 
