@@ -126,6 +126,14 @@ def setting(text: str) -> tuple[str, float]:
     return name, number(value)
 
 
+def pair(text: str) -> tuple[str, str]:
+    """`steps=50k` -> ("steps", "50k")."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
+    return name, value
+
+
 def join_negative_numbers(arguments: Iterable[str]) -> list[str]:
     """`--lr -1e-3` as `--lr=-1e-3`: argparse would take the number for an option, and not say what is wrong."""
     joined: list[str] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from weightclip.cli.arguments import pair
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -17,7 +19,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where",
         action="append",
-        type=_pair,
+        type=pair,
         default=[],
         metavar="NAME=VALUE",
         help="only these runs: steps=50k, method=adam,adam+wc; may be given several times",
@@ -32,11 +34,3 @@ def load_results(arguments: argparse.Namespace) -> pl.DataFrame:
     if not arguments.results:
         raise ValueError("RESULTS: got none, expected directories with records, for example results")
     return where(load(*arguments.results, on_event=print), dict(arguments.where))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """`steps=50k` -> ("steps", "50k")."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
-    return name, value

@@ -20,6 +20,7 @@ from weightclip.cli.arguments import (
     count,
     given,
     live_from,
+    pair,
     problems_and_methods,
     seeds,
 )
@@ -86,7 +87,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
     running.add_argument(
         "--slurm",
         action="append",
-        type=_pair,
+        type=pair,
         default=[],
         metavar="NAME=VALUE",
         help="for Slurm's jobs: partition=cpu, time=120, mem_gb=2, ...",
@@ -184,7 +185,8 @@ def _executor(arguments: argparse.Namespace) -> Executor:
     if arguments.executor == "slurm":
         from weightclip.lab.sweep.slurm import Slurm
 
-        return Slurm(arguments.out / ".slurm", arguments.workers, dict(arguments.slurm))
+        options = {name: int(value) if value.isdigit() else value for name, value in arguments.slurm}
+        return Slurm(arguments.out / ".slurm", arguments.workers, options)
     from weightclip.lab.sweep.local import Local, cores
 
     return Local(arguments.workers or cores())
@@ -236,10 +238,3 @@ def _seeds(text: str) -> list[int]:
     if text.strip().isdigit() and int(text) > 0:
         return seeds(f"0-{int(text) - 1}")
     return seeds(text)
-
-
-def _pair(text: str) -> tuple[str, int | str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
-    return name, int(value) if value.isdigit() else value

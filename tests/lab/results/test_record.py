@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas
 import polars as pl
 import pyarrow.parquet
@@ -28,8 +29,44 @@ def test_a_record_comes_back(record: Record, tmp_path: Path) -> None:
     back = read_record(tmp_path / "run.parquet")
     assert_frame_equal(back.table, record.table)
     for field in dataclasses.fields(Record):
-        if field.name != "table":
+        if field.name != "table":  # and no further ones
             assert getattr(back, field.name) == getattr(record, field.name)
+
+
+@pytest.fixture
+def with_parts(record: Record) -> Record:
+    episodes = pl.DataFrame({"episode": [1, 2, 3], "return": [0.5, 1.5, 2.5]})
+    return dataclasses.replace(record, tables={"episodes": episodes}, arrays={"heatmap": np.eye(3, dtype=np.float32)})
+
+
+def test_further_tables_and_arrays_come_back(with_parts: Record, tmp_path: Path) -> None:
+    path = tmp_path / "lr0.1_0123456789ab.parquet"
+    write_record(with_parts, path)
+    assert sorted(found.name.removeprefix("lr0.1_0123456789ab.") for found in tmp_path.iterdir()) == [
+        "episodes.parquet",
+        "heatmap.npy",
+        "parquet",
+    ]
+    back = read_record(path)
+    assert_frame_equal(back.tables["episodes"], with_parts.tables["episodes"])
+    assert back.arrays["heatmap"].dtype == np.float32
+    assert (back.arrays["heatmap"] == np.eye(3)).all()
+
+
+@pytest.mark.parametrize("part", ["episodes.parquet", "heatmap.npy"])
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_a_part_that_is_gone_or_changed_is_noticed(with_parts: Record, tmp_path: Path, part: str, damage: str) -> None:
+    path = tmp_path / "run.parquet"
+    write_record(with_parts, path)
+    file = tmp_path / f"run.{part}"
+    if damage == "gone":
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"run\.parquet: the file is damaged"):
+        read_record(path)
 
 
 def test_it_says_what_made_it(record: Record) -> None:
