@@ -7,21 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from waiting import SECONDS, wait_for
+
 RAY = Path(sys.executable).with_name("ray")
-SECONDS = 240.0
-"""What no wait exceeds."""
-
-
-def wait_for(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 class Node:
@@ -33,6 +25,10 @@ class Node:
         self._process = subprocess.Popen(
             [*words, *options], start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet
         )
+
+    def is_working(self) -> bool:
+        """Whether one of its workers runs a job now; Ray names processes after what they do."""
+        return any(_words(process).startswith("ray::_serve") for process in _session(self._process.pid))
 
     def kill(self) -> None:
         """`kill -9` of the raylet and of all that it started."""
@@ -49,7 +45,8 @@ class Cluster:
         port = _free_port()
         self.address = f"127.0.0.2:{port}"
         head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
-        self._nodes = [Node("127.0.0.2", *head)]
+        self.head = Node("127.0.0.2", *head)
+        self.nodes = [self.head]
         try:
             wait_for(lambda: _answers("127.0.0.2", port), "the head")
         except BaseException:
@@ -57,24 +54,31 @@ class Cluster:
             raise
 
     def add(self) -> Node:
-        node = Node(f"127.0.0.{len(self._nodes) + 2}", f"--address={self.address}")
-        self._nodes.append(node)
+        node = Node(f"127.0.0.{len(self.nodes) + 2}", f"--address={self.address}")
+        self.nodes.append(node)
         return node
 
     def end(self) -> None:
-        for node in reversed(self._nodes):
+        for node in reversed(self.nodes):
             node.kill()
 
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: the path of a socket has at most 107 characters
-    try:
+    with short_folder() as folder:
         found = Cluster(folder)
         try:
             yield found
         finally:
             found.end()
+
+
+@contextmanager
+def short_folder() -> Iterator[str]:
+    """The path of a socket has at most 107 characters, and Ray adds most of them."""
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -89,6 +93,12 @@ def _session(leader: int) -> list[int]:
                 if int(fields[3]) == leader:
                     found.append(int(folder.name))
     return sorted(found, key=lambda process: process != leader)
+
+
+def _words(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text()
+    return ""
 
 
 def _free_port() -> int:

@@ -40,7 +40,7 @@ from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.work import Outcome, claim_missing, in_a_line, note_failure, note_success
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
-"""Where a cluster of our own listens. For 127.0.0.1 Ray takes the machine's outside address, which a firewall may
+"""The address of a cluster of our own. For 127.0.0.1 Ray takes the machine's outside address, which a firewall may
 close; elsewhere than on Linux it stays inside by itself."""
 
 SECONDS_TO_ANSWER = 10.0
