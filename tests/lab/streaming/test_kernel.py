@@ -229,3 +229,19 @@ def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
     assert np.abs(learned(rules)).max() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["adam+wc", "adam+sp"])
+def test_a_kernel_from_the_cache_gives_the_numbers_of_the_one_that_was_compiled(method: str, tmp_path: Path) -> None:
+    script = (
+        "from tiny import tiny_dataset\n"
+        "from weightclip.lab.streaming.config import Config\n"
+        "from weightclip.lab.streaming.experiment import run_config\n"
+        f"config = Config('input-permuted-mnist', {method!r}, steps=200, period=50, hidden=(20, 10))\n"
+        "print(run_config(config, tiny_dataset()).table.write_json())\n"
+    )
+    environment = {**os.environ, "WEIGHTCLIP_CACHE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", script]
+    compiled, cached = (subprocess.run(command, env=environment, check=True, capture_output=True) for _ in range(2))
+    assert compiled.stdout == cached.stdout

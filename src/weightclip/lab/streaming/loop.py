@@ -20,8 +20,15 @@ from numba import njit
 
 # No nnan and ninf: a run that diverges has to show it.
 FLAGS = {"reassoc", "contract", "arcp", "nsz", "afn"}
-# Nothing but `learn` is called from Python or kept in numba's cache.
-OPTIONS = {"fastmath": FLAGS, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Nothing but `learn` is called from Python or kept in numba's cache. Inlined, all of it is in what is kept: otherwise a
+# process that compiles and one that reads the cache round differently.
+OPTIONS = {
+    "fastmath": FLAGS,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "forceinline": True,
+}
 
 
 @njit(**OPTIONS)
