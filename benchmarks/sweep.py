@@ -2,11 +2,11 @@
 
 The runs: sgd+wc on input-permuted MNIST, 784-300-150-10, fused engine, a little over two seconds each, different
 seeds. One after the other, this process calls `run_config` for each, with a store, as the workers do. The sides take
-turns: a third of the serial runs, all of them on two local workers, a third, all of them over Ray, the last third.
+turns in rounds, because the speed of a machine drifts: some runs one after the other, the same on two local workers,
+the same over Ray.
 
-A sweep's time is that of the whole until its last run has ended, the start of the local workers included; Ray counts
-from when it is up, each of its workers having made a tiny run. With --quick, where there are few and short runs, the
-local workers count from there, too.
+A round counts from when the workers are up, each having made a tiny run. The start of the local workers is added once,
+as a sweep of all runs has it; with --quick, where there are few and short runs, it is left out, as it is of Ray.
 
     python benchmarks/sweep.py [--quick]
 """
@@ -71,23 +71,22 @@ def main(quick: bool) -> None:
     torch.set_num_threads(1)
     data = EXPERIMENT.load(config_of(0, PERIOD), None)
     print(f"data: {data.source}")
-    number, seconds = (6, 0.7) if quick else (200, 2.2)
+    number, rounds, seconds = (14, 1, 0.7) if quick else (200, 5, 2.2)
     steps = steps_of(seconds, data)
     configs = [config_of(seed, steps) for seed in range(number)]
-    thirds = [configs[part::3] for part in range(3)]
-    with tempfile.TemporaryDirectory() as folder:
-        serial = one_after_the_other(thirds[0], data, Path(folder, "serial"))
-        whole, up = swept(Local(WORKERS), configs, data, Path(folder, "local"))
-        local = up if quick else whole
-        serial += one_after_the_other(thirds[1], data, Path(folder, "serial"))
-        ray = None
-        if find_spec("ray") is not None:
-            _, ray = swept(Ray(count=WORKERS), configs, data, Path(folder, "ray"))
-        serial += one_after_the_other(thirds[2], data, Path(folder, "serial"))
+    serial = local = start = ray = 0.0
+    for part in (configs[first::rounds] for first in range(rounds)):
+        with tempfile.TemporaryDirectory() as folder:
+            serial += one_after_the_other(part, data, Path(folder, "serial"))
+            whole, up = swept(Local(WORKERS), part, data, Path(folder, "local"))
+            local, start = local + up, whole - up
+            if find_spec("ray") is not None:
+                ray += swept(Ray(count=WORKERS), part, data, Path(folder, "ray"))[1]
+    local += 0.0 if quick else start
     print(f"{number} runs of {steps} samples: {serial / number:.2f} s each, one after the other")
-    print(f"local workers: {whole:.1f} s, of which {whole - up:.1f} s until they were up")
+    print(f"local workers: {start:.1f} s until they were up")
     print(f"two workers / half of serial: {local / (serial / WORKERS):.2f}")
-    print("ray / local: ray is not installed" if ray is None else f"ray / local: {ray / local:.2f}")
+    print(f"ray / local: {ray / local:.2f}" if ray else "ray / local: ray is not installed")
 
 
 if __name__ == "__main__":
