@@ -143,7 +143,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if failed:
         reasons = Counter(one.reason for one in failed).most_common(5)
         print("\n".join(f"  {number} x {reason}" for reason, number in reasons))
-        print("--retry-failed runs them again; weightclip status has their tracebacks' places")
+        print(f"{PROGRAM} status {arguments.out} --failures shows why; --retry-failed runs them again")
     print(f"next: {PROGRAM} best {arguments.out}; {PROGRAM} report {arguments.out}")
     return 1 if failed else 0
 

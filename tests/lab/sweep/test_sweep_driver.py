@@ -15,7 +15,7 @@ from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import Plan
 from weightclip.lab.sweep.sweep import look, sweep
-from weightclip.lab.sweep.work import Outcome
+from weightclip.lab.sweep.work import Outcome, note_success
 
 
 def run(plan: Plan, store: Path, workers: int = 2, retry_failed: bool = False, reports: Any = None) -> list[Outcome]:
@@ -159,3 +159,10 @@ def test_a_sweep_that_is_left_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(plan, plan.runs, store, Local(2), on_report=stop)
     assert not multiprocessing.active_children()
+
+
+def test_a_record_of_other_data_is_a_failure(tmp_path: Path) -> None:
+    run, other = toy_plan(2).runs
+    (record,) = Toy().run([other.config], None, None)
+    assert note_success(tmp_path, run, record).status == "failed"
+    assert "other data" in failures(tmp_path)[0].reason

@@ -82,7 +82,10 @@ def note_failure(store: Path, run: Run, reason: str, trace: str) -> Outcome:
 
 
 def note_success(store: Path, run: Run, record: Record) -> Outcome:
-    """Forget that it failed before, if it did."""
+    """Forget that it failed before, if it did. A record of another run, because the worker has other data, is none."""
+    if record.identity != run.identity:
+        reason = f"its worker has other data, or weightclip {record.versions.get('weightclip')} behaves otherwise"
+        return note_failure(store, run, reason, reason)
     failure_path(store, run.place, run.identity).unlink(missing_ok=True)
     return Outcome(run.identity, "done", seconds=record.seconds)
 
