@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,7 @@ class _Shown:
 
 
 def _start_wandb(project: str, run: Run, name: str) -> Any:
-    import wandb
-
+    wandb: Any = import_module("wandb")
     options = {"project": project, "id": run.identity, "name": name, "group": run.method, "config": vars(run.config)}
     try:
         return wandb.init(**options, resume="allow")
