@@ -9,7 +9,7 @@ import pytest
 from toy import Toy, attempts, toy_plan
 
 from weightclip.lab.results.record import read_record
-from weightclip.lab.results.store import failures, record_path
+from weightclip.lab.results.store import checkpoint_path, failures, record_path
 from weightclip.lab.sweep.claims import claim
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
 from weightclip.lab.sweep.local import Local
@@ -166,3 +166,12 @@ def test_a_record_of_other_data_is_a_failure(tmp_path: Path) -> None:
     (record,) = Toy().run([other.config], None, None)
     assert note_success(tmp_path, run, record).status == "failed"
     assert "other data" in failures(tmp_path)[0].reason
+
+
+def test_the_checkpoint_of_a_run_that_is_done_is_removed(tmp_path: Path) -> None:
+    plan = toy_plan(1)
+    Toy().run([plan.runs[0].config], None, tmp_path)
+    checkpoint = checkpoint_path(records(tmp_path)[0])
+    checkpoint.touch()
+    assert len(look(plan, tmp_path).done) == 1
+    assert not checkpoint.exists()

@@ -30,6 +30,11 @@ def failure_path(store: Path, place: str, identity: str) -> Path:
     return store / f"{place}_{identity}{FAILED}"
 
 
+def checkpoint_path(record: Path) -> Path:
+    """Where the run of that record saves its state until it is finished."""
+    return record.with_suffix(".checkpoint.npz")
+
+
 @dataclass(frozen=True)
 class Failure:
     """A run that failed.

@@ -22,7 +22,7 @@ from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.files import make_directory, remove_leftovers
 from weightclip.lab.results.metrics import METRICS, rank_name
 from weightclip.lab.results.record import Record, identity, read_record, write_record
-from weightclip.lab.results.store import record_path
+from weightclip.lab.results.store import checkpoint_path, record_path
 from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
 from weightclip.lab.streaming.config import NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
@@ -158,11 +158,6 @@ def place(config: Config) -> str:
     settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
     method = re.sub(r"[^\w+.-]", "-", config.method)
     return f"{config.problem}/{method}/{settings}_seed{config.seed}"
-
-
-def checkpoint_path(record: Path) -> Path:
-    """Where the run of that record saves its state until it is finished."""
-    return record.with_suffix(".checkpoint.npz")
 
 
 def _rules_source(config: Config) -> str | None:

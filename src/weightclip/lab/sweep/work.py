@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from weightclip.lab.experiment import NOBODY, Experiment, Watch
 from weightclip.lab.results.record import Record, read_record
-from weightclip.lab.results.store import Failure, failure_path, now, record_path, write_failure
+from weightclip.lab.results.store import Failure, checkpoint_path, failure_path, now, record_path, write_failure
 from weightclip.lab.sweep.claims import Claim, claim
 from weightclip.lab.sweep.plan import Run
 
@@ -29,12 +29,15 @@ class Outcome:
 
 
 def is_done(store: Path, run: Run) -> bool:
-    """Whether the store has the run's record, whole."""
+    """Whether the store has the run's record, whole; then a checkpoint of it is of no use."""
     path = record_path(store, run.place, run.identity)
     try:
-        return path.exists() and read_record(path).identity == run.identity
+        done = path.exists() and read_record(path).identity == run.identity
     except ValueError:
         return False
+    if done:  # its process may have been killed between its last two actions, or the run was made elsewhere
+        checkpoint_path(path).unlink(missing_ok=True)
+    return done
 
 
 def has_failed(store: Path, run: Run) -> bool:
