@@ -26,7 +26,7 @@ from weightclip.lab.data import Dataset
 from weightclip.lab.streaming.config import Config
 from weightclip.lab.streaming.experiment import run_config
 from weightclip.lab.streaming.plugin import EXPERIMENT
-from weightclip.lab.sweep.executor import Ended, Executor, Task
+from weightclip.lab.sweep.executor import Ended, Executor, Shared
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import make_runs
 from weightclip.lab.sweep.ray import Ray
@@ -58,9 +58,9 @@ def swept(executor: Executor, configs: Sequence[Config], data: Dataset, store: P
     """Seconds until the last run has ended, in all, and since each worker has made a tiny run."""
     tiny = [replace(configs[0], seed=len(configs) + number, steps=10) for number in range(WORKERS)]
     jobs = [(run,) for run in make_runs(EXPERIMENT, [*tiny, *configs], data)]
-    task = Task(EXPERIMENT, store, data={EXPERIMENT.data_key(configs[0]): data})
+    shared = Shared(EXPERIMENT, store, data={EXPERIMENT.data_key(configs[0]): data})
     ends = [time.perf_counter()]
-    for report in executor.run(task, jobs):
+    for report in executor.run(shared, jobs):
         if isinstance(report, Ended):
             assert all(outcome.status == "done" for outcome in report.outcomes)
             ends.append(time.perf_counter())

@@ -3,6 +3,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,17 @@ def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Pa
         (tmp_path / name).touch()
     remove_leftovers(path)
     assert {kind for kind, name in names.items() if (tmp_path / name).exists()} == set(names) - {"killed"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_what_a_process_left_that_ended_without_its_parents_notice_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
+        assert ended.stdout is not None
+        ended.stdout.read()  # it closes its end when it ends; nobody has waited for it yet
+        leftover = tmp_path / f".file.{platform.node()}.{ended.pid}.0.tmp"
+        leftover.touch()
+        deadline = time.monotonic() + 30
+        while leftover.exists() and time.monotonic() < deadline:
+            remove_leftovers(path)
+    assert not leftover.exists()

@@ -31,7 +31,7 @@ from weightclip.lab.sweep.grid import PAPER, Settings, best, read_presets, searc
 if TYPE_CHECKING:
     from weightclip.lab.sweep.executor import Executor
     from weightclip.lab.sweep.plan import Plan
-    from weightclip.lab.sweep.sweep import Missing
+    from weightclip.lab.sweep.sweep import Inventory
 
 EXECUTORS = ("local", "ray", "slurm")
 
@@ -118,9 +118,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for data in plan.data.values():
         if data is not None:
             print(f"data: {data.source}")
-    missing = look(plan, arguments.out, arguments.retry_failed)
-    costs = _count(plan, missing, executor.workers, arguments)
-    if arguments.dry_run or not missing.missing:
+    inventory = look(plan, arguments.out, arguments.retry_failed)
+    costs = _count(plan, inventory, executor.workers, arguments)
+    if arguments.dry_run or not inventory.missing:
         return 0
 
     from weightclip.cli.sweep_display import display
@@ -130,13 +130,13 @@ def _sweep(arguments: argparse.Namespace) -> int:
     make_directory(arguments.out)
     seconds = {identity: cost.seconds for identity, cost in costs.items()}
     write_manifest(arguments.out, _command(), arguments.problem, plan.runs, seconds)
-    with display(missing, seconds, executor.workers) as shown:
+    with display(inventory, seconds, executor.workers) as shown:
         try:
             outcomes = sweep(
-                plan, missing.missing, arguments.out, executor, arguments.data_dir, live, on_report=shown.report
+                plan, inventory.missing, arguments.out, executor, arguments.data_dir, live, on_report=shown.report
             )
         except KeyboardInterrupt:
-            shown.say(f"stopped: {shown.ended} of {len(missing.missing)} runs ended; the same command goes on")
+            shown.say(f"stopped: {shown.ended} of {len(inventory.missing)} runs ended; the same command goes on")
             return STOPPED
     failed = [one for one in outcomes if one.status == "failed"]
     print(f"{len(outcomes) - len(failed)} runs done, {len(failed)} failed; records in {arguments.out}")
@@ -192,20 +192,20 @@ def _executor(arguments: argparse.Namespace) -> Executor:
     return Local(arguments.workers or cores())
 
 
-def _count(plan: Plan, missing: Missing, workers: int, arguments: argparse.Namespace) -> dict[str, Cost]:
+def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, Cost]:
     """Say how many runs there are, how long they will take and how much space; the cost of each."""
     from weightclip.cli.progress import duration
     from weightclip.cli.tables import print_table
     from weightclip.lab.sweep.calibration import calibrate
 
-    parts = [f"{len(missing.done)} done", f"{len(missing.missing)} to run"]
-    if missing.failed:
-        parts.append(f"{len(missing.failed)} failed before (--retry-failed runs them again)")
+    parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]
+    if inventory.failed:
+        parts.append(f"{len(inventory.failed)} failed before (--retry-failed runs them again)")
     print(f"{arguments.problem}: {len(plan.runs)} runs: {', '.join(parts)}")
-    if not missing.missing:
+    if not inventory.missing:
         return {}
     costs = calibrate(plan, print)
-    todo = {run.identity for run in missing.missing}
+    todo = {run.identity for run in inventory.missing}
     if arguments.dry_run:
         rows = []
         for method in dict.fromkeys(run.method for run in plan.runs):

@@ -14,7 +14,7 @@ from rich.text import Text
 from weightclip.cli.progress import SECONDS_BETWEEN_LINES, duration
 from weightclip.cli.tables import make_table
 from weightclip.lab.sweep.executor import Advanced, Ended, Job, Report, Said, Started
-from weightclip.lab.sweep.sweep import Missing
+from weightclip.lab.sweep.sweep import Inventory
 
 Clock = Callable[[], float]
 
@@ -22,17 +22,19 @@ Clock = Callable[[], float]
 class Tally:
     """Counts of runs by method, and the time left from the speed so far."""
 
-    def __init__(self, missing: Missing, seconds: Mapping[str, float], workers: int, clock: Clock) -> None:
-        self.methods = list(dict.fromkeys(run.method for run in (*missing.done, *missing.failed, *missing.missing)))
-        self.done = Counter(run.method for run in missing.done)
-        self.failed = Counter(run.method for run in missing.failed)
-        self.left = Counter(run.method for run in missing.missing)
+    def __init__(self, inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock) -> None:
+        self.methods = list(
+            dict.fromkeys(run.method for run in (*inventory.done, *inventory.failed, *inventory.missing))
+        )
+        self.done = Counter(run.method for run in inventory.done)
+        self.failed = Counter(run.method for run in inventory.failed)
+        self.left = Counter(run.method for run in inventory.missing)
         self.working: dict[str, tuple[Job, float]] = {}
         self.ended = 0
-        self.total = len(missing.missing)
+        self.total = len(inventory.missing)
         self._seconds, self._clock, self._workers = dict(seconds), clock, workers
         self._began = clock()
-        self._estimated = sum(self._seconds.get(run.identity, 0.0) for run in missing.missing)
+        self._estimated = sum(self._seconds.get(run.identity, 0.0) for run in inventory.missing)
         self._spent = 0.0
 
     def add(self, report: Report) -> None:
@@ -111,10 +113,10 @@ class Display:
 
 @contextmanager
 def display(
-    missing: Missing, seconds: Mapping[str, float], workers: int, clock: Clock = time.monotonic
+    inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock = time.monotonic
 ) -> Iterator[Display]:
     """The display that suits stdout."""
-    tally = Tally(missing, seconds, workers, clock)
+    tally = Tally(inventory, seconds, workers, clock)
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
         yield Display(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))

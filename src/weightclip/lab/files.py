@@ -75,7 +75,16 @@ def _is_running(process: int) -> bool:
         return False
     except OSError:
         pass  # somebody else's
-    return True
+    return not _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    """Whether it has ended and only its parent does not know yet, as after the parent was killed."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state == "Z"
 
 
 def _remove(path: Path) -> None:

@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 
 from weightclip.lab.results.record import read_record
 from weightclip.lab.streaming.plugin import EXPERIMENT
-from weightclip.lab.sweep.executor import Ended, Report, Task
+from weightclip.lab.sweep.executor import Ended, Report, Shared
 from weightclip.lab.sweep.plan import Plan, make_plan
 from weightclip.lab.sweep.work import Outcome
 
@@ -34,8 +34,8 @@ def compile_kernels(*methods: str) -> None:
         EXPERIMENT.run([run.config for run in plan.runs], data, None)
 
 
-def task_of(plan: Plan, store: Path) -> Task:
-    return Task(plan.experiment, store, data=plan.data)
+def shared_by(plan: Plan, store: Path) -> Shared:
+    return Shared(plan.experiment, store, data=plan.data)
 
 
 def outcomes_of(reports: Iterable[Report]) -> list[Outcome]:

@@ -6,7 +6,7 @@ from toy import Toy, toy_plan
 
 from weightclip.lab.experiment import Watch
 from weightclip.lab.sweep import live
-from weightclip.lab.sweep.executor import Task
+from weightclip.lab.sweep.executor import Shared
 from weightclip.lab.sweep.live import Live, check_live, showing
 from weightclip.lab.sweep.local import Local
 
@@ -31,8 +31,8 @@ def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
 
 def test_workers_write_events_too(tmp_path: Path) -> None:
     plan = toy_plan(1, {"lr": 0.5})
-    task = Task(Toy(), tmp_path / "store", live=Live(tensorboard=tmp_path / "events"))
-    list(Local(1).run(task, [plan.runs]))
+    shared = Shared(Toy(), tmp_path / "store", live=Live(tensorboard=tmp_path / "events"))
+    list(Local(1).run(shared, [plan.runs]))
     run = plan.runs[0]
     assert len(read_events(tmp_path / "events" / f"{run.place}_{run.identity}")["accuracy"]) == 3
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, tables, task_of
+from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, shared_by, tables
 from polars.testing import assert_frame_equal
 from ray_nodes import Cluster, Node, cluster, short_folder
 from toy import attempts, toy_plan
@@ -61,7 +61,7 @@ def test_runs_that_somebody_else_has_need_no_cluster(tmp_path: Path, monkeypatch
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
     held = [claim(tmp_path, run.identity, run.place) for run in plan.runs]
-    reports = list(Ray(count=2).run(task_of(plan, tmp_path), batches(plan.runs)))
+    reports = list(Ray(count=2).run(shared_by(plan, tmp_path), batches(plan.runs)))
     assert [one.status for one in outcomes_of(reports)] == ["claimed", "claimed"]
     for one in held:
         assert one is not None
@@ -212,7 +212,7 @@ def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_pat
 @pytest.mark.slow
 def test_closing_stops_what_runs_and_lets_go_of_it(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
-    reports = Ray(two_nodes.address).run(task_of(plan, tmp_path / "store"), batches(plan.runs))
+    reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
         pass
     assert len(running(tmp_path / "store")) == 4  # twice as many as there are cores

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fake_slurm
 import pytest
-from digit_runs import assert_same_records, digit_plan, outcomes_of, task_of
+from digit_runs import assert_same_records, digit_plan, outcomes_of, shared_by
 from toy import attempts, toy_plan
 from waiting import wait_for
 
@@ -147,7 +147,7 @@ def test_a_task_whose_time_is_up_goes_on_later(tmp_path: Path) -> None:
     notes.mkdir()
     plan = toy_plan(1, {"method": "slow", "rows": 20, "notes": str(notes)})
     short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the last ten minutes are those when the time is up
-    reports = short.run(task_of(plan, store), batches(plan.runs))
+    reports = short.run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGUSR2)
     assert [one.status for one in outcomes_of(list(reports))] == ["done"]
@@ -158,7 +158,7 @@ def test_a_task_whose_time_is_up_goes_on_later(tmp_path: Path) -> None:
 def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> None:
     store = tmp_path / "store"
     plan = toy_plan(2, {"method": "slow", "rows": 10_000})
-    reports = on_this_machine(tmp_path).run(task_of(plan, store), batches(plan.runs))
+    reports = on_this_machine(tmp_path).run(shared_by(plan, store), batches(plan.runs))
     started = []
     follow(reports, lambda one: started.append(isinstance(one, Started)) or sum(started) == 2)
     processes = held_processes(store)
@@ -174,7 +174,7 @@ def test_runs_that_somebody_else_has_are_left_to_them(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = claim(tmp_path / "store", plan.runs[0].identity, plan.runs[0].place)
     assert held is not None
-    reports = list(on_this_machine(tmp_path).run(task_of(plan, tmp_path / "store"), batches(plan.runs)))
+    reports = list(on_this_machine(tmp_path).run(shared_by(plan, tmp_path / "store"), batches(plan.runs)))
     assert {one.identity: one.status for one in outcomes_of(reports)} == {
         plan.runs[0].identity: "claimed",
         plan.runs[1].identity: "done",
@@ -209,7 +209,7 @@ def test_with_more_jobs_than_an_array_may_have_a_task_runs_several(
 def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_path: Path, cluster: Path) -> None:
     store = tmp_path / "store"
     plan = toy_plan(3, {"method": "slow", "rows": 10_000})
-    reports = Slurm(tmp_path / "logs", 2).run(task_of(plan, store), batches(plan.runs))
+    reports = Slurm(tmp_path / "logs", 2).run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGKILL)
     follow(reports, lambda one: isinstance(one, Said) and "was lost" in one.line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,7 +10,7 @@ import polars as pl
 
 from weightclip.lab.experiment import Experiment
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.setups import Columns, columns_of
+from weightclip.lab.results.setups import Columns, columns_of, ordered_methods
 from weightclip.lab.results.text import settings_text, value_text
 
 _CHECKSUM = "checksum"
@@ -72,7 +72,7 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
                 stand_in=first["official"] is False,
                 table=part,
                 columns=columns,
-                methods=tuple(_ordered(part["method"].unique(), experiment.methods())),
+                methods=tuple(ordered_methods(part["method"].unique(), experiment)),
                 configuration=settings_text({name: first[name] for name in configured if name in columns.setup[2:]}),
             )
         )
@@ -81,14 +81,10 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
 
 def all_methods(setups: Sequence[Setup]) -> list[str]:
     """The methods of all setups, in the paper's order."""
-    return _ordered({method for setup in setups for method in setup.methods}, setups[0].experiment.methods())
+    return ordered_methods((method for setup in setups for method in setup.methods), setups[0].experiment)
 
 
 def _field_text(name: str, value: Any) -> str:
     if name == _CHECKSUM:
         return f"data {value_text(value)[:8]}"
     return f"{name} {value_text(value)}"
-
-
-def _ordered(methods: Iterable[str], known: Sequence[str]) -> list[str]:
-    return sorted(methods, key=lambda name: (known.index(name) if name in known else len(known), name))

@@ -11,7 +11,7 @@ import polars as pl
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.selection import Criterion, best_runs, score_settings, select
-from weightclip.lab.results.setups import Columns, by_experiment
+from weightclip.lab.results.setups import Columns, by_experiment, ordered_methods
 from weightclip.lab.results.statistics import trend
 
 _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
@@ -37,12 +37,8 @@ def best_settings(
         chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
         for more in (slopes, about):
             chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
-        order = {method: number for number, method in enumerate(find_experiment(part["experiment"][0]).methods())}
-        return chosen.sort(
-            *columns.setup,
-            pl.col("method").cast(pl.String).replace_strict(order, default=len(order)),
-            maintain_order=True,
-        )
+        order = ordered_methods(chosen["method"].cast(pl.String), find_experiment(part["experiment"][0]))
+        return chosen.sort(*columns.setup, pl.col("method").cast(pl.Enum(order)), maintain_order=True)
 
     return by_experiment(table, compare)
 

@@ -7,17 +7,19 @@ method, with the data's checksum. Runs of different setups are never averaged or
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import polars as pl
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import Event
+from weightclip.lab.experiment import Event, Experiment
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.tidy import FIRST, LAST
 from weightclip.numerals import read_count
+
+_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 log: Event = logging.getLogger(__name__).warning
 
@@ -89,6 +91,12 @@ def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
     return table
 
 
+def ordered_methods(methods: Iterable[str], experiment: Experiment[Any]) -> list[str]:
+    """Each once: the experiment's own in its order, then the others by name."""
+    known = list(experiment.methods())
+    return sorted(set(methods), key=lambda name: (known.index(name) if name in known else len(known), name))
+
+
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
     """Of each problem the runs of one setup: that with the most steps, then the most runs; a line tells of others."""
 
@@ -121,19 +129,17 @@ def _of_runs(table: pl.DataFrame) -> list[str]:
 def _value(name: str, text: str, kind: pl.DataType) -> Any:
     if text.lower() == "none":
         return None
-    expected = (
-        "true or false"
-        if kind == pl.Boolean
-        else "a whole number such as 2500, 50k or 1M"
-        if kind.is_integer()
-        else "a number"
-    )
+    read: Callable[[str], Any]
+    if kind == pl.Boolean:
+        read, expected = _TRUTHS.__getitem__, "true or false"
+    elif kind.is_integer():
+        read, expected = read_count, "a whole number such as 2500, 50k or 1M"
+    elif kind.is_float():
+        read, expected = float, "a number"
+    else:
+        return text
     try:
-        if kind == pl.Boolean:
-            return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
-        if kind.is_integer():
-            return read_count(text)
-        return float(text) if kind.is_float() else text
+        return read(text.lower())
     except (ValueError, ArithmeticError, KeyError):
         raise ValueError(f"where: {name}: got {text!r}, expected {expected}") from None
 

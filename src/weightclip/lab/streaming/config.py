@@ -16,6 +16,9 @@ from weightclip.lab.streaming.methods import Method, check_settings, default_set
 from weightclip.lab.streaming.problem import find_problem
 from weightclip.lab.streaming.rules import ORIGINAL, PAPER, load_rules, plugged_rules
 
+NAME = "streaming"
+"""Of the experiment, in records and entry points."""
+
 BACKENDS = ("fused", "reference")
 DTYPES = ("float32", "float64")
 NAMED = ("lr", "kappa", "decay", "sigma")

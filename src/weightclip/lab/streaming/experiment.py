@@ -24,12 +24,10 @@ from weightclip.lab.results.metrics import METRICS, rank_name
 from weightclip.lab.results.record import Record, identity, read_record, write_record
 from weightclip.lab.results.store import checkpoint_path, record_path
 from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
-from weightclip.lab.streaming.config import NAMED, Config, check_outputs, resolve
+from weightclip.lab.streaming.config import NAME, NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
 from weightclip.lab.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.streaming.problem import Task, find_problem, make_task
-
-EXPERIMENT = "streaming"
 
 log: Event = logging.getLogger(__name__).warning
 
@@ -119,7 +117,7 @@ def run_config(
         rows, seconds = _run_tasks(config, dataset, name, path, on_progress, on_event, on_row)
     source = dataset.source
     record = Record(
-        experiment=EXPERIMENT,
+        experiment=NAME,
         identity=name,
         config=_facts(config),
         table=_table(config, rows),
@@ -150,7 +148,7 @@ def identify(config: Config, dataset: Dataset) -> str:
     """What stands for the numbers of a complete configuration's run."""
     method = config.parsed_method()
     rules = rules_text(method) if method.own_rules else None
-    return identity(EXPERIMENT, _facts(config), dataset.source.checksum, rules)
+    return identity(NAME, _facts(config), dataset.source.checksum, rules)
 
 
 def place(config: Config) -> str:

@@ -11,16 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.best import told_setting
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import METRICS
 from weightclip.lab.results.panels import WIDTH, add_legend, count_along, draw_curve, draw_panel, panels, show_unit
 from weightclip.lab.results.selection import Criterion, best_runs, select
-from weightclip.lab.results.setups import columns_of, main_setup
+from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.text import settings_text
-from weightclip.lab.streaming.experiment import EXPERIMENT
+from weightclip.lab.streaming.config import NAME
 from weightclip.lab.streaming.methods import PAPER_METHODS
 from weightclip.lab.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
 
@@ -149,10 +150,10 @@ def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
 
 def _there(table: pl.DataFrame) -> list[str]:
     """The problems of this experiment in the table."""
-    found = table.filter(experiment=EXPERIMENT)["problem"].unique().sort().to_list()
+    found = table.filter(experiment=NAME)["problem"].unique().sort().to_list()
     if not found:
         there = ", ".join(table["experiment"].unique().sort())
-        raise ValueError(f"results: got runs of {there}, expected some of {EXPERIMENT}")
+        raise ValueError(f"results: got runs of {there}, expected some of {NAME}")
     return found
 
 
@@ -184,8 +185,8 @@ def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) 
 
 def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
     """With the paper's methods first, in its order."""
-    own = [method for method in runs["method"].unique().sort() if method not in PAPER_METHODS]
-    return runs.with_columns(pl.col("method").cast(pl.Enum([*PAPER_METHODS, *own])))
+    order = ordered_methods(runs["method"], find_experiment(NAME))
+    return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
 
 
 def _methods(data: pl.DataFrame) -> list[str]:

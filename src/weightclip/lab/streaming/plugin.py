@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_name
 from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, ignore
-from weightclip.lab.streaming.config import NAMED, Config, resolve
+from weightclip.lab.streaming.config import NAME, NAMED, Config, resolve
 from weightclip.lab.streaming.methods import PAPER_METHODS, presets
 from weightclip.lab.streaming.problem import all_problems, find_problem
 from weightclip.lab.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
@@ -29,7 +29,7 @@ OTHER = "settings."
 class Streaming(Experiment[Config]):
     """One sample at a time, in tasks that change (section 4.2 of the paper)."""
 
-    name = "streaming"
+    name = NAME
     config = Config
     setting_fields = (*NAMED, "settings")
 

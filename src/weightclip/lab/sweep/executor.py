@@ -24,7 +24,7 @@ Job = tuple[Run, ...]
 
 
 @dataclass(frozen=True)
-class Task:
+class Shared:
     """What all jobs of a sweep share.
 
     Args:
@@ -41,7 +41,7 @@ class Task:
     data: dict[Any, Any] = field(default_factory=dict)
     live: Live = NOWHERE
 
-    def without_data(self) -> Task:
+    def without_data(self) -> Shared:
         """For workers that read it themselves, which is faster than to send it."""
         return replace(self, data={})
 
@@ -89,20 +89,20 @@ class Executor(Protocol):
         """How many jobs run at once."""
         ...
 
-    def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]: ...
+    def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]: ...
 
 
 def run_job(
-    task: Task, job: Job, data: dict[Any, Any], event: Event = ignore, progress: Progress = ignore
+    shared: Shared, job: Job, data: dict[Any, Any], event: Event = ignore, progress: Progress = ignore
 ) -> tuple[Outcome, ...]:
     """What a worker does that shares the store's file system; `data` keeps what it loaded last."""
     try:
         key = job[0].data
         if key not in data:
             data.clear()  # one at a time: data is large
-            data[key] = task.experiment.load(job[0].config, task.data_dir)
-        with showing(task.live, task.experiment, job) as row:
-            return tuple(run_batch(task.experiment, job, data[key], task.store, Watch(event, progress, row)))
+            data[key] = shared.experiment.load(job[0].config, shared.data_dir)
+        with showing(shared.live, shared.experiment, job) as row:
+            return tuple(run_batch(shared.experiment, job, data[key], shared.store, Watch(event, progress, row)))
     except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
         return tuple(Outcome(run.identity, "failed", reason=in_a_line(error)) for run in job)
 

@@ -23,8 +23,8 @@ from weightclip.lab.sweep.executor import (
     Job,
     Report,
     Said,
+    Shared,
     Started,
-    Task,
     run_job,
 )
 from weightclip.lab.sweep.work import Outcome, note_failure
@@ -44,11 +44,11 @@ class Local:
 
     workers: int
 
-    def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]:
+    def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
         """Run the jobs in their order."""
         waiting = deque(jobs)
         deaths: Counter[str] = Counter()
-        pool = [_Worker(f"{number}", task) for number in range(1, min(self.workers, len(jobs)) + 1)]
+        pool = [_Worker(f"{number}", shared) for number in range(1, min(self.workers, len(jobs)) + 1)]
         try:
             while True:
                 for worker in pool:
@@ -74,7 +74,7 @@ class Local:
                         waiting.appendleft(job)
                     else:
                         reason = f"its worker died {ATTEMPTS} times"
-                        outcomes = tuple(note_failure(task.store, run, reason, reason) for run in job)
+                        outcomes = tuple(note_failure(shared.store, run, reason, reason) for run in job)
                         yield Ended(worker.name, job, outcomes)
         finally:
             for worker in pool:
@@ -95,8 +95,8 @@ class _Worker:
     process: BaseProcess
     connection: Connection
 
-    def __init__(self, name: str, task: Task) -> None:
-        self.name, self._task = name, task
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name, self._shared = name, shared
         self.job: Job | None = None
         self.begun = False
         self.false_starts = 0
@@ -107,7 +107,7 @@ class _Worker:
         self.connection, other = context.Pipe()
         # Not a daemon: PyTorch's own workers could not be started from one. It ends with its parent by itself.
         self.process = context.Process(
-            target=_serve, args=(other, self._task.without_data()), name=f"worker {self.name}"
+            target=_serve, args=(other, self._shared.without_data()), name=f"worker {self.name}"
         )
         with one_thread_for_children():
             self.process.start()
@@ -165,7 +165,7 @@ def one_thread_for_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(channel: Connection, task: Task) -> None:
+def _serve(channel: Connection, shared: Shared) -> None:
     """A worker: run one job after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -173,12 +173,12 @@ def _serve(channel: Connection, task: Task) -> None:
     while True:
         job: Job = channel.recv()
         channel.send(0.0)
-        channel.send(_run(task, job, data, channel))
+        channel.send(_run(shared, job, data, channel))
 
 
-def _run(task: Task, job: Job, data: dict[Any, Any], channel: Connection) -> tuple[Outcome, ...]:
+def _run(shared: Shared, job: Job, data: dict[Any, Any], channel: Connection) -> tuple[Outcome, ...]:
     last = time.monotonic()
-    length = task.experiment.length(job[0].config)
+    length = shared.experiment.length(job[0].config)
 
     def progress(steps: int, score: float) -> None:
         nonlocal last
@@ -186,7 +186,7 @@ def _run(task: Task, job: Job, data: dict[Any, Any], channel: Connection) -> tup
             last = time.monotonic()
             channel.send(steps / length)
 
-    return run_job(task, job, data, channel.send, progress)
+    return run_job(shared, job, data, channel.send, progress)
 
 
 def _end_with_parent() -> None:

@@ -30,8 +30,8 @@ from weightclip.lab.sweep.executor import (
     Job,
     Report,
     Said,
+    Shared,
     Started,
-    Task,
     check_installed,
 )
 from weightclip.lab.sweep.live import showing
@@ -76,9 +76,9 @@ class Ray:
         with _connected(self):
             return _cores_of_cluster()
 
-    def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]:
+    def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
         """Run the jobs, about in their order."""
-        waiting = deque(_Flight(f"job {number}", job, task) for number, job in enumerate(jobs, start=1))
+        waiting = deque(_Flight(f"job {number}", job, shared) for number, job in enumerate(jobs, start=1))
         flying: list[_Flight] = []
         with ExitStack() as open_:
             cluster: _Cluster | None = None
@@ -92,7 +92,7 @@ class Ray:
                         flying.append(flight)
                         if cluster is None:  # not before there is something to run: another sweep may have all of it
                             open_.enter_context(_connected(self))
-                            cluster = _Cluster(self, task)
+                            cluster = _Cluster(self, shared)
                         flight.start(cluster)
                     for flight in _ready(flying):
                         yield from flight.receive()
@@ -106,10 +106,10 @@ class Ray:
 class _Cluster:
     """What can be asked of the cluster."""
 
-    def __init__(self, executor: Ray, task: Task) -> None:
+    def __init__(self, executor: Ray, shared: Shared) -> None:
         ray = _ray()
         self._count = executor.count if executor.address is not None else None
-        self._task = task
+        self._shared = shared
         self._data: dict[Hashable, Any] = {}
         threads = {"env_vars": dict.fromkeys(THREADS, "1")}
         # A job that was lost is begun again by its flight, which counts and tells.
@@ -125,15 +125,15 @@ class _Cluster:
         ray = _ray()
         key = runs[0].data
         if key not in self._data:
-            self._data[key] = ray.put(self._task.data[key])
-        return self._serve.remote(self._task.experiment, [run.config for run in runs], self._data[key])
+            self._data[key] = ray.put(self._shared.data[key])
+        return self._serve.remote(self._shared.experiment, [run.config for run in runs], self._data[key])
 
 
 class _Flight:
     """A job on its way: its claims, and the stream of what its worker tells."""
 
-    def __init__(self, name: str, job: Job, task: Task) -> None:
-        self.name, self.job, self._task = name, job, task
+    def __init__(self, name: str, job: Job, shared: Shared) -> None:
+        self.name, self.job, self._shared = name, job, shared
         self.landed = False
         self.stream: Any = None
         self._attempts = 0
@@ -142,9 +142,9 @@ class _Flight:
 
     def claim(self) -> bool:
         """Whether there is something to run that nobody else runs or has run."""
-        self._outcomes, self._mine = claim_missing(self._task.store, self.job, self._open)
+        self._outcomes, self._mine = claim_missing(self._shared.store, self.job, self._open)
         self._runs = tuple(run for run, _ in self._mine)
-        self._show = self._open.enter_context(showing(self._task.live, self._task.experiment, self._runs))
+        self._show = self._open.enter_context(showing(self._shared.live, self._shared.experiment, self._runs))
         return bool(self._mine)
 
     def start(self, cluster: _Cluster) -> None:
@@ -203,8 +203,8 @@ class _Flight:
 
     def _keep(self, run: Run, record: Record) -> Outcome:
         if record.identity == run.identity:
-            write_record(record, record_path(self._task.store, run.place, run.identity))
-        return note_success(self._task.store, run, record)
+            write_record(record, record_path(self._shared.store, run.place, run.identity))
+        return note_success(self._shared.store, run, record)
 
     def _begin_again(self, error: Exception) -> Report:
         if self._attempts < ATTEMPTS:
@@ -214,7 +214,7 @@ class _Flight:
         return self.ended()
 
     def _fail(self, reason: str, trace: str) -> None:
-        self._outcomes += [note_failure(self._task.store, run, reason, trace) for run in self._runs]
+        self._outcomes += [note_failure(self._shared.store, run, reason, trace) for run in self._runs]
 
 
 @dataclass(frozen=True)

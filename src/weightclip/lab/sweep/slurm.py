@@ -25,8 +25,8 @@ from weightclip.lab.sweep.executor import (
     Job,
     Report,
     Said,
+    Shared,
     Started,
-    Task,
     check_installed,
     run_job,
 )
@@ -77,15 +77,15 @@ class Slurm:
     def workers(self) -> int:
         return self.count or (WORKERS if self.cluster == SLURM else cores())
 
-    def run(self, task: Task, jobs: Sequence[Job]) -> Generator[Report, None, None]:
+    def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
         """Run the jobs, about in their order."""
-        task = replace(task.without_data(), store=task.store.absolute())
-        waiting = [_Followed(f"job {number}", job, task.store) for number, job in enumerate(jobs, start=1)]
+        shared = replace(shared.without_data(), store=shared.store.absolute())
+        waiting = [_Followed(f"job {number}", job, shared.store) for number, job in enumerate(jobs, start=1)]
         tasks: list[_Submitted] = []
         try:
             while waiting or tasks:
                 if waiting:
-                    submitted = self._submit(task, waiting)
+                    submitted = self._submit(shared, waiting)
                     waiting, tasks = [], [*tasks, *submitted]
                     number, last = len(submitted), submitted[-1].handle.job_id
                     yield Said(
@@ -93,7 +93,7 @@ class Slurm:
                     )
                 # The more there are, the more a look at all of them costs the file system.
                 time.sleep(min(0.5 + len(tasks) / 50, 30.0))
-                held = running(task.store)
+                held = running(shared.store)
                 for one in tasks:
                     yield from one.look(held)
                 for one in [one for one in tasks if one.handle.done()]:
@@ -102,7 +102,7 @@ class Slurm:
         finally:
             self._cancel(tasks)
 
-    def _submit(self, task: Task, followed: Sequence[_Followed]) -> list[_Submitted]:
+    def _submit(self, shared: Shared, followed: Sequence[_Followed]) -> list[_Submitted]:
         """Give each task of an array every so manieth job, so that the first seeds are done first."""
         number = min(len(followed), TASKS if self.cluster == SLURM else self.workers)
         groups = [list(followed[first::number]) for first in range(number)]
@@ -110,7 +110,7 @@ class Slurm:
         # A job inherits the environment, and this process may itself be one of Slurm's.
         with one_thread_for_children(), _submitit().helpers.clean_env():
             try:
-                handles = submitter.map_array(_Work(task), [[one.job for one in group] for group in groups])
+                handles = submitter.map_array(_Work(shared), [[one.job for one in group] for group in groups])
             except RuntimeError as error:
                 raise ValueError(f"--executor slurm: {in_a_line(error)}") from error
         return [_Submitted(handle, group) for handle, group in zip(handles, groups, strict=True)]
@@ -153,11 +153,11 @@ class Slurm:
 class _Work:
     """What a task of an array does."""
 
-    task: Task
+    shared: Shared
 
     def __call__(self, jobs: Sequence[Job]) -> list[tuple[Outcome, ...]]:
         data: dict[Any, Any] = {}
-        return [run_job(self.task, job, data, print) for job in jobs]
+        return [run_job(self.shared, job, data, print) for job in jobs]
 
     def checkpoint(self, jobs: Sequence[Job]) -> Any:
         """When the time is up or the node is wanted, submitit asks how to go on: the same again."""

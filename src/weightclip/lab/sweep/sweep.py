@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weightclip.lab.sweep.claims import running
-from weightclip.lab.sweep.executor import Ended, Executor, Report, Task
+from weightclip.lab.sweep.executor import Ended, Executor, Report, Shared
 from weightclip.lab.sweep.live import NOWHERE, Live
 from weightclip.lab.sweep.plan import Plan, Run, batches
 from weightclip.lab.sweep.work import Outcome, has_failed, is_done
@@ -18,7 +18,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
-class Missing:
+class Inventory:
     """What a store has of a plan.
 
     Args:
@@ -32,7 +32,7 @@ class Missing:
     missing: tuple[Run, ...]
 
 
-def look(plan: Plan, store: Path, retry_failed: bool = False) -> Missing:
+def look(plan: Plan, store: Path, retry_failed: bool = False) -> Inventory:
     """What of the plan is in the store."""
     done, failed, missing = [], [], []
     for run in plan.runs:
@@ -42,7 +42,7 @@ def look(plan: Plan, store: Path, retry_failed: bool = False) -> Missing:
             failed.append(run)
         else:
             missing.append(run)
-    return Missing(tuple(done), tuple(failed), tuple(missing))
+    return Inventory(tuple(done), tuple(failed), tuple(missing))
 
 
 def sweep(
@@ -55,7 +55,7 @@ def sweep(
     on_report: Callable[[Report], None] = lambda report: None,
 ) -> list[Outcome]:
     """Run what is missing. What somebody else runs is left to them, and looked for until it is there or free again."""
-    task = Task(plan.experiment, store, data_dir, plan.data, live)
+    shared = Shared(plan.experiment, store, data_dir, plan.data, live)
     waiting = {run.identity: run for run in missing}
     ready = list(missing)
     outcomes: list[Outcome] = []
@@ -67,7 +67,7 @@ def sweep(
                 outcomes.append(one)
 
     while waiting:
-        with closing(executor.run(task, batches(ready))) as reports:
+        with closing(executor.run(shared, batches(ready))) as reports:
             for report in reports:
                 if isinstance(report, Ended):
                     end(report.outcomes)
