@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from weightclip.lab.results.loading import load
-from weightclip.lab.results.metrics import METRICS
 from weightclip.lab.results.record import Record, identity, read_record, write_record
 from weightclip.lab.results.store import record_path
+from weightclip.lab.streaming.metrics import METRICS
 
 TASKS = 10
 METHODS = ("sgd", "adam", "sgd+wc", "adam+wc")

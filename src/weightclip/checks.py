@@ -23,6 +23,13 @@ def check_count(argument: str, value: object) -> int:
     raise ValueError(f"{argument}: got {value!r}, expected a whole number of at least 1")
 
 
+def check_seed(seed: object) -> int:
+    """`seed` as an int; a ValueError unless it is a whole number that every generator takes."""
+    if not isinstance(seed, bool) and isinstance(seed, Integral) and 0 <= int(seed) < 2**63:
+        return int(seed)
+    raise ValueError(f"seed: got {seed!r}, expected a whole number from 0 to 2**63 - 1")
+
+
 def _as_float(value: object) -> float:
     """NaN for what is not a number, or too large a one."""
     if isinstance(value, bool) or not isinstance(value, Real):

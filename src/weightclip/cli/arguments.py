@@ -79,6 +79,15 @@ def problems_and_methods(experiment: Experiment[Any]) -> str:
     return f"problems:\n{problems}\n\nmethods:\n  {experiment.methods_help()}"
 
 
+def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
+    """The value of a configuration's field from text; a ValueError names the option."""
+    reader, _ = _READERS[_without_none(get_type_hints(config)[name])]
+    try:
+        return reader(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{option}: {error}") from None
+
+
 def given(namespace: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
     """The fields of the configuration, besides the problem, that the user gave, by name."""
     names = [one.name for one in fields(config) if one.name != "problem" and hasattr(namespace, one.name)]

@@ -70,13 +70,12 @@ def _best(arguments: argparse.Namespace) -> int:
 def _show(best: pl.DataFrame, table: pl.DataFrame, arguments: argparse.Namespace) -> None:
     """A problem's table, and what to know of it."""
     from weightclip.lab.plugins import find_experiment
-    from weightclip.lab.results.metrics import METRICS, Metric
     from weightclip.lab.results.text import selection_notes
 
     first = best.row(0, named=True)
     experiment = find_experiment(first["experiment"])
     name = arguments.metric or experiment.score
-    metric = METRICS.get(name, Metric(name, name, ""))
+    metric = experiment.metric(name)
     stand_in = " (stand-in data)" if first["official"] is False else ""
     print(f"{first['problem']}{stand_in}: {metric.label.lower()}, {CRITERIA[arguments.criterion]}, mean over seeds")
     rows = [_row(row, table, metric) for row in best.iter_rows(named=True)]
@@ -112,10 +111,10 @@ def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[s
 
 
 def _paper(row: Mapping[str, Any], metric: Metric) -> str:
-    from weightclip.lab.results.best import paper_setting
+    from weightclip.lab.plugins import find_experiment
     from weightclip.lab.results.text import metric_text, settings_text
 
-    paper = paper_setting(row["experiment"], row["problem"], row["method"])
+    paper = find_experiment(row["experiment"]).paper_setting(row)
     if paper is None:
         return "-"
     if row["same"]:

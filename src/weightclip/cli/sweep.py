@@ -22,6 +22,7 @@ from weightclip.cli.arguments import (
     live_from,
     pair,
     problems_and_methods,
+    read_field,
     seeds,
 )
 from weightclip.lab.experiment import Cost, Experiment
@@ -56,7 +57,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
     parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
     for axis in experiment.axes:
         help_text = f"several, with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
-        parser.add_argument(f"--{axis}s", metavar="NAMES", default="all", help=help_text)
+        parser.add_argument(_several(axis), dest=f"{axis}_values", metavar="NAMES", default="all", help=help_text)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--grid", metavar="GRID", help="search: paper (its table 1) or a TOML file")
     which.add_argument(
@@ -156,25 +157,31 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     found: list[Settings] = []
     grid_seeds = 1
     for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
-        here = {**fixed, **dict(zip(others, values, strict=True))}
+        chosen = dict(zip(others, values, strict=True))
+        here = {**fixed, **chosen}
+        fitting = [method for method in methods if experiment.possible({**chosen, "method": method})]
+        presets = read_presets(arguments.grid or arguments.best or PAPER, experiment, here)
         if arguments.grid is None:
-            found += best(
-                experiment, arguments.problem, methods, read_presets(arguments.best or PAPER, experiment), here
-            )
+            found += best(experiment, arguments.problem, fitting, presets, here)
             continue
-        presets = read_presets(arguments.grid, experiment)
         if "grid" not in presets:
             raise ValueError(f"--grid: {arguments.grid} has no table [grid]")
         grid_seeds = check_count("grid.seeds", presets["grid"].get("seeds", 1))
-        found += search(experiment, arguments.problem, methods, presets["grid"], here)
+        found += search(experiment, arguments.problem, fitting, presets["grid"], here)
     return found, grid_seeds
 
 
-def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[str]:
-    text: str = getattr(arguments, f"{axis}s")
+def _several(axis: str) -> str:
+    """The option that takes several values of a field."""
+    return f"--{axis}" if axis.endswith("s") else f"--{axis}s"
+
+
+def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[Any]:
+    text: str = getattr(arguments, f"{axis}_values")
     if text.strip() == "all":
         return experiment.values(axis)
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    return [read_field(experiment.config, axis, _several(axis), part) for part in parts]
 
 
 def _executor(arguments: argparse.Namespace) -> Executor:

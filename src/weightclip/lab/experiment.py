@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from weightclip.checks import check_name
 
 if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
 
 C = TypeVar("C")
@@ -49,6 +53,41 @@ class Watch:
 
 
 NOBODY = Watch()
+
+OTHER = "settings."
+"""In tables, before the names of settings without a field of their own."""
+
+
+def arguments_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for a configuration from columns of a table: `settings.beta1` goes into its mapping `settings`."""
+    own = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
+    rest = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
+    for name in rest:
+        check_name("settings", name, [one.name for one in fields(config)])
+    return {**rest, "settings": {**rest.get("settings", {}), **own}}
+
+
+def run_each(
+    run_config: Callable[..., Record],
+    configs: Sequence[Any],
+    data: Any,
+    out: Path | None,
+    overwrite: bool,
+    watch: Watch,
+) -> list[Record]:
+    """For experiments that run configurations one by one: what `Experiment.run` returns."""
+    return [
+        run_config(
+            config,
+            data,
+            out=out,
+            overwrite=overwrite,
+            on_progress=watch.progress,
+            on_event=watch.event,
+            on_row=partial(watch.row, config),
+        )
+        for config in configs
+    ]
 
 
 @dataclass(frozen=True)
@@ -93,13 +132,28 @@ class Experiment(ABC, Generic[C]):
         """The paper's methods: what `--methods all` means."""
         return ()
 
-    def values(self, axis: str) -> Sequence[str]:
+    def values(self, axis: str) -> Sequence[Any]:
         """What "all" means for one of the axes."""
         return self.methods()
 
     def methods_help(self) -> str:
         """What methods there are, for the command line's help."""
         return ", ".join(self.methods())
+
+    def metrics(self) -> Mapping[str, Metric]:
+        """What the columns of its main table mean; what it does not name is shown in no figure of the report."""
+        return {}
+
+    def metric(self, column: str) -> Metric:
+        """The definition of a column; of the score, if it is not named, the higher the better."""
+        from weightclip.lab.results.metrics import Metric
+
+        unnamed = Metric(column, column, "", direction="higher" if column == self.score else "")
+        return self.metrics().get(column, unnamed)
+
+    def possible(self, settings: Mapping[str, Any]) -> bool:
+        """Whether values of the axes go together; a sweep leaves out what does not."""
+        return True
 
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
         """The settings of the method, as columns of a table: "lr", "settings.beta1"; a grid varies those it has.
@@ -108,9 +162,17 @@ class Experiment(ABC, Generic[C]):
         """
         return ()
 
-    def presets(self) -> Mapping[str, Any]:
-        """The paper's tables: `grid` (searched) and `best` (found), as `weightclip.lab.sweep.grid` reads them."""
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+        """The paper's tables: `grid` (searched) and `best` (found), as `weightclip.lab.sweep.grid` reads them.
+
+        `options` are fields of the configuration that a user gave: other variants have other tables.
+        """
         return {}
+
+    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The paper's best setting for a run with that configuration, where it has one."""
+        found: Mapping[str, Any] | None = self.presets().get("best", {}).get(row["problem"], {}).get(row["method"])
+        return found
 
     def load(self, config: C, data_dir: Path | None, event: Event = ignore) -> Any:
         """The data that the configuration needs, for `identify` and `run`; picklable. None if there is none."""

@@ -8,7 +8,7 @@ from report_store import EMNIST, MNIST, write_run, write_store
 
 from weightclip.lab.report.charts import line_chart
 from weightclip.lab.report.content import gather
-from weightclip.lab.results.metrics import METRICS
+from weightclip.lab.streaming.metrics import METRICS
 
 DATA = {"setup": ["a", "a"], "label": ["SGD", "SGD"], "Task": [1, 2]}
 

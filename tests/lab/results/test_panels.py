@@ -3,8 +3,10 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from weightclip.lab.results.metrics import METRICS, Metric
+from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.panels import add_legend, draw_panel, is_hiding, panels
+from weightclip.lab.results.style import style_of
+from weightclip.lab.streaming.metrics import METRICS
 
 
 def curves(**means: list[float]) -> pl.DataFrame:
@@ -64,7 +66,7 @@ def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is
     with panels(1, 2, 6, 2) as (picture, ((left, right),)):
         draw_panel(left, curves(sgd=[1.0, 2.0], adam=[1.0, 2.0]), "epoch", METRICS["loss"])
         draw_panel(right, curves(adam=[1.0, 2.0], madam=[np.nan, 2.0]), "epoch", METRICS["loss"])
-        add_legend(picture, ["sgd", "madam", "adam"], "a title")
+        add_legend(picture, map(style_of, ["sgd", "madam", "adam"]), "a title")
     (legend,) = picture.legends
     assert [text.get_text() for text in legend.get_texts()] == ["SGD", "Madam", "Adam"]
     assert legend.get_title().get_text() == "a title"

@@ -33,7 +33,7 @@ def test_experiments_have_columns_of_their_own(monkeypatch: pytest.MonkeyPatch) 
         width: int
 
     class Toy:
-        config, setting_fields, along, score = Config, ("width",), "epoch", "return"
+        config, axes, setting_fields, along, score = Config, ("method",), ("width",), "epoch", "return"
 
     known: dict[str, Any] = {**plugins.experiments(), "toy": Toy}
     monkeypatch.setattr(plugins, "experiments", lambda: known)

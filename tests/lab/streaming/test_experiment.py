@@ -16,11 +16,11 @@ from tiny import tiny_dataset
 
 import weightclip as wc
 from weightclip.lab.nets.mlp import mlp
-from weightclip.lab.results.metrics import METRICS
 from weightclip.lab.results.record import read_record
 from weightclip.lab.streaming import experiment
 from weightclip.lab.streaming.config import Config
 from weightclip.lab.streaming.experiment import run, run_config
+from weightclip.lab.streaming.metrics import METRICS
 from weightclip.lab.streaming.problem import Problem
 from weightclip.lab.streaming.reference import Reference
 

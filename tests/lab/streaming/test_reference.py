@@ -9,8 +9,8 @@ from tiny import tiny_dataset
 from torch import nn
 
 import weightclip as wc
-from weightclip.lab.results.metrics import METRICS
 from weightclip.lab.streaming.config import Config, resolve
+from weightclip.lab.streaming.metrics import METRICS
 from weightclip.lab.streaming.problem import Task, make_task
 from weightclip.lab.streaming.reference import Reference, make_reference
 from weightclip.remedy import find_remedy

@@ -59,6 +59,17 @@ class Dataset:
     source: Source
     shape: tuple[int, ...]
 
+    def facts(self) -> dict[str, Any]:
+        """What a record says of its data."""
+        return {
+            "name": self.name,
+            "samples": len(self.labels),
+            "kind": self.source.kind,
+            "location": self.source.location,
+            "checksum": self.source.checksum,
+            "official": self.source.official,
+        }
+
     @property
     def codes(self) -> NDArray[Any]:
         """The inputs as unsigned integers, without a copy: `decode(dtype)[codes]` are the scaled inputs."""

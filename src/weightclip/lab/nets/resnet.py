@@ -5,6 +5,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from weightclip.checks import check_choice
+
+STEMS = ("imagenet", "cifar")
+
+
+class BasicBlock(nn.Module):
+    """x + (two 3x3 convolutions)(x)."""
+
+    expansion = 1
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = shortcut(channels, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.relu(self.bn1(self.conv1(x)))
+        h = self.bn2(self.conv2(h))
+        y: Tensor = self.relu(h + (x if self.downsample is None else self.downsample(x)))
+        return y
+
 
 class Bottleneck(nn.Module):
     """x + (1x1, 3x3, 1x1 convolutions)(x), with 4 times as many channels outside as inside.
@@ -41,33 +66,52 @@ def shortcut(channels: int, out: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
+Block = type[BasicBlock] | type[Bottleneck]
+
+
 class ResNet(nn.Module):
-    """The form for ImageNet: a 7x7 convolution with stride 2 and a max-pool, four stages of blocks, one linear layer.
+    """A stem, four stages of blocks, one linear layer.
+
+    The stem is that for ImageNet, a 7x7 convolution with stride 2 and a max-pool, or the usual one for CIFAR's small
+    images, a 3x3 convolution alone.
 
     Args:
         block: the kind of block.
         depths: blocks in each of the four stages.
         classes: outputs.
+        width: channels of the first stage; each further one has twice as many.
+        stem: "imagenet" or "cifar".
     """
 
-    def __init__(self, block: type[Bottleneck], depths: tuple[int, int, int, int], classes: int) -> None:
+    def __init__(
+        self,
+        block: Block,
+        depths: tuple[int, int, int, int],
+        classes: int,
+        width: int = 64,
+        stem: str = "imagenet",
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        check_choice("stem", stem, STEMS)
+        small = stem == "cifar"
+        kernel, stride = (3, 1) if small else (7, 2)
+        self.conv1 = nn.Conv2d(3, width, kernel, stride, padding=kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = _stage(block, 64, 64, depths[0], stride=1)
-        self.layer2 = _stage(block, 64 * block.expansion, 128, depths[1], stride=2)
-        self.layer3 = _stage(block, 128 * block.expansion, 256, depths[2], stride=2)
-        self.layer4 = _stage(block, 256 * block.expansion, 512, depths[3], stride=2)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        out = block.expansion * width
+        self.layer1 = _stage(block, width, width, depths[0], stride=1)
+        self.layer2 = _stage(block, out, 2 * width, depths[1], stride=2)
+        self.layer3 = _stage(block, 2 * out, 4 * width, depths[2], stride=2)
+        self.layer4 = _stage(block, 4 * out, 8 * width, depths[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(512 * block.expansion, classes)
+        self.fc = nn.Linear(8 * out, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """[n, 3, height, width] -> [n, 512 * expansion], what the last layer sees."""
+        """[n, 3, height, width] -> [n, 8 * width * expansion], what the last layer sees."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return torch.flatten(self.avgpool(x), 1)
@@ -77,9 +121,14 @@ class ResNet(nn.Module):
         return logits
 
 
-def _stage(block: type[Bottleneck], channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
+def _stage(block: Block, channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
     first = block(channels, width, stride)
     return nn.Sequential(first, *(block(width * block.expansion, width, 1) for _ in range(depth - 1)))
+
+
+def resnet18(classes: int = 1000, width: int = 64, stem: str = "imagenet") -> ResNet:
+    """18 layers with weights; at the full width 512 features."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes, width, stem)
 
 
 def resnet50(classes: int = 1000) -> ResNet:

@@ -15,7 +15,7 @@ from weightclip.lab.report.setups import Setup, all_methods
 from weightclip.lab.report.tables import score_metric
 from weightclip.lab.results.best import told_setting
 from weightclip.lab.results.curves import curves
-from weightclip.lab.results.metrics import Metric, find_metric
+from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.selection import best_runs
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import style_of
@@ -70,19 +70,12 @@ def _help(setup: Setup, parameter: str) -> str:
 
 def _metrics(setups: Sequence[Setup]) -> list[Metric]:
     """Those that any setup has values of, the score first."""
-    score = setups[0].columns.score
+    experiment = setups[0].experiment
     tables = [setup.table for setup in setups]
     measured = tables[0].columns[tables[0].columns.index(LAST[-1]) + 1 :]
     there = [name for name in measured if any(table[name].is_not_null().any() for table in tables)]
-    return [score_metric(setups[0]), *(metric for name in there if name != score for metric in _defined(name))]
-
-
-def _defined(name: str) -> list[Metric]:
-    """The metric in a table's column, or none: `samples` is not a metric."""
-    try:
-        return [find_metric(name)]
-    except KeyError:
-        return []
+    others = [name for name in there if name != experiment.score and experiment.metric(name).help]
+    return [experiment.metric(name) for name in (experiment.score, *others)]
 
 
 def _every(setup: Setup) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from weightclip.lab.report.setups import Setup
-from weightclip.lab.results.best import best_settings, paper_setting, told_setting
-from weightclip.lab.results.metrics import METRICS, Metric
+from weightclip.lab.results.best import best_settings, told_setting
+from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.text import (
     NOTHING,
     change_text,
@@ -62,9 +62,8 @@ class Trend:
 
 
 def score_metric(setup: Setup) -> Metric:
-    """What settings are selected by; other packages' experiments have scores that are not defined here."""
-    name = setup.columns.score
-    return METRICS.get(name, Metric(name, name, ""))
+    """What settings are selected by."""
+    return setup.experiment.metric(setup.columns.score)
 
 
 def runs_table(setup: Setup) -> list[Runs]:
@@ -92,7 +91,7 @@ def best_table(setup: Setup) -> list[Best]:
     metric = score_metric(setup)
     found = []
     for row in _best(setup):
-        paper = paper_setting(row["experiment"], row["problem"], row["method"])
+        paper = setup.experiment.paper_setting(row)
         found.append(
             Best(
                 row["method"],

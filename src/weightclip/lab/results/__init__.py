@@ -9,14 +9,13 @@ from weightclip.lazy import lazily
 if TYPE_CHECKING:
     from weightclip.lab.results.best import best_settings
     from weightclip.lab.results.loading import load
-    from weightclip.lab.results.metrics import METRICS, Metric
+    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record, read_record, write_record
     from weightclip.lab.results.selection import best_runs, score_runs, score_settings, select
     from weightclip.lab.results.setups import main_setup, where
     from weightclip.lab.results.statistics import Estimate, interval, iqm, mean_and_error, sensitivity, trend
 
 __all__ = [
-    "METRICS",
     "Estimate",
     "Metric",
     "Record",
@@ -41,7 +40,6 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "METRICS": "metrics",
         "Estimate": "statistics",
         "Metric": "metrics",
         "Record": "record",

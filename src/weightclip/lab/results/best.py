@@ -43,12 +43,6 @@ def best_settings(
     return by_experiment(table, compare)
 
 
-def paper_setting(experiment: str, problem: str, method: str) -> Mapping[str, Any] | None:
-    """The paper's best setting of a method, where it has one."""
-    found: Mapping[str, Any] | None = find_experiment(experiment).presets().get("best", {}).get(problem, {}).get(method)
-    return found
-
-
 def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
     """What to tell of a method's setting in a row of `best_settings`: named settings, and others that the table varies.
 
@@ -76,7 +70,7 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
 
 
 def _beside_paper(row: Mapping[str, Any], scored: pl.DataFrame, columns: Columns) -> dict[str, Any]:
-    paper = paper_setting(row["experiment"], row["problem"], row["method"])
+    paper = find_experiment(row["experiment"]).paper_setting(row)
     if paper is None:
         return {"same": None, "paper_score": None}
     same = all(row.get(name) == value for name, value in paper.items())

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, style_of
+from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
 
 WIDTH = 6.75
 """Of a page's text, in inches."""
@@ -38,9 +38,8 @@ def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tup
         yield picture, picture.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str) -> None:
+def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> None:
     """The mean as a line, low to high shaded where they differ; what is not finite leaves a gap."""
-    style = style_of(method)
     x, mean, low, high = (_finite(curve[column]) for column in (along, "mean", "low", "high"))
     axes.plot(
         x,
@@ -60,7 +59,7 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, method: str) -> None
 def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric) -> None:
     """A metric's curves, a line for each method; a logarithmic axis where one of them would hide the others."""
     for (method,), curve in curves.group_by("method", maintain_order=True):
-        draw_curve(axes, curve, along, str(method))
+        draw_curve(axes, curve, along, style_of(str(method)))
     show_unit(axes, metric)
     if metric.unit != "share" and is_hiding(curves):
         _take_logarithms(axes)
@@ -94,12 +93,12 @@ def count_along(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
 
 
-def add_legend(picture: Picture, methods: Iterable[str], title: str = "") -> None:
-    """The methods that are drawn in any panel, in that order, below all panels."""
+def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:
+    """What is drawn in any panel, in that order, below all panels."""
     drawn: dict[str, Artist] = {}
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    labels = [style_of(method).label for method in methods]
+    labels = [style.label for style in styles]
     picture.legend(
         [drawn[label] for label in labels],
         labels,
@@ -109,6 +108,14 @@ def add_legend(picture: Picture, methods: Iterable[str], title: str = "") -> Non
         columnspacing=1.4,
         title=title,
     )
+
+
+def about_seeds(data: pl.DataFrame) -> str:
+    """How many seeds were averaged."""
+    numbers = sorted(set(data["seeds"]))
+    if numbers == [1]:
+        return "one seed"
+    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, standard error shaded"
 
 
 def _marked(points: int, marker: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from weightclip.checks import check_choice, check_number
-from weightclip.lab.results.metrics import METRICS
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
 
 Criterion = Literal["auc", "final"]
@@ -90,7 +90,7 @@ def select(
 def best_of(scored: pl.DataFrame, group: Sequence[str], columns: Columns, metric: str) -> pl.DataFrame:
     """Of each group of `score_settings`'s rows the best one, with the columns that `select` adds."""
     value = pl.col("score").fill_nan(None)
-    lower = _direction(metric) == "lower"
+    lower = _direction(columns.experiment, metric) == "lower"
     complete = scored.filter(pl.col("seeds") == pl.col("seeds").max().over(group))
     ordered = complete.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
     found = ordered.group_by(group, maintain_order=True).agg(
@@ -124,11 +124,11 @@ def _weight(table: pl.DataFrame) -> pl.Expr:
     return pl.col("samples").diff().fill_null(pl.col("samples"))
 
 
-def _direction(metric: str) -> str:
-    """Which values are better. What other packages measure and select by is better the higher it is."""
-    direction = METRICS[metric].direction if metric in METRICS else "higher"
+def _direction(experiment: Experiment[Any], metric: str) -> str:
+    """Which values are better."""
+    direction = experiment.metric(metric).direction
     if not direction:
-        known = ", ".join(name for name, one in METRICS.items() if one.direction)
+        known = ", ".join(name for name, one in experiment.metrics().items() if one.direction)
         raise ValueError(f"metric: got {metric!r}, expected one whose values are better or worse: {known}")
     return direction
 

@@ -29,14 +29,18 @@ class Columns:
     """The columns of an experiment's tidy table.
 
     Args:
+        experiment: whose table it is.
         setup: of the setup, `experiment` and `problem` first.
         settings: of the methods' settings; null where a method does not have one.
+        axes: of the setup, those of which a sweep takes several values, to be shown beside each other.
         along: what a run's rows follow.
         score: the metric that settings are selected by.
     """
 
+    experiment: Experiment[Any]
     setup: tuple[str, ...]
     settings: tuple[str, ...]
+    axes: tuple[str, ...]
     along: str
     score: str
 
@@ -53,8 +57,10 @@ def columns_of(table: pl.DataFrame) -> Columns:
     chosen = {"rules", *experiment.setting_fields}
     configured = [name for name in _of_runs(table) if name not in (*FIRST, *LAST)]
     return Columns(
+        experiment=experiment,
         setup=("experiment", "problem", *(name for name in configured if _field(name) not in chosen), "checksum"),
         settings=tuple(name for name in configured if _field(name) in chosen),
+        axes=tuple(name for name in configured if name in experiment.axes),
         along=experiment.along,
         score=experiment.score,
     )
@@ -98,15 +104,19 @@ def ordered_methods(methods: Iterable[str], experiment: Experiment[Any]) -> list
 
 
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
-    """Of each problem the runs of one setup: that with the most steps, then the most runs; a line tells of others."""
+    """Of each problem the runs of one setup: that with the most steps, then the most runs; a line tells of others.
+
+    Of setups that differ along the experiment's axes there is one for each.
+    """
 
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         setups = part.group_by(columns.setup, maintain_order=True).agg(pl.col("identity").n_unique().alias("_runs"))
         order = [name for name in ("steps", "_runs") if name in setups.columns]
         setups = setups.sort(order, descending=True, nulls_last=True, maintain_order=True)
-        chosen = setups.unique(["experiment", "problem"], keep="first", maintain_order=True)
+        shown = ["experiment", "problem", *columns.axes]
+        chosen = setups.unique(shown, keep="first", maintain_order=True)
         for one in chosen.iter_rows(named=True):
-            others = setups.filter(pl.col("problem") == one["problem"])[1:]
+            others = setups.filter(pl.col(name).eq_missing(one[name]) for name in shown)[1:]
             if len(others):
                 on_event(_left_out(one, others.to_dicts(), columns.setup))
         return part.join(chosen, on=columns.setup, how="semi", nulls_equal=True, maintain_order="left")

@@ -16,19 +16,30 @@ COLOURS = {
     "sp": "#009E73",
     "l2": "#56B4E9",
     "madam": "#CC79A7",
+    "wc@switch": "#E69F00",
 }
 """Remedy -> colour; the optimizer alone is black, and Madam is a remedy of its own."""
 
-MARKERS = {"": "", "wc": "o", "l2init": "s", "sp": "^", "l2": "v", "madam": "D"}
+MARKERS = {"": "", "wc": "o", "l2init": "s", "sp": "^", "l2": "v", "madam": "D", "wc@switch": "X"}
 """Remedy -> marker; black needs none."""
 
-OTHERS, OTHER_MARKERS = "#E69F00", "P"
+OTHERS, OTHER_MARKERS = "#777777", "P"
 """For combinations, and for remedies of the user's own."""
 
 LINES = {"sgd": "--", "adam": "-", "madam": "-"}
 OTHER_LINES = "-."
 
-NAMES = {"sgd": "SGD", "adam": "Adam", "madam": "Madam", "wc": "WC", "l2init": "L2 Init", "sp": "S&P", "l2": "L2"}
+NAMES = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "madam": "Madam",
+    "wc": "WC",
+    "wc@switch": "WC@switch",
+    "l2init": "L2 Init",
+    "sp": "S&P",
+    "sp@switch": "S&P@switch",
+    "l2": "L2",
+}
 
 RC: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -80,5 +91,5 @@ def style_of(method: str) -> Style:
         colour=COLOURS.get(remedy, OTHERS),
         line=LINES.get(optimizer, OTHER_LINES),
         marker=MARKERS.get(remedy, OTHER_MARKERS),
-        order=4 if "wc" in remedies else 3,
+        order=4 if remedy.startswith("wc") or "wc" in remedies else 3,
     )

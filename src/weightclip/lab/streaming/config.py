@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from weightclip.checks import check_choice, check_count
+from weightclip.checks import check_choice, check_count, check_seed
 from weightclip.lab.nets.mlp import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
@@ -118,16 +117,10 @@ def _plain(config: Config) -> Config:
     return replace(
         config,
         settings=dict(config.settings),
-        seed=_check_seed(config.seed),
+        seed=check_seed(config.seed),
         steps=check_count("steps", config.steps),
         period=None if config.period is None else check_count("period", config.period),
         hidden=tuple(check_count("hidden", units) for units in config.hidden),
         outputs=None if config.outputs is None else check_count("outputs", config.outputs),
         rules=None if config.rules is None else str(config.rules),
     )
-
-
-def _check_seed(seed: object) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
-        raise ValueError(f"seed: got {seed!r}, expected a whole number from 0 to 2**63 - 1")
-    return int(seed)

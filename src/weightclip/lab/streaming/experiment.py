@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,16 +16,16 @@ import torch
 
 from weightclip.checks import check_name
 from weightclip.diagnostics import rank, singular_values
+from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.files import make_directory, remove_leftovers
-from weightclip.lab.results.metrics import METRICS, rank_name
-from weightclip.lab.results.record import Record, identity, read_record, write_record
-from weightclip.lab.results.store import checkpoint_path, record_path
-from weightclip.lab.streaming.checkpoint import Checkpoint, Row, read_checkpoint, write_checkpoint
+from weightclip.lab.files import make_directory
+from weightclip.lab.results.record import Record, identity
+from weightclip.lab.runner import Job, run_job
 from weightclip.lab.streaming.config import NAME, NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
 from weightclip.lab.streaming.learner import Learner, Progress, no_progress
+from weightclip.lab.streaming.metrics import METRICS, rank_name
 from weightclip.lab.streaming.problem import Task, find_problem, make_task
 
 log: Event = logging.getLogger(__name__).warning
@@ -102,40 +101,26 @@ def run_config(
         on_row: called with the row of each task as soon as it is learned.
     """
     config = complete(config, dataset)
-    rules, name = _rules_source(config), identify(config, dataset)
-    path = None if out is None else record_path(Path(out), place(config), name)
-    if path is not None:
-        if overwrite:
-            path.unlink(missing_ok=True)
-            checkpoint_path(path).unlink(missing_ok=True)
-        finished = _finished(path, name, on_event)
-        if finished is not None:
-            on_event(f"{config.problem} {config.method} seed {config.seed}: finished before")
-            return finished
-        make_directory(path.parent)
-    with _one_thread():
-        rows, seconds = _run_tasks(config, dataset, name, path, on_progress, on_event, on_row)
-    source = dataset.source
-    record = Record(
+
+    def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
+        return _run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress)
+
+    job = Job(
         experiment=NAME,
-        identity=name,
+        identity=identify(config, dataset),
+        place=place(config),
+        label=f"{config.problem} {config.method} seed {config.seed}",
         config=_facts(config),
-        table=_table(config, rows),
-        data={
-            "name": dataset.name,
-            "samples": len(dataset.labels),
-            "kind": source.kind,
-            "location": source.location,
-            "checksum": source.checksum,
-            "official": source.official,
-        },
-        seconds=seconds,
-        rules=rules,
+        data=dataset.facts(),
+        rules=_rules_source(config),
+        row="task",
+        rows=-(-config.steps // _period(config)),
+        make=lambda: _make_learner(config, dataset),
+        learn=learn,
+        table=lambda rows: _table(config, rows),
     )
-    if path is not None:
-        write_record(record, path)
-        checkpoint_path(path).unlink(missing_ok=True)
-    return record
+    with _one_thread():
+        return run_job(job, None if out is None else Path(out), overwrite, on_event, on_row)
 
 
 def complete(config: Config, dataset: Dataset) -> Config:
@@ -168,70 +153,6 @@ def _rules_source(config: Config) -> str | None:
 
 def _facts(config: Config) -> dict[str, Any]:
     return {**config.as_dict(), "hidden": list(config.hidden)}
-
-
-def _finished(path: Path, name: str, on_event: Event) -> Record | None:
-    """The record of a run that was finished before."""
-    if not path.exists():
-        return None
-    try:
-        record = read_record(path)
-    except ValueError as error:
-        on_event(f"{error}: running again")
-        return None
-    if record.identity != name:
-        return None
-    checkpoint_path(path).unlink(missing_ok=True)  # of a run that was killed between its last two actions
-    return record
-
-
-def _run_tasks(
-    config: Config,
-    dataset: Dataset,
-    name: str,
-    path: Path | None,
-    on_progress: Progress,
-    on_event: Event,
-    on_row: Callable[[Row], None],
-) -> tuple[list[Row], float]:
-    """The rows of all tasks, and the seconds that they took."""
-    began = time.perf_counter()
-    learner, rows, before = _begun(config, dataset, name, path, on_event)
-    for row in rows:
-        on_row(row)
-    for index in range(len(rows), -(-config.steps // _period(config))):
-        rows.append(_run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress))
-        on_row(rows[-1])
-        seconds = before + time.perf_counter() - began
-        if not math.isfinite(rows[-1]["loss"]) and (len(rows) == 1 or math.isfinite(rows[-2]["loss"])):
-            on_event(f"{config.problem} {config.method} seed {config.seed}: the loss diverged in task {index + 1}")
-        if path is not None and rows[-1]["samples"] < config.steps:
-            write_checkpoint(Checkpoint(name, rows, learner.state(), seconds), checkpoint_path(path))
-    return rows, before + time.perf_counter() - began
-
-
-def _begun(
-    config: Config, dataset: Dataset, name: str, path: Path | None, on_event: Event
-) -> tuple[Learner, list[Row], float]:
-    """A learner, the rows of what it has learned, and the seconds that took; from the checkpoint, if there is one."""
-    learner = _make_learner(config, dataset)
-    if path is None:
-        return learner, [], 0.0
-    saved = checkpoint_path(path)
-    remove_leftovers(path)
-    remove_leftovers(saved)
-    if not saved.exists():
-        return learner, [], 0.0
-    try:
-        checkpoint = read_checkpoint(saved)
-        if checkpoint.identity != name:
-            raise ValueError(f"{saved}: the checkpoint is that of another run")
-        learner.load_state(checkpoint.state)
-    except (ValueError, KeyError, RuntimeError) as error:
-        on_event(f"{error}: starting again from the first task")
-        return _make_learner(config, dataset), [], 0.0
-    on_event(f"{config.problem} {config.method} seed {config.seed}: going on after task {len(checkpoint.rows)}")
-    return learner, checkpoint.rows, checkpoint.seconds
 
 
 def _make_learner(config: Config, dataset: Dataset) -> Learner:

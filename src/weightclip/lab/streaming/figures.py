@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,19 +9,20 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from weightclip.lab.files import write_whole
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.best import told_setting
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
-from weightclip.lab.results.metrics import METRICS
-from weightclip.lab.results.panels import WIDTH, add_legend, count_along, draw_curve, draw_panel, panels, show_unit
+from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_panel, panels
+from weightclip.lab.results.run_picture import draw_runs
 from weightclip.lab.results.selection import Criterion, best_runs, select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
+from weightclip.lab.results.style import Style, style_of
 from weightclip.lab.results.text import settings_text
 from weightclip.lab.streaming.config import NAME
 from weightclip.lab.streaming.methods import PAPER_METHODS
+from weightclip.lab.streaming.metrics import METRICS
 from weightclip.lab.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
@@ -49,7 +49,7 @@ def figure_3(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
             _draw_panel(axes, data, problem, "accuracy")
             axes.set_title(_title(runs, problem))
         row[0].set_ylabel(METRICS["accuracy"].label)
-        add_legend(picture, _methods(data), _about_seeds(data))
+        add_legend(picture, _styles(data), about_seeds(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
@@ -73,7 +73,7 @@ def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criter
             row[0].set_ylabel(_title(runs, problem, between="\n"))
         for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
             axes.set_title(METRICS[metric].label)
-        add_legend(picture, _methods(data), _about_seeds(data))
+        add_legend(picture, _styles(data), about_seeds(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
@@ -91,7 +91,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
                 draw_panel(axes, shown, "value", METRICS["accuracy"])
                 _scale(axes, parameter, shown["value"].unique().to_list())
             row[0].set_ylabel(_title(runs, problem, between="\n"))
-        add_legend(picture, _methods(data), f"Accuracy {SCORES[criterion]}; {_about_seeds(data)}")
+        add_legend(picture, _styles(data), f"Accuracy {SCORES[criterion]}; {about_seeds(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
@@ -189,8 +189,8 @@ def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
 
 
-def _methods(data: pl.DataFrame) -> list[str]:
-    return data["method"].unique().sort().cast(pl.String).to_list()
+def _styles(data: pl.DataFrame) -> list[Style]:
+    return [style_of(method) for method in data["method"].unique().sort().cast(pl.String)]
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
@@ -214,14 +214,6 @@ def _title(runs: pl.DataFrame, problem: str, between: str = " ") -> str:
     return name + "\n(stand-in data)" * stand_in
 
 
-def _about_seeds(data: pl.DataFrame) -> str:
-    """How many seeds were averaged."""
-    numbers = sorted(set(data["seeds"]))
-    if numbers == [1]:
-        return "one seed"
-    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, standard error shaded"
-
-
 def _gaps(data: pl.DataFrame) -> list[str]:
     """Which lines are not finite everywhere."""
     broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
@@ -232,38 +224,8 @@ def _gaps(data: pl.DataFrame) -> list[str]:
 
 
 def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
-    """Accuracy, loss, plasticity and weight norm by task, as a PNG.
-
-    Lines are means over seeds, with the standard error shaded where there are several. A table without one of these
-    columns (diagnostics off) leaves its panel out.
-
-    Args:
-        tables: method -> its rows, of one or more seeds, as `run` returns them.
-        path: of the picture, which is written whole or not at all.
-        title: above the panels.
-    """
-    shown = [name for name in PANELS if any(name in table.columns for table in tables.values())]
-    with panels(1, len(shown), 2.6 * len(shown), 2.45) as (picture, (row,)):
-        for axes, name in zip(row, shown, strict=True):
-            for method, table in tables.items():
-                if name in table.columns:
-                    draw_curve(axes, _by_task(table, name), "task", method)
-            axes.set_title(METRICS[name].label)
-            show_unit(axes, METRICS[name])
-            count_along(axes, "Task")
-        add_legend(picture, tables)
-        if title:
-            picture.suptitle(title)
-        buffer = io.BytesIO()
-        picture.savefig(buffer, format="png", dpi=180)
-    write_whole(Path(path), buffer.getbuffer())
-
-
-def _by_task(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Task -> the mean over seeds, and one standard error below and above it (0 with a single seed)."""
-    value = pl.col(name)
-    mean, error = value.mean(), (value.std() / value.count().sqrt()).fill_null(0.0)
-    return table.group_by("task").agg(mean.alias("mean"), low=mean - error, high=mean + error).sort("task")
+    """Accuracy, loss, plasticity and weight norm by task, as a PNG; see `weightclip.lab.results.run_picture`."""
+    draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
 
 
 FIGURES = (

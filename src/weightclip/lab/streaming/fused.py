@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from weightclip.bounds import resolve_bounds
 from weightclip.clipping import limit
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, check_outputs
 from weightclip.lab.streaming.kernel import call, kernel_source, load_kernel
-from weightclip.lab.streaming.learner import Arrays, Progress, no_progress
+from weightclip.lab.streaming.learner import Progress, no_progress
 from weightclip.lab.streaming.problem import Task
 
 CHUNK = 500

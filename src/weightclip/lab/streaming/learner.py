@@ -7,12 +7,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.streaming.problem import Task
 
 Progress = Callable[[int, float], None]
 """Called now and then within a task with the steps done in it and its accuracy so far."""
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def no_progress(steps: int, accuracy: float) -> None:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.checks import check_name
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, ignore
+from weightclip.lab.experiment import (
+    NOBODY,
+    NONE,
+    OTHER,
+    Cost,
+    Event,
+    Experiment,
+    Watch,
+    arguments_of,
+    ignore,
+    run_each,
+)
 from weightclip.lab.streaming.config import NAME, NAMED, Config, resolve
 from weightclip.lab.streaming.methods import PAPER_METHODS, presets
+from weightclip.lab.streaming.metrics import METRICS, rank_metric
 from weightclip.lab.streaming.problem import all_problems, find_problem
 from weightclip.lab.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
 
@@ -20,10 +31,8 @@ if TYPE_CHECKING:
     from weightclip.lab.data import Dataset
     from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
-
-OTHER = "settings."
-"""Before the names of settings without a field of their own."""
 
 
 class Streaming(Experiment[Config]):
@@ -37,11 +46,7 @@ class Streaming(Experiment[Config]):
         return tuple(all_problems())
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
-        own = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
-        rest = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
-        for name in rest:
-            check_name("settings", name, [one.name for one in fields(Config)])
-        return resolve(Config(problem, **{**rest, "settings": {**rest.get("settings", {}), **own}}))
+        return resolve(Config(problem, **arguments_of(Config, settings)))
 
     def methods(self) -> Sequence[str]:
         return PAPER_METHODS
@@ -59,7 +64,13 @@ class Streaming(Experiment[Config]):
         found = Config(problem, method, **known).parsed_method().settings
         return [name if name in NAMED else f"{OTHER}{name}" for name in found]
 
-    def presets(self) -> Mapping[str, Any]:
+    def metrics(self) -> Mapping[str, Metric]:
+        return METRICS
+
+    def metric(self, column: str) -> Metric:
+        return rank_metric(column) or super().metric(column)
+
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         return presets()
 
     def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> Dataset:
@@ -88,18 +99,7 @@ class Streaming(Experiment[Config]):
     ) -> list[Record]:
         from weightclip.lab.streaming.experiment import run_config
 
-        return [
-            run_config(
-                config,
-                data,
-                out=out,
-                overwrite=overwrite,
-                on_progress=watch.progress,
-                on_event=watch.event,
-                on_row=lambda row, config=config: watch.row(config, row),  # type: ignore[misc]
-            )
-            for config in configs
-        ]
+        return run_each(run_config, configs, data, out, overwrite, watch)
 
     def length(self, config: Config) -> int:
         return config.steps

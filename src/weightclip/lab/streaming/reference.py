@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from weightclip.clipping import clip_weights, find_clipper
+from weightclip.clipping import find_clipper
 from weightclip.diagnostics import (
     gradient_matrices,
     l1_norm,
@@ -23,25 +21,18 @@ from weightclip.diagnostics import (
     saturated_share,
     weight_matrices,
 )
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset
+from weightclip.lab.flat import load_training_state, training_state
+from weightclip.lab.methods import make_optimizer
 from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, check_outputs
-from weightclip.lab.streaming.flat import flatten, unflatten
-from weightclip.lab.streaming.learner import Arrays, Progress, no_progress
+from weightclip.lab.streaming.learner import Progress, no_progress
 from weightclip.lab.streaming.problem import Task
-from weightclip.lab.streaming.rules import PAPER
-from weightclip.remedy import CHECKPOINT_KEY
-from weightclip.rivals.l2 import l2
-from weightclip.rivals.l2_init import l2_init
+from weightclip.lab.streaming.rules import ORIGINAL
 from weightclip.rivals.madam import Madam
-from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
 
 STEPS_BETWEEN_REPORTS = 100
-
-_NOISE = 4
-"""Keeps the seed of the noise apart from those of the stream."""
-
-Settings = Mapping[str, float]
 
 
 class Reference:
@@ -113,15 +104,11 @@ class Reference:
 
     def state(self) -> Arrays:
         """The parameters, and the state of the optimizer and of what is attached to it."""
-        optimizer = self.optimizer.state_dict()
-        kept = {key: optimizer[key] for key in ("state", CHECKPOINT_KEY) if key in optimizer}
-        return flatten({"model": self.model.state_dict(), "optimizer": kept})
+        return training_state(self.model, self.optimizer)
 
     def load_state(self, state: Arrays) -> None:
         """Go on where `state` was taken."""
-        tree = unflatten(state)
-        self.model.load_state_dict(tree["model"])
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), **tree["optimizer"]})
+        load_training_state(self.model, self.optimizer, state)
 
     def _see(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self._hidden.append(inputs[0].detach())
@@ -148,47 +135,13 @@ def make_reference(config: Config, dataset: Dataset) -> Reference:
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
     method, settings = config.parsed_method(), config.all_settings()
-    optimizer = _OPTIMIZERS[method.optimizer.name](model, settings)
-    for remedy in method.remedies:
-        _REMEDIES[remedy.name](model, optimizer, settings, config)
+    optimizer = make_optimizer(
+        model,
+        method.optimizer.name,
+        [remedy.name for remedy in method.remedies],
+        settings,
+        seed=config.seed,
+        original=config.variant == ORIGINAL,
+        statistics=config.diagnostics,
+    )
     return Reference(model, optimizer, dataset, diagnostics=config.diagnostics)
-
-
-def _sgd(model: nn.Module, settings: Settings) -> Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=settings["lr"])
-
-
-def _adam(model: nn.Module, settings: Settings) -> Optimizer:
-    betas = (settings["beta1"], settings["beta2"])
-    return torch.optim.Adam(model.parameters(), lr=settings["lr"], betas=betas, eps=settings["eps"])
-
-
-def _madam(model: nn.Module, settings: Settings) -> Optimizer:
-    return Madam(model.parameters(), **{name: settings[name] for name in ("lr", "kappa", "beta", "largest")})
-
-
-def _l2(model: nn.Module, optimizer: Optimizer, settings: Settings, config: Config) -> None:
-    l2(optimizer, settings["decay"])
-
-
-def _l2_init(model: nn.Module, optimizer: Optimizer, settings: Settings, config: Config) -> None:
-    l2_init(optimizer, settings["decay"], variant="paper" if config.variant == PAPER else "kumar")
-
-
-def _sp(model: nn.Module, optimizer: Optimizer, settings: Settings, config: Config) -> None:
-    seed = int(np.random.SeedSequence([config.seed, _NOISE]).generate_state(1)[0])
-    decay, sigma = settings["decay"], settings["sigma"]
-    shrink_and_perturb(optimizer, decay, sigma, seed=seed, variant="paper" if config.variant == PAPER else "ash")
-
-
-def _wc(model: nn.Module, optimizer: Optimizer, settings: Settings, config: Config) -> None:
-    clip_weights(optimizer, model, settings["kappa"], statistics=config.diagnostics)
-
-
-_OPTIMIZERS: dict[str, Callable[[nn.Module, Settings], Optimizer]] = {"sgd": _sgd, "adam": _adam, "madam": _madam}
-_REMEDIES: dict[str, Callable[[nn.Module, Optimizer, Settings, Config], None]] = {
-    "l2": _l2,
-    "l2init": _l2_init,
-    "sp": _sp,
-    "wc": _wc,
-}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import Experiment
+from weightclip.lab.experiment import NONE, Experiment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,10 +36,10 @@ PAPER = "paper"
 Settings = dict[str, Any]
 
 
-def read_presets(name: str, experiment: Experiment[Any]) -> Mapping[str, Any]:
+def read_presets(name: str, experiment: Experiment[Any], options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
     """The tables `grid` and `best` of a TOML file, or those of the paper under the name "paper"."""
     if name == PAPER:
-        return experiment.presets()
+        return experiment.presets(options)
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"grid: got {name!r}, expected {PAPER!r} or a TOML file")

@@ -1,4 +1,4 @@
-"""Nested state as one flat dict of arrays and back: NumPy saves that without pickling anything."""
+"""Nested state, such as that of training, as one flat dict of arrays and back: NumPy saves that without pickling."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from weightclip.lab.streaming.learner import Arrays
+from weightclip.lab.checkpoint import Arrays
+from weightclip.remedy import CHECKPOINT_KEY
 
 NUMBER, EMPTY = ":number", ":empty"
 """At the end of a key: the array stands for a Python number, or for a dict with nothing in it."""
+
+
+def training_state(model: nn.Module, optimizer: Optimizer) -> Arrays:
+    """The network's parameters and buffers, and the state of the optimizer and of what is attached to it."""
+    own = optimizer.state_dict()
+    kept = {key: own[key] for key in ("state", CHECKPOINT_KEY) if key in own}
+    return flatten({"model": model.state_dict(), "optimizer": kept})
+
+
+def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -> None:
+    """Go on where `training_state` was taken."""
+    tree = unflatten(state)
+    model.load_state_dict(tree["model"])
+    optimizer.load_state_dict({**optimizer.state_dict(), **tree["optimizer"]})
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:

@@ -1,4 +1,4 @@
-"""A run under way, saved after each task: one `.npz` without pickled objects, whose zip format checks its content."""
+"""A run under way, saved after each row: one `.npz` without pickled objects, whose zip format checks its content."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.streaming.learner import Arrays
+
+Arrays = dict[str, NDArray[Any]]
 
 Row = dict[str, float]
 """A row of the table: column -> number; NaN where there is none."""
@@ -24,7 +26,7 @@ class Checkpoint:
 
     Args:
         identity: of the run.
-        rows: those of the finished tasks.
+        rows: of its table, so far.
         state: the learner's.
         seconds: taken so far.
     """

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from weightclip.lab.streaming.flat import flatten, unflatten
+from weightclip.lab.flat import flatten, unflatten
 
 
 def test_a_nested_state_comes_back_with_its_types() -> None:

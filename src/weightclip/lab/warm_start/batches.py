@@ -1,0 +1,84 @@
+"""Batches of photographs: sliced, normalised and augmented as whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weightclip.lab.data.images import Images
+
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2023, 0.1994, 0.2010)
+"""Of CIFAR-10's colours, as the paper has them."""
+
+PADDING = 4
+"""Pixels that a random crop may move an image by."""
+
+_ORDER, _HALVES, _AUGMENTATION, _TEST = range(4)
+"""Keep the draws of one seed apart."""
+
+
+def generator(seed: int, *keys: int) -> torch.Generator:
+    """A generator of its own for each seed and keys."""
+    state = np.random.SeedSequence([seed, *keys]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
+
+
+def halves(total: int, images: int, stages: int, seed: int) -> list[Tensor]:
+    """The rows of each stage: `images` rows out of `total` at random, in as many parts as there are stages."""
+    chosen = torch.randperm(total, generator=generator(seed, _HALVES))[:images]
+    return list(chosen.tensor_split(stages))
+
+
+def rows_to_test(total: int, images: int) -> Tensor:
+    """The rows to test on: the same ones whatever the seed."""
+    return torch.randperm(total, generator=generator(0, _TEST))[:images].sort().values
+
+
+class Pixels:
+    """All photographs of a split on a device, as bytes.
+
+    Args:
+        images: the split.
+        device: where batches are made.
+    """
+
+    def __init__(self, images: Images, device: torch.device) -> None:
+        # On the CPU this is the mapped file itself, which takes no memory of its own.
+        self.pixels = torch.from_numpy(images.pixels).to(device)
+        self.labels = torch.from_numpy(images.labels).to(device, torch.int64)
+        deviation = 255 * torch.tensor(STD, device=device)
+        self._scale = 1 / deviation
+        self._shift = -255 * torch.tensor(MEAN, device=device) / deviation
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(x/255 - mean) / std: rows [n] -> float32 [n, 3, 32, 32], channels last in memory, and labels [n]."""
+        pixels = self.pixels[rows].to(torch.float32)
+        return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2), self.labels[rows]
+
+
+def epoch_batches(rows: Tensor, batch: int, seed: int, epoch: int) -> Iterator[Tensor]:
+    """The rows in a new order, `batch` at a time; a last one with a single row, which has no variance, is left out."""
+    order = rows[torch.randperm(len(rows), generator=generator(seed, _ORDER, epoch))]
+    return (part for part in torch.split(order, batch) if len(part) > 1)
+
+
+def augmented(x: Tensor, seed: int, epoch: int, first: int) -> Tensor:
+    """Each image moved by up to 4 pixels, with zeros outside, and mirrored half the time: [n, 3, h, w] -> the same.
+
+    `first` is the position of the batch's first image in its epoch.
+    """
+    draw = generator(seed, _AUGMENTATION, epoch, first)
+    n, _, height, width = x.shape
+    down, right = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=draw)
+    mirrored = torch.rand((n, 1), generator=draw) < 0.5
+    columns = torch.arange(width).expand(n, width)
+    columns = torch.where(mirrored, width - 1 - columns, columns) + right
+    lines = torch.arange(height) + down
+    padded = torch.nn.functional.pad(x, [PADDING] * 4)
+    images = torch.arange(n)[:, None, None]
+    moved = padded.permute(0, 2, 3, 1)[images, lines[:, :, None], columns[:, None, :]]
+    return moved.permute(0, 3, 1, 2)

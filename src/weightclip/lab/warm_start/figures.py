@@ -1,0 +1,119 @@
+"""Figures of warm-starting runs: the paper's 2, and sensitivity to kappa. They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.results.best import told_setting
+from weightclip.lab.results.curves import curves
+from weightclip.lab.results.figure import Drawing, Figure
+from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
+from weightclip.lab.results.selection import Criterion, best_runs, select
+from weightclip.lab.results.setups import main_setup, ordered_methods
+from weightclip.lab.results.statistics import sensitivity
+from weightclip.lab.results.style import Style, style_of
+from weightclip.lab.results.text import settings_text
+from weightclip.lab.warm_start.config import NAME
+from weightclip.lab.warm_start.metrics import METRICS
+
+PANELS = ("test_accuracy", "gap", "weight_l2")
+COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds")
+STAGES = {1: "one stage", 2: "two stages"}
+
+
+def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Test accuracy, generalisation gap and weight norm against passes over all images; dotted where in one stage."""
+    notes: list[str] = []
+    runs = main_setup(_own(table), notes.append)
+    notes += _several(runs, criterion)
+    runs = best_runs(runs, criterion=criterion)
+    data = pl.concat([_curves(runs, metric) for metric in PANELS])
+    lines = _lines(data)
+    with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
+        for axes, metric in zip(row, PANELS, strict=True):
+            for method, stages in lines:
+                curve = data.filter(method=method, stages=stages, metric=metric)
+                draw_curve(axes, curve, "passes", _style(method, stages))
+            axes.set_title(METRICS[metric].label)
+            show_unit(axes, METRICS[metric])
+            count_along(axes, "Passes over all images")
+        add_legend(picture, [_style(*line) for line in lines], about_seeds(data))
+    return Drawing(picture, data, tuple(notes))
+
+
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """The score against kappa, for clipping after every step and once."""
+    notes: list[str] = []
+    runs = main_setup(_own(table), notes.append)
+    score, error = pl.col("score"), pl.col("error").fill_null(0.0)
+    data = (
+        sensitivity(runs, "kappa", criterion=criterion)
+        .filter(pl.col("kappa").is_finite())
+        .filter(pl.len().over("method", "stages") > 1)
+        .select("method", "stages", "kappa", score.alias("mean"), (score - error).alias("low"), high=score + error)
+    )
+    if data.is_empty():
+        raise ValueError("results: got one value of kappa, expected several")
+    with panels(1, 1, WIDTH / 2, 2.7) as (picture, ((axes,),)):
+        lines = _lines(data)
+        for method, stages in lines:
+            draw_curve(axes, data.filter(method=method, stages=stages), "kappa", _style(method, stages))
+        axes.set_xscale("log")
+        ticks = sorted(set(data["kappa"]))
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("Clipping parameter $\\kappa$")
+        axes.set_ylabel(METRICS["test_accuracy"].label)
+        show_unit(axes, METRICS["test_accuracy"])
+        add_legend(picture, [_style(*line) for line in lines])
+    return Drawing(picture, data, tuple(notes))
+
+
+def _own(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows of this experiment."""
+    own = table.filter(experiment=NAME)
+    if own.is_empty():
+        there = ", ".join(table["experiment"].unique().sort())
+        raise ValueError(f"results: got runs of {there}, expected some of {NAME}")
+    return own
+
+
+def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """`COLUMNS`."""
+    passes = pl.col("samples") / pl.col("images")
+    return curves(runs, metric).with_columns(passes.alias("passes"), pl.lit(metric).alias("metric")).select(COLUMNS)
+
+
+def _several(runs: pl.DataFrame, criterion: Criterion) -> list[str]:
+    """Which settings were chosen, where there were several."""
+    chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
+    return [
+        f"{NAME}, {STAGES[row['stages']]}: {row['method']}: best of several settings by {criterion}: "
+        f"{settings_text(told_setting(row, runs))}"
+        for row in chosen.iter_rows(named=True)
+    ]
+
+
+def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
+    """The methods and stages that the data has, in the paper's order."""
+    there = set(data.select("method", "stages").iter_rows())
+    methods: Sequence[str] = ordered_methods((method for method, _ in there), find_experiment(NAME))
+    return [(method, stages) for method in methods for stages in STAGES if (method, stages) in there]
+
+
+def _style(method: str, stages: int) -> Style:
+    style = style_of(method)
+    one = stages == 1
+    return replace(
+        style, label=f"{style.label}, {STAGES[stages]}", line=":" if one else "-", marker="" if one else style.marker
+    )
+
+
+FIGURES = (
+    Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2),
+    Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity),
+)

@@ -1,0 +1,165 @@
+"""The warm-starting experiment, as the command line, sweeps, figures and the report see it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightclip.checks import check_count
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, arguments_of, ignore, run_each
+from weightclip.lab.warm_start.config import (
+    DEFAULT,
+    METHODS,
+    NAME,
+    NAMED,
+    PAPER,
+    REMEDIES,
+    SWITCH,
+    Config,
+    method_settings,
+    presets,
+    resolve,
+)
+from weightclip.lab.warm_start.metrics import METRICS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.paper import Reproduction
+    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.record import Record
+    from weightclip.lab.warm_start.experiment import Photographs
+
+
+class WarmStart(Experiment[Config]):
+    """CIFAR-10 in one stage or two, the second half of the data after the first (section 4.1 of the paper)."""
+
+    name = NAME
+    config = Config
+    axes = ("method", "stages")
+    setting_fields = (*NAMED, "settings")
+    score = "test_accuracy"
+    along = "epoch"
+    unit = "images"
+
+    def problems(self) -> Sequence[str]:
+        return (NAME,)
+
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
+        return resolve(Config(problem, **arguments_of(Config, settings)))
+
+    def methods(self) -> Sequence[str]:
+        return METHODS
+
+    def values(self, axis: str) -> Sequence[Any]:
+        return (1, 2) if axis == "stages" else METHODS
+
+    def possible(self, settings: Mapping[str, Any]) -> bool:
+        return not (settings.get("stages") == 1 and SWITCH in settings["method"])
+
+    def methods_help(self) -> str:
+        return (
+            f"an optimizer of torch.optim in lower case, with +remedy: {', '.join(REMEDIES)}\n"
+            f"  those of the paper: {', '.join(METHODS)} ({SWITCH}: once, when the second half of the data arrives)"
+        )
+
+    def metrics(self) -> Mapping[str, Metric]:
+        return METRICS
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        return method_settings(method)
+
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+        return presets(options.get("variant", DEFAULT), options.get("scale", "paper"))
+
+    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = presets(PAPER)["best"][NAME].get(row["method"])
+        return found if row.get("variant") == PAPER and row["method"] in METHODS else None
+
+    def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> Photographs:
+        from weightclip.lab.warm_start.experiment import load
+
+        return load(data_dir, event)
+
+    def identify(self, config: Config, data: Photographs) -> str:
+        from weightclip.lab.warm_start.experiment import identify
+
+        return identify(resolve(config), data)
+
+    def place(self, config: Config) -> str:
+        from weightclip.lab.warm_start.experiment import place
+
+        return place(config)
+
+    def run(
+        self,
+        configs: Sequence[Config],
+        data: Photographs,
+        out: Path | None,
+        overwrite: bool = False,
+        watch: Watch = NOBODY,
+    ) -> list[Record]:
+        from weightclip.lab.warm_start.experiment import run_config
+
+        return run_each(run_config, configs, data, out, overwrite, watch)
+
+    def length(self, config: Config) -> int:
+        return check_count("epochs", config.epochs) * check_count("images", config.images)
+
+    def estimate(self, config: Config, data: Photographs) -> Cost:
+        from weightclip.lab.warm_start.cost import estimate
+
+        return estimate(config, data)
+
+    def alike(self, config: Config) -> Hashable:
+        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
+        return tuple((name, str(value)) for name, value in same.facts().items())
+
+    def shown(self, score: float) -> str:
+        return f"test accuracy {score:.1%}"
+
+    def describe(self, config: Config) -> str:
+        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+        stages = "one stage" if config.stages == 1 else "two stages"
+        network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
+        return (
+            f"{config.method} ({config.variant} variant): {settings}; {stages} of {config.epochs} epochs, "
+            f"{config.images:,} images; {network}"
+        )
+
+    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
+        def mean(column: str, row: int) -> float:
+            return sum(float(table[column][row]) for table in tables) / len(tables)
+
+        first = mean("test_accuracy", len(tables[0]) // 2 - 1)
+        middle = f"{first:.2%} after the first half, " if tables[0]["stage"].n_unique() > 1 else ""
+        return (
+            f"test accuracy {middle}{mean('test_accuracy', -1):.2%} at the end; "
+            f"train accuracy {mean('train_accuracy', -1):.2%}"
+        )
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        import polars as pl
+
+        from weightclip.lab.results.run_picture import draw_runs
+
+        shown = [METRICS[name] for name in ("test_accuracy", "train_accuracy", "gap", "weight_l2")]
+        config = records[0].config
+        tables = {config["method"]: pl.concat([record.table for record in records])}
+        draw_runs(tables, shown, "epoch", path, title=f"{NAME}, {config['variant']} variant")
+
+    def figures(self) -> Sequence[Figure]:
+        from weightclip.lab.warm_start.figures import FIGURES
+
+        return FIGURES
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        from weightclip.lab.warm_start.reproductions import REPRODUCTIONS
+
+        return REPRODUCTIONS
+
+
+EXPERIMENT = WarmStart()

@@ -1,0 +1,195 @@
+"""Training: a network, its optimizer and remedies, epoch after epoch, through the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from weightclip.checks import check_count
+from weightclip.clipping import Clipper, clip_weights, find_clipper
+from weightclip.diagnostics import l2_norm, weight_matrices
+from weightclip.lab.checkpoint import Arrays, Row
+from weightclip.lab.data.images import Images
+from weightclip.lab.experiment import Progress, ignore
+from weightclip.lab.flat import load_training_state, training_state
+from weightclip.lab.methods import make_optimizer, own_settings
+from weightclip.lab.nets.resnet import ResNet, resnet18
+from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, generator, halves, rows_to_test
+from weightclip.lab.warm_start.config import PAPER, SWITCH, Config
+from weightclip.lab.warm_start.device import check_precision, find_device
+from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
+
+TESTED = 500
+"""Images at a time in tests, where no gradients take memory."""
+
+_NOISE = 5
+"""Keeps the noise of a perturbation at the switch apart from other draws of the seed."""
+
+
+class Trainer:
+    """Learns an epoch at a time.
+
+    Args:
+        config: a resolved one.
+        train, test: the data.
+    """
+
+    def __init__(self, config: Config, train: Images, test: Images) -> None:
+        self.config = config
+        self.device = find_device(config.device)
+        check_precision(config.precision, self.device)
+        images, tested, self._epochs, self._batch = (
+            check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch")
+        )
+        self._stages = halves(len(train.labels), images, config.stages, config.seed)
+        self._test_rows = rows_to_test(len(test.labels), tested)
+        self._train, self._test = Pixels(train, self.device), Pixels(test, self.device)
+        self.model = make_network(config, train.classes).to(self.device)
+        self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if config.compile else self.model
+        optimizer, remedies = config.parts()
+        self._once = [remedy.removesuffix(SWITCH) for remedy in remedies if remedy.endswith(SWITCH)]
+        every_step = [remedy for remedy in remedies if not remedy.endswith(SWITCH)]
+        later = set(own_settings(self._once)) - set(own_settings(every_step))
+        self.optimizer = make_optimizer(
+            self.model,
+            optimizer,
+            every_step,
+            {name: value for name, value in config.all_settings().items() if name not in later},
+            seed=config.seed,
+            bounds=self._bounds,
+            statistics=True,
+            fused=True,
+        )
+        self.clipper = find_clipper(self.optimizer)
+
+    @property
+    def _bounds(self) -> str:
+        return PAPER if self.config.variant == PAPER else "fan_in"
+
+    def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
+        """Epoch 0, 1, ... over all stages: a row of the table; `last` is that of the epoch before."""
+        seen, accuracy = (int(last["samples"]), last["test_accuracy"]) if last else (0, 0.0)
+        clipped = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
+        rows = self._stages[epoch // self._epochs]
+        self.model.train()
+        images = 0
+        loss_sum = torch.zeros((), device=self.device)
+        right = torch.zeros((), device=self.device, dtype=torch.int64)
+        shares: list[float] = []
+        for part in epoch_batches(rows, self._batch, self.config.seed, epoch):
+            x, y = self._train.batch(part.to(self.device))
+            if self.config.augment:
+                x = augmented(x, self.config.seed, epoch, images)
+            loss, logits = self.step(x, y)
+            images += len(part)
+            loss_sum += loss * len(part)
+            right += (logits.argmax(1) == y).sum()
+            if self.clipper is not None:
+                shares.append(self.clipper.clipped_fraction)
+            progress(seen + images, accuracy)
+        tested = self.test()
+        train_accuracy = right.item() / images
+        return {
+            "epoch": epoch + 1,
+            "stage": 1 + epoch // self._epochs,
+            "samples": seen + images,
+            "test_accuracy": tested["accuracy"],
+            "test_loss": tested["loss"],
+            "train_accuracy": train_accuracy,
+            "train_loss": loss_sum.item() / images,
+            "gap": train_accuracy - tested["accuracy"],
+            "weight_l2": l2_norm(weight_matrices(self.model)).item(),
+            "clipped": sum(shares) / len(shares) if shares else clipped,
+        }
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """One update: images [n, 3, h, w] and labels [n] -> their loss [] and logits [n, classes] before it."""
+        with self._mixed():
+            logits = self._forward(x)
+            loss = self._loss(logits, y)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach(), logits.detach()
+
+    @torch.inference_mode()
+    def test(self) -> dict[str, float]:
+        """Accuracy and loss on the test images."""
+        self.model.eval()
+        right, loss = 0.0, 0.0
+        for rows in torch.split(self._test_rows, TESTED):
+            x, y = self._test.batch(rows.to(self.device))
+            with self._mixed():
+                logits = self._forward(x)
+                loss += self._loss(logits, y).item() * len(rows)
+            right += (logits.argmax(1) == y).sum().item()
+        return {"accuracy": right / len(self._test_rows), "loss": loss / len(self._test_rows)}
+
+    def state(self) -> Arrays:
+        """The network with its running statistics, and the state of the optimizer and of what is attached to it."""
+        return training_state(self.model, self.optimizer)
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on where `state` was taken."""
+        load_training_state(self.model, self.optimizer, state)
+
+    def tensors(self) -> pl.DataFrame:
+        """What clipping clips: each tensor's box, its largest entry, and the share of entries at the box's sides."""
+        if self.clipper is not None:
+            return _boxes(self.model, self.clipper)
+        if "wc" in self._once:
+            assert self.config.kappa is not None  # resolved
+            clipper = clip_weights(self.optimizer, self.model, self.config.kappa, bounds=self._bounds)
+            found = _boxes(self.model, clipper)
+            clipper.remove()
+            return found
+        return pl.DataFrame()
+
+    def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy; the paper's variant takes the softmax's outputs for logits."""
+        logits = logits.float()
+        return cross_entropy(logits.softmax(1) if self.config.variant == PAPER else logits, y)
+
+    def _mixed(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
+
+    def _switch(self) -> float:
+        """What is done once, when the second half of the data arrives; the share of entries that clipping changed."""
+        settings = self.config.all_settings()
+        clipped = 0.0
+        if "sp" in self._once:
+            seed = int(generator(self.config.seed, _NOISE).initial_seed() % 2**31)
+            ShrinkAndPerturb(self.optimizer, settings["decay"], settings["sigma"], 1, seed, "ash").apply()
+        if "wc" in self._once:
+            clipper = clip_weights(self.optimizer, self.model, settings["kappa"], bounds=self._bounds, statistics=True)
+            clipper.clip()
+            clipped = clipper.clipped_fraction
+            clipper.remove()
+        return clipped
+
+
+def make_network(config: Config, classes: int) -> ResNet:
+    """The network of a resolved configuration, with the initial weights of its seed."""
+    width, stem = check_count("width", config.width), str(config.stem)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        return resnet18(classes, width, stem)
+
+
+def _boxes(model: nn.Module, clipper: Clipper) -> pl.DataFrame:
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    sides = {names[id(tensor)]: (tensor.detach(), side) for tensor, side in clipper.sides().items()}
+    return pl.DataFrame(
+        {
+            "tensor": list(sides),
+            "entries": [tensor.numel() for tensor, _ in sides.values()],
+            "box": [side for _, side in sides.values()],
+            "largest": [tensor.abs().max().item() for tensor, _ in sides.values()],
+            "at_box": [(tensor.abs() >= side * (1 - 1e-6)).double().mean().item() for tensor, side in sides.values()],
+        }
+    )
