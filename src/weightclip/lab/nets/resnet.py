@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from weightclip.checks import check_choice
+from weightclip.lab.nets.small_conv import Conv3x3
 
 STEMS = ("imagenet", "cifar")
 
@@ -17,10 +18,10 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv3x3(channels, width, stride)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.conv2 = Conv3x3(width, width)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = shortcut(channels, width, stride)
 
@@ -44,7 +45,7 @@ class Bottleneck(nn.Module):
         out = width * self.expansion
         self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.conv2 = Conv3x3(width, width, stride)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, out, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(out)

@@ -47,8 +47,9 @@ class Pixels:
     """
 
     def __init__(self, images: Images, device: torch.device) -> None:
+        self._shape = images.pixels.shape[1:]
         # On the CPU this is the mapped file itself, which takes no memory of its own.
-        self.pixels = torch.from_numpy(images.pixels).to(device)
+        self._rows = torch.from_numpy(images.pixels.reshape(len(images.pixels), -1)).to(device)
         self.labels = torch.from_numpy(images.labels).to(device, torch.int64)
         deviation = 255 * torch.tensor(STD, device=device)
         self._scale = 1 / deviation
@@ -56,7 +57,7 @@ class Pixels:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(x/255 - mean) / std: rows [n] -> float32 [n, 3, 32, 32], channels last in memory, and labels [n]."""
-        pixels = self.pixels[rows].to(torch.float32)
+        pixels = self._rows.index_select(0, rows).view(len(rows), *self._shape).to(torch.float32)
         return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2), self.labels[rows]
 
 

@@ -63,7 +63,7 @@ class Trainer:
             seed=config.seed,
             bounds=self._bounds,
             statistics=True,
-            fused=True,
+            fused=self.device.type == "cuda",  # on a CPU it is slower
         )
         self.clipper = find_clipper(self.optimizer)
 
@@ -74,13 +74,30 @@ class Trainer:
     def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
         """Epoch 0, 1, ... over all stages: a row of the table; `last` is that of the epoch before."""
         seen, accuracy = (int(last["samples"]), last["test_accuracy"]) if last else (0, 0.0)
-        clipped = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
-        rows = self._stages[epoch // self._epochs]
+        switched = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
+        trained = self.train(epoch, lambda images: progress(seen + images, accuracy))
+        tested = self.test()
+        return {
+            "epoch": epoch + 1,
+            "stage": 1 + epoch // self._epochs,
+            "samples": seen + trained["images"],
+            "test_accuracy": tested["accuracy"],
+            "test_loss": tested["loss"],
+            "train_accuracy": trained["accuracy"],
+            "train_loss": trained["loss"],
+            "gap": trained["accuracy"] - tested["accuracy"],
+            "weight_l2": l2_norm(weight_matrices(self.model)).item(),
+            "clipped": switched if self.clipper is None else trained["clipped"],
+        }
+
+    def train(self, epoch: int, on_images: Callable[[int], None] = ignore) -> dict[str, float]:
+        """An epoch: how many images it had, and the means over them; `on_images` is told how many are done."""
         self.model.train()
         images = 0
         loss_sum = torch.zeros((), device=self.device)
         right = torch.zeros((), device=self.device, dtype=torch.int64)
-        shares: list[float] = []
+        shares = []
+        rows = self._stages[epoch // self._epochs]
         for part in epoch_batches(rows, self._batch, self.config.seed, epoch):
             x, y = self._train.batch(part.to(self.device))
             if self.config.augment:
@@ -91,20 +108,12 @@ class Trainer:
             right += (logits.argmax(1) == y).sum()
             if self.clipper is not None:
                 shares.append(self.clipper.clipped_fraction)
-            progress(seen + images, accuracy)
-        tested = self.test()
-        train_accuracy = right.item() / images
+            on_images(images)
         return {
-            "epoch": epoch + 1,
-            "stage": 1 + epoch // self._epochs,
-            "samples": seen + images,
-            "test_accuracy": tested["accuracy"],
-            "test_loss": tested["loss"],
-            "train_accuracy": train_accuracy,
-            "train_loss": loss_sum.item() / images,
-            "gap": train_accuracy - tested["accuracy"],
-            "weight_l2": l2_norm(weight_matrices(self.model)).item(),
-            "clipped": sum(shares) / len(shares) if shares else clipped,
+            "images": images,
+            "accuracy": right.item() / images,
+            "loss": loss_sum.item() / images,
+            "clipped": sum(shares) / max(1, len(shares)),
         }
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

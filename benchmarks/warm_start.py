@@ -1,0 +1,148 @@
+"""Training on CIFAR-10: images per second of a training step, of our whole loop, and of a plain PyTorch loop.
+
+The plain loop has the same network made of PyTorch's own layers, its default memory format, a `DataLoader` that
+normalises image by image as torchvision's transforms do, and as many worker processes as are fastest. All sides learn
+from the same images, batch 125, ResNet18 for ImageNet, and take turns; a side's speed is the median over its turns.
+
+    python benchmarks/warm_start.py [--quick] [--threads N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+
+from weightclip.lab.data.images import Images
+from weightclip.lab.nets.resnet import resnet18
+from weightclip.lab.nets.small_conv import Conv3x3
+from weightclip.lab.warm_start.batches import MEAN, STD
+from weightclip.lab.warm_start.config import Config, resolve
+from weightclip.lab.warm_start.experiment import load
+from weightclip.lab.warm_start.training import Trainer
+
+BATCH = 125
+
+
+class Photographs(Dataset[tuple[Tensor, int]]):
+    """Image by image, as with torchvision's ToTensor and Normalize."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._mean, self._std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self._images.labels)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        image = torch.from_numpy(np.array(self._images.pixels[row])).permute(2, 0, 1).contiguous().float().div(255)
+        return image.sub_(self._mean).div_(self._std), int(self._images.labels[row])
+
+
+def plain_network(ours: bool) -> nn.Module:
+    """The network, with PyTorch's own convolutions throughout or with ours."""
+    network = resnet18(10)
+    if not ours:
+        for name, layer in list(network.named_modules()):
+            if isinstance(layer, Conv3x3):
+                parent = network.get_submodule(name.rpartition(".")[0])
+                own = nn.Conv2d(layer.in_channels, layer.out_channels, 3, layer.stride, padding=1, bias=False)
+                setattr(parent, name.rpartition(".")[2], own)
+    return network
+
+
+def plain_loop(images: Images, workers: int, ours: bool = False) -> Callable[[int], None]:
+    """Takes that many steps of a loop as one would write it."""
+    network = plain_network(ours)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
+    loader = DataLoader(
+        Photographs(images), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0, drop_last=True
+    )
+
+    def endless() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from loader
+
+    batches = endless()
+
+    def steps(number: int) -> None:
+        right, total = 0, 0.0
+        for _ in range(number):
+            x, y = next(batches)
+            logits = network(x)
+            loss = cross_entropy(logits, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+            right += int((logits.argmax(1) == y).sum())
+
+    return steps
+
+
+def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
+    """Our whole loop, an epoch of so many steps at a time, and its bare training step on one batch."""
+    config = resolve(Config(method="sgd", stages=1, images=steps * BATCH, epochs=10_000, test_images=1))
+    looping, bare = Trainer(config, train, test), Trainer(config, train, test)
+    x, y = Trainer(config, train, test)._train.batch(torch.arange(BATCH))
+    epoch = 0
+
+    def whole(number: int) -> None:
+        nonlocal epoch
+        looping.train(epoch)
+        epoch += 1
+
+    def step(number: int) -> None:
+        for _ in range(number):
+            bare.step(x, y)
+
+    return whole, step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="within 45 seconds")
+    parser.add_argument("--threads", type=int, help="of PyTorch (default: its own choice)")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    steps, rounds = (5, 3) if arguments.quick else (20, 9)
+    data = load()
+    whole, step = our_loop(data.train, data.test, steps)
+    sides = {
+        "our loop": whole,
+        "our step": step,
+        **{f"plain loop, {n} workers": plain_loop(data.train, n) for n in (0, 1, 2)},
+        "plain loop, our network": plain_loop(data.train, 0, ours=True),
+    }
+    for side in sides.values():
+        side(2)  # warms up, and starts the workers
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        order = list(sides) if turn % 2 else list(reversed(sides))
+        for name in order:
+            began = time.perf_counter()
+            sides[name](steps)
+            times[name].append((time.perf_counter() - began) / steps)
+    print(f"{torch.get_num_threads()} threads, batch {BATCH}, {rounds} turns of {steps} steps")
+    for name, own in times.items():
+        print(f"  {name}: {BATCH / median(own):.0f} images/s")
+    plain = {name: median(times[name]) for name in times if name.startswith("plain loop") and "workers" in name}
+    fastest = min(plain, key=lambda name: plain[name])
+    print(f"fastest plain loop: {fastest.removeprefix('plain loop, ')}")
+    print(f"plain_loop / our_loop: {plain[fastest] / median(times['our loop']):.2f}")
+    print(
+        f"plain_loop_our_network / our_loop: {median(times['plain loop, our network']) / median(times['our loop']):.2f}"
+    )
+    print(f"our_loop / our_step: {median(times['our loop']) / median(times['our step']):.3f}")
+
+
+if __name__ == "__main__":
+    main()
