@@ -62,7 +62,8 @@ def load_images(
     rows = _rows(dataset)
     if found is not None:
         verdict = "official" if dataset.source.official else "unofficial"
-        path = _stem(description, split, found).with_suffix(f".{dataset.source.checksum}.{verdict}.npy")
+        stem = _stem(description, split, found)
+        path = stem.with_name(f"{stem.name}.{dataset.source.checksum}.{verdict}.npy")
         try:
             remove_leftovers(path)
             with writing(path) as file:
@@ -90,7 +91,7 @@ def _stem(description: Description, split: Split, found: Found) -> Path:
     """The decoded file without checksum and ending."""
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
     stamp = hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
-    return cache_directory(description.name) / f"decoded-{split}-{stamp}.rows"
+    return cache_directory(description.name) / f"decoded-{split}-{stamp}"
 
 
 def _rows(dataset: Dataset) -> NDArray[Any]:

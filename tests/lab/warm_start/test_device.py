@@ -1,0 +1,55 @@
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from weightclip.lab.warm_start import device
+from weightclip.lab.warm_start.device import check_precision, describe_device, find_device, threads
+
+
+def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, kind in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert find_device("auto").type == kind
+
+
+@pytest.mark.parametrize("name", ["cuda", "gpu", "mps", "meta"])
+def test_a_device_that_is_not_there_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"device: got '{name}'"):
+        find_device(name)
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "message"),
+    [(0, "1.7\n", None), (0, "0.5\n", "takes 2.0 times as long"), (-4, "", "this CPU fails at it")],
+)
+def test_bfloat16_is_for_where_it_is_faster(
+    code: int, out: str, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.bfloat16_gain.cache_clear()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=out))
+    if message is None:
+        check_precision("bfloat16", torch.device("cpu"))
+    else:
+        with pytest.raises(ValueError, match=message):
+            check_precision("bfloat16", torch.device("cpu"))
+    device.bfloat16_gain.cache_clear()
+
+
+def test_the_probe_runs_here() -> None:
+    """An instruction that this CPU does not allow ends the probe's process, not this one."""
+    device.bfloat16_gain.cache_clear()
+    gain = device.bfloat16_gain()
+    assert gain is None or gain > 0
+
+
+def test_threads_are_put_back() -> None:
+    before = torch.get_num_threads()
+    with threads(1):
+        assert torch.get_num_threads() == 1
+        assert "1 threads" in describe_device(torch.device("cpu"))
+    with threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
