@@ -7,6 +7,7 @@ import pytest
 from lab.results.made_records import made_record, store
 from weightclip.cli import best
 from weightclip.cli.arguments import Parser
+from weightclip.lab.plugins import find_experiment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -66,7 +67,7 @@ def test_the_slope_has_its_interval_and_verdict(tmp_path: Path, capsys: pytest.C
     run(tmp_path)
     out = capsys.readouterr().out
     assert "slope per 100 tasks" in out
-    assert "+120.00 [−134.12, +374.12] flat" in out
+    assert "+120.00 [−134.12, +374.12] not decided" in out
 
 
 def test_the_criterion_and_the_metric_can_be_chosen(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +83,69 @@ def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]
     store(results, made_record((0.1, 0.2, 0.3)))
     run(results, "--where", "method=sgd")
     assert (
-        "taking steps=30 (1 run), leaving out steps=20 (7 runs); choose with --where steps=20"
+        "taking steps=20 (7 runs), leaving out steps=30 (1 run); choose with --where steps=30"
         in capsys.readouterr().out
     )
+
+
+def test_seeds_that_only_some_settings_have_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(results, *(made_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
+    run(results, "--where", "method=sgd")
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2].split("  ")[1:] != []
+    assert "≠ lr 0.001 (here 81.33%)" in lines[2]
+    assert "  sgd: compared on 2 seeds that its settings share" in lines
+
+
+def test_settings_without_shared_seeds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, made_record(lr=0.1), made_record(lr=0.2, seed=1))
+    run(tmp_path)
+    assert "  sgd: compared on different seeds, as too few are shared by its settings" in capsys.readouterr().out
+
+
+def test_each_value_of_another_axis_has_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_experiment("streaming")), "axes", ("method", "activation"))
+    store(
+        tmp_path,
+        *(made_record(activation=name, method=method) for name in ("relu", "tanh") for method in ("sgd", "adam")),
+    )
+    run(tmp_path)
+    lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line] == [
+        "input-permuted-mnist, activation relu: accuracy, area under its curve, mean over seeds",
+        *("method", "sgd", "adam"),
+        "input-permuted-mnist, activation tanh: accuracy, area under its curve, mean over seeds",
+        *("method", "sgd", "adam"),
+    ]
+
+
+def test_of_several_problems_there_is_the_interquartile_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for problem, official in (("input-permuted-mnist", True), ("label-permuted-emnist", False)):
+        runs = [
+            made_record((0.4 + seed / 10, 0.5), problem=problem, method=method, seed=seed, official=official)
+            for method in ("adam", "sgd")
+            for seed in (0, 1)
+        ]
+        store(tmp_path, *runs)
+    run(tmp_path)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    first = lines.index("over 2 problems (stand-in data): accuracy, area under its curve, interquartile mean over runs")
+    assert [line.split() for line in lines[first + 1 : first + 4]] == [
+        ["method", "accuracy", "95%", "interval", "runs"],
+        ["sgd", "47.50%", "45.00%", "to", "50.00%", "4"],
+        ["adam", "47.50%", "45.00%", "to", "50.00%", "4"],
+    ]
+
+
+def test_without_problems_in_common_that_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(results)
+    assert "over problems: no two of them have two seeds of every method here" in capsys.readouterr().out
+    run(results, "--where", "problem=input-permuted-mnist")
+    assert "over problems" not in capsys.readouterr().out
 
 
 def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from weightclip.cli import report
 from weightclip.cli.arguments import Parser
 from weightclip.lab.results.record import Record, write_record
+from weightclip.lab.results.store import Failure, write_failure
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -33,7 +34,7 @@ def test_it_writes_the_report_and_says_what_it_holds(results: Path, capsys: pyte
     assert run(results, "-o", "new/it.html", "--title", "My results") == 0
     assert "<h1>My results</h1>" in Path("new/it.html").read_text()
     told = capsys.readouterr().out
-    assert told.startswith("new/it.html: 1 runs, 1 problems, 1 methods, seeds 0, ")
+    assert told.startswith("new/it.html: 1 run, 1 problem, 1 method, seed 0, ")
 
 
 def test_what_is_left_out_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +51,21 @@ def test_results_that_are_not_there_are_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no records were found under empty"):
         run("empty")
     assert not Path("report.html").exists()
+
+
+def test_a_store_where_everything_failed_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Failure("place", "0" * 12, "streaming", {}, "MemoryError: no memory", "Traceback", "2024-05-01T12:00:00")
+    write_failure(tmp_path / "failed", failure)
+    assert run("failed", "--where", "steps=600") == 0
+    assert capsys.readouterr().out.startswith("report.html: 0 runs, 1 failed (")
+    assert "MemoryError: no memory" in Path("report.html").read_text()
+
+
+def test_the_criterion_can_be_chosen(results: Path) -> None:
+    assert run(results, "--criterion", "final") == 0
+    assert "mean over the last tenth" in Path("report.html").read_text()
+    with pytest.raises(ValueError, match="--criterion: invalid choice: 'area'"):
+        run(results, "--criterion", "area")
 
 
 def test_a_wrong_choice_suggests_a_right_one(results: Path) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.cli.results import add_results, load_results
+from weightclip.cli.results import add_criterion, add_results, load_results
 from weightclip.cli.tables import print_table
+from weightclip.lab.results.criteria import CRITERIA
 
 if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.results.metrics import Metric
 
-CRITERIA = {"auc": "area under its curve", "final": "mean over the last tenth"}
 ENDINGS = (".toml", ".csv")
 
 
@@ -26,13 +26,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="weightclip best RESULTS... [--criterion auc|final] [-o FILE] [options]",
         help="the best setting of each method, beside the paper's",
         description="The best setting of each method on each problem, beside the paper's (its table 2),\n"
-        "and the slope of the score over the last half of the runs.",
+        "and the slope of the score over the last half of the runs. Of several problems, each method's\n"
+        "interquartile mean over them, too.",
         epilog="examples:\n"
         "  weightclip best results\n"
         "  weightclip best results --where steps=50k --criterion final -o best.toml\n",
     )
     add_results(parser)
-    parser.add_argument("--criterion", choices=tuple(CRITERIA), default="auc", help=f"{_criteria()} (default: auc)")
+    add_criterion(parser)
     parser.add_argument("--metric", metavar="NAME", help="what is compared (default: accuracy, for streaming)")
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="write it, too: .toml, in the form of a sweep's grids, or .csv"
@@ -40,22 +41,24 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.set_defaults(action=_best)
 
 
-def _criteria() -> str:
-    return "; ".join(f"{name}: {meaning}" for name, meaning in CRITERIA.items())
-
-
 def _best(arguments: argparse.Namespace) -> int:
     out: Path | None = arguments.out
     if out is not None and out.suffix not in ENDINGS:
         raise ValueError(f"-o: got {str(out)!r}, expected a file that ends in {' or '.join(ENDINGS)}")
+    import polars as pl
+
     from weightclip.lab.results.best import as_presets, best_settings
-    from weightclip.lab.results.setups import main_setup
+    from weightclip.lab.results.setups import columns_of, main_setup
 
     notes: list[str] = []
     table = main_setup(load_results(arguments), notes.append)
     best = best_settings(table, arguments.metric, arguments.criterion)
-    for part in best.partition_by("experiment", "problem", maintain_order=True):
-        _show(part, table, arguments)
+    for runs in table.partition_by("experiment", maintain_order=True):
+        axes = columns_of(runs).axes
+        found = best.filter(pl.col("experiment") == runs["experiment"][0])
+        for part in found.partition_by("problem", *axes, maintain_order=True):
+            _show(part, axes, table, arguments)
+        _show_problems(runs, axes, arguments)
     for note in notes:
         print(note)
     if out is not None:
@@ -67,31 +70,64 @@ def _best(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(best: pl.DataFrame, table: pl.DataFrame, arguments: argparse.Namespace) -> None:
-    """A problem's table, and what to know of it."""
+def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, arguments: argparse.Namespace) -> None:
+    """The table of a problem, and of a value of each of the axes, and what to know of it."""
     from weightclip.lab.plugins import find_experiment
-    from weightclip.lab.results.text import selection_notes
+    from weightclip.lab.results.setups import score_of
+    from weightclip.lab.results.text import selection_notes, value_text
 
     first = best.row(0, named=True)
-    experiment = find_experiment(first["experiment"])
-    name = arguments.metric or experiment.score
-    metric = experiment.metric(name)
+    metric = score_of(best, arguments.metric)
+    title = ", ".join((first["problem"], *(f"{axis} {value_text(first[axis])}" for axis in axes)))
     stand_in = " (stand-in data)" if first["official"] is False else ""
-    print(f"{first['problem']}{stand_in}: {metric.label.lower()}, {CRITERIA[arguments.criterion]}, mean over seeds")
+    print(f"{title}{stand_in}: {metric.label.lower()}, {CRITERIA[arguments.criterion]}, mean over seeds")
     rows = [_row(row, table, metric) for row in best.iter_rows(named=True)]
     headings = (
         "method",
         "best setting",
-        name,
+        metric.name,
         "seeds",
         "compared",
         "the paper's",
-        f"slope per 100 {experiment.along}s",
+        f"slope per 100 {find_experiment(first['experiment']).along}s",
     )
     print_table(headings, rows, right=(2, 3, 4))
     for row in best.iter_rows(named=True):
         for note in selection_notes(row):
             print(f"  {row['method']}: {note}")
+    print()
+
+
+def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.Namespace) -> None:
+    """An experiment's methods over all of its problems, where that says something."""
+    from weightclip.lab.results.problems import across_problems, is_telling
+    from weightclip.lab.results.setups import score_of
+    from weightclip.lab.results.text import metric_text, value_text
+
+    metric = score_of(runs, arguments.metric)
+    if not is_telling(runs, metric):
+        return
+    found = across_problems(runs, arguments.metric, arguments.criterion)
+    if found.is_empty():
+        print("over problems: no two of them have two seeds of every method here; choose some with --where method=\n")
+        return
+    stand_in = "" if runs["official"].fill_null(True).all() else " (stand-in data)"
+    print(
+        f"over {found['problems'][0]} problems{stand_in}: {metric.label.lower()}, {CRITERIA[arguments.criterion]}, "
+        "interquartile mean over runs"
+    )
+    rows = [
+        (
+            row["method"],
+            *(value_text(row[axis]) for axis in axes),
+            metric_text(row["iqm"], metric),
+            f"{metric_text(row['low'], metric)} to {metric_text(row['high'], metric)}",
+            str(row["runs"]),
+        )
+        for row in found.iter_rows(named=True)
+    ]
+    numbers = range(len(axes) + 1, len(axes) + 4)
+    print_table(("method", *axes, metric.name, "95% interval", "runs"), rows, right=numbers)
     print()
 
 
@@ -111,10 +147,10 @@ def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[s
 
 
 def _paper(row: Mapping[str, Any], metric: Metric) -> str:
-    from weightclip.lab.plugins import find_experiment
+    from weightclip.lab.results.best import paper_setting
     from weightclip.lab.results.text import metric_text, settings_text
 
-    paper = find_experiment(row["experiment"]).paper_setting(row)
+    paper = paper_setting(row)
     if paper is None:
         return "-"
     if row["same"]:

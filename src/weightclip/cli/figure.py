@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weightclip.cli.results import add_results, load_results
+from weightclip.cli.results import add_criterion, add_results, load_results
 from weightclip.cli.tables import print_table
 from weightclip.lab.paper import FIGURES, all_figures, find_figure
 
@@ -37,12 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "-o", "--out", type=Path, default=Path(FIGURES), metavar="DIR", help=f"for the files (default: {FIGURES})"
     )
-    parser.add_argument(
-        "--criterion",
-        default="auc",
-        metavar="NAME",
-        help="how the best setting is found: auc, the area under the curve (default), or final, the last rows",
-    )
+    add_criterion(parser)
     parser.add_argument("--list", action="store_true", help="say which figures there are")
     parser.set_defaults(action=_figure)
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from weightclip.cli.arguments import PROGRAM
-from weightclip.cli.results import add_results
+from weightclip.cli.results import add_criterion, add_results
 from weightclip.lab.results.text import TITLE
 
 
@@ -23,6 +23,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "  weightclip report results -o report.html --where steps=1M --title 'Streaming learning'\n",
     )
     add_results(parser)
+    add_criterion(parser)
     parser.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="to write (default: report.html)"
     )
@@ -39,7 +40,7 @@ def _report(arguments: argparse.Namespace) -> int:
         from weightclip.lab.report.page import render
     except ImportError as error:
         raise ValueError(f'this needs {error.name}: pip install "{PROGRAM}[report]"') from error
-    content = gather(*arguments.results, chosen=dict(arguments.where))
+    content = gather(*arguments.results, chosen=dict(arguments.where), criterion=arguments.criterion)
     for note in content.notes:
         print(note)
     page = render(content, arguments.title).encode()

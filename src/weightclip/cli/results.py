@@ -1,4 +1,4 @@
-"""What commands that read results have in common: where these are, and which of them count."""
+"""What commands that read results have in common: where these are, which of them count, and how."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from weightclip.cli.arguments import pair
+from weightclip.lab.results.criteria import CRITERIA, DEFAULT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,6 +24,17 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="only these runs: steps=50k, method=adam,adam+wc; may be given several times",
+    )
+
+
+def add_criterion(parser: argparse.ArgumentParser) -> None:
+    """Add --criterion."""
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in CRITERIA.items())
+    parser.add_argument(
+        "--criterion",
+        choices=tuple(CRITERIA),
+        default=DEFAULT,
+        help=f"how a method's best setting is found, {meanings} (default: {DEFAULT})",
     )
 
 

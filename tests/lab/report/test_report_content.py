@@ -8,7 +8,7 @@ from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
-from weightclip.lab.report.tables import Best, Runs
+from weightclip.lab.report.tables import Across, Best, Runs
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.record import read_record, write_record
 from weightclip.lab.sweep.manifest import FOLDER, Manifest, Wanted
@@ -71,7 +71,7 @@ def test_the_best_setting_stands_beside_the_papers(content: Content) -> None:
         paper="lr 0.01, kappa 2",
         paper_score="39.05%",
         same=True,
-        notes="lr at the edge of what was tried",
+        notes=("lr at the edge of what was tried",),
     )
     adam = mnist.best[1]
     assert (adam.setting, adam.paper, adam.paper_score, adam.same) == ("lr 0.001", "lr 0.0001", "–", False)
@@ -97,8 +97,10 @@ def test_ties_and_settings_with_fewer_seeds_are_told(tmp_path: Path) -> None:
         write_run(tmp_path, "sgd+wc", seed=seed, kappa=2.0)
     write_run(tmp_path, "sgd+wc", kappa=3.0, accuracy=0.9)
     notes = gather(tmp_path).parts[0].setups[0].best[0].notes
-    assert (
-        notes == "kappa at the edge of what was tried; tied with 1 other setting; 1 setting with fewer seeds left out"
+    assert notes == (
+        "kappa at the edge of what was tried",
+        "tied with 1 other setting",
+        "1 setting with fewer seeds left out",
     )
 
 
@@ -121,12 +123,68 @@ def test_only_chosen_runs_count(content: Content, tmp_path: Path) -> None:
     assert chosen.commands[0].command == f"weightclip report {store} --where problem={EMNIST} --where method=sgd"
 
 
-def test_every_figure_that_results_give_has_its_command(tmp_path: Path) -> None:
+def test_every_figure_that_results_give_has_its_command_and_no_other(tmp_path: Path) -> None:
     store = tmp_path / "my results"
     write_run(store)
     commands = {one.title: one.command for one in gather(store).commands}
-    assert commands["The best settings"] == f"weightclip best '{store}'"
-    assert f"weightclip figure streaming '{store}'" in commands.values()
+    assert list(commands.values()) == [
+        f"weightclip report '{store}'",
+        f"weightclip best '{store}'",
+        f"weightclip figure streaming '{store}'",  # without diagnostics or several settings there are no others
+    ]
+    write_run(store, lr=0.1)
+    assert f"weightclip figure streaming-sensitivity '{store}'" in [one.command for one in gather(store).commands]
+
+
+def test_the_criterion_decides_what_is_best_and_is_in_every_command(tmp_path: Path) -> None:
+    write_run(tmp_path, lr=0.1, accuracy=0.7, slope=-0.1)
+    write_run(tmp_path, lr=0.2, accuracy=0.3, slope=0.02)
+    by_area, by_end = gather(tmp_path), gather(tmp_path, criterion="final")
+    assert [content.criterion for content in (by_area, by_end)] == ["area under its curve", "mean over the last tenth"]
+    for content, setting, score, slope in (
+        (by_area, "lr 0.1", "45.00%", "−1000.00"),
+        (by_end, "lr 0.2", "40.00%", "+200.00"),
+    ):
+        (one,) = content.parts[0].setups
+        assert (one.best[0].setting, one.best[0].score, one.trends[0].slope) == (setting, score, slope)
+    curves = [content.parts[0].curves.spec["datasets"] for content in (by_area, by_end)]
+    assert curves[0] != curves[1]
+    assert by_end.parts[0].sensitivity[0].metrics[0].label == "Accuracy, mean over the last tenth"
+    assert {one.command.endswith(" --criterion final") for one in by_end.commands} == {True}
+    assert not any("--criterion" in one.command for one in by_area.commands)
+
+
+def test_methods_are_compared_over_problems(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for problem in (MNIST, EMNIST):
+            write_run(tmp_path, seed=seed, problem=problem, accuracy=0.5)
+            write_run(tmp_path, "adam", seed=seed, problem=problem, accuracy=0.6)
+    (part,) = gather(tmp_path).parts
+    assert part.across == (
+        Across("sgd", "", "50.05%", "50.00% to 50.10%", problems=2, runs=4),
+        Across("adam", "", "60.05%", "60.00% to 60.10%", problems=2, runs=4),
+    )
+
+
+def test_one_problem_has_no_mean_over_problems(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert gather(tmp_path).parts[0].across == ()
+
+
+def test_one_of_anything_is_named_so(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=3)
+    content = gather(tmp_path)
+    assert content.summary == "1 run, 1 problem, 1 method, seed 3, 1.0 s computing time, 0 failed"
+    assert list(content.labels)[:4] == ["run", "problem", "method", "seed"]
+
+
+def test_a_store_where_everything_failed_has_failures_and_sweeps_alone(tmp_path: Path) -> None:
+    write_failed(tmp_path)
+    content = gather(tmp_path, chosen={"steps": "1M"})
+    assert content.facts == {"runs": "0", "failed": "1"}
+    assert (content.parts, content.data, content.software) == ((), (), ())
+    assert [one.title for one in content.commands] == ["This report"]
+    assert content.failures[0].reason == "MemoryError: no memory"
 
 
 def test_failures_are_told_by_reason_until_their_runs_are_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from report_store import HOSTILE, write_failed, write_run, write_store
+from report_store import EMNIST, HOSTILE, MNIST, write_failed, write_run, write_store
 
 from weightclip.lab import plugins
 from weightclip.lab.report import gather, render
@@ -58,6 +58,32 @@ def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) 
         "commands",
         "software",
     ]
+
+
+def test_without_records_only_what_failed_is_shown(tmp_path: Path) -> None:
+    write_failed(tmp_path)
+    page = Page(render(gather(tmp_path)))
+    sections = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
+    linked = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert linked == [f"#{name}" for name in sections] == ["#runs", "#failures", "#commands"]
+    assert "No run has a record yet." in page.text["p"]
+
+
+def test_a_mean_over_problems_has_a_section(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for problem, official in ((MNIST, True), (EMNIST, False)):
+            write_run(tmp_path, seed=seed, problem=problem, official=official)
+    page = Page(render(gather(tmp_path)))
+    assert "Over problems" in page.text["h2"]
+    assert "50.00% to 50.10%" in page.text["td"]
+    assert page.text["span"].count("stand-in data") == 5
+
+
+def test_notes_on_a_setting_have_a_row_of_their_own(html: str) -> None:
+    page = Page(html)
+    noted = [attributes.get("class") for tag, attributes in page.elements if tag == "tr"]
+    assert noted.count("notes") == noted.count("noted") == 1
+    assert "lr at the edge of what was tried" in page.text["td"]
 
 
 def test_nothing_is_fetched_from_anywhere(html: str) -> None:

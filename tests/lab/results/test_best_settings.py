@@ -6,7 +6,7 @@ import pytest
 from made_records import made_record, tidy
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.best import as_presets, best_settings, told_setting
+from weightclip.lab.results.best import as_presets, best_settings, paper_setting, told_setting
 from weightclip.lab.sweep.grid import best
 
 if sys.version_info >= (3, 11):
@@ -67,6 +67,52 @@ def test_settings_that_nobody_varied_are_not_told_unless_they_have_a_name() -> N
     )
     (row,) = best_settings(table).to_dicts()
     assert told_setting(row, table) == {"lr": 0.1, "kappa": 2.0, "settings.beta1": 0.5}
+
+
+def test_the_papers_setting_has_its_names_in_the_order_of_our_own() -> None:
+    (row,) = rows(made_record(method="sgd+sp", decay=0.5, sigma=0.5)).values()
+    assert list(find_experiment("streaming").paper_setting(row) or ()) != ["lr", "decay", "sigma"]
+    assert paper_setting(row) == {"lr": 0.001, "decay": 0.01, "sigma": 0.1}
+    assert list(paper_setting(row) or ()) == ["lr", "decay", "sigma"]
+    assert paper_setting({**row, "method": "mine"}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "worse"),
+    [
+        *(
+            (True, False),
+            (False, True),
+            ("plain", "other"),
+            ('a "quoted" \\ name', ""),
+            ("ä 😀 \x7f \n", "a"),
+            ("", "a"),
+        ),
+        *((3, 4), (-1, 1), (0.1, 0.2), (1e-5, 1.0), (1e16, 1.0), (math.inf, 1.0), (-math.inf, 1.0)),
+    ],
+)
+def test_presets_hold_a_value_of_any_type(value: Any, worse: Any) -> None:
+    table = tidy(
+        *(
+            made_record((score,), method="my method", settings={"an odd name": one})
+            for one, score in ((value, 0.9), (worse, 0.1))
+        )
+    )
+    presets = tomllib.loads(as_presets(best_settings(table), table))
+    found = presets["best"]["input-permuted-mnist"]["my method"]
+    assert found == {"lr": 0.001, "settings": {"an odd name": value}}
+    assert type(found["settings"]["an odd name"]) is type(value)
+
+
+def test_setups_that_agree_are_one_preset_and_others_are_refused() -> None:
+    agreeing = tidy(made_record(lr=0.1), made_record(lr=0.1, hidden=[50]))
+    presets = tomllib.loads(as_presets(best_settings(agreeing), agreeing))
+    assert presets == {"best": {"input-permuted-mnist": {"sgd": {"lr": 0.1}}}}
+    other = tidy(made_record(lr=0.1), made_record(lr=0.2, hidden=[50]))
+    with pytest.raises(
+        ValueError, match=r"input-permuted-mnist: got two best settings of sgd \(lr = 0\.[12]; .*--where"
+    ):
+        as_presets(best_settings(other), other)
 
 
 def test_presets_can_be_swept() -> None:

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.panels import add_legend, draw_panel, is_hiding, panels
+from weightclip.lab.results.panels import add_legend, count_along, draw_panel, is_hiding, panels
 from weightclip.lab.results.style import style_of
 from weightclip.lab.streaming.metrics import METRICS
 
@@ -60,6 +60,19 @@ def test_a_curve_of_a_single_point_can_be_seen() -> None:
     assert line.get_marker() == "o"
     (line,) = drawn(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
     assert line.get_marker() == ""
+
+
+@pytest.mark.parametrize("last", [1, 2, 30])
+def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
+    with panels(1, 1, 3, 2) as (picture, ((axes,),)):
+        draw_panel(axes, curves(sgd=[1.0] * last), "epoch", METRICS["loss"])
+        count_along(axes, "Epoch")
+        picture.canvas.draw()
+    low, high = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert len(shown) >= 2
+    assert all(tick == int(tick) for tick in shown)
+    assert low <= 1 <= last <= high
 
 
 def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is_in() -> None:

@@ -118,6 +118,45 @@ def test_settings_with_fewer_seeds_do_not_compete() -> None:
     assert (row["lr"], row["compared"], row["incomplete"]) == (0.1, 2, 1)
 
 
+def test_further_seeds_of_one_setting_do_not_make_it_win() -> None:
+    further = [made_record((0.9,), lr=1.0, seed=seed) for seed in range(2, 9)]
+    (row,) = select(pl.concat([grid(a=0.2, b=0.7, c=0.5), tidy(*further)])).to_dicts()
+    assert (row["lr"], row["score"], row["seeds"]) == (0.1, 0.7, 2)
+    assert (row["compared"], row["incomplete"], row["shared"]) == (3, 0, 2)
+
+
+def test_the_score_of_the_chosen_setting_is_over_all_of_its_seeds() -> None:
+    further = tidy(*(made_record((value,), lr=0.1, seed=seed) for seed, value in ((2, 0.4), (3, 0.6))))
+    (row,) = select(pl.concat([grid(a=0.2, b=0.7, c=0.5), further])).to_dicts()
+    assert (row["lr"], row["score"], row["seeds"], row["shared"]) == (0.1, pytest.approx(0.6), 4, 2)
+    assert row["error"] == pytest.approx(math.sqrt((0.01 + 0.01 + 0.04) / 3 / 4))
+
+
+def test_ties_are_those_on_the_seeds_that_are_compared() -> None:
+    (row,) = select(pl.concat([grid(a=0.5, b=0.5), tidy(made_record((0.9,), lr=1.0, seed=2))])).to_dicts()
+    assert (row["lr"], row["ties"], row["shared"]) == (0.1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "compared"),
+    [
+        (((0,), (1,)), 2),
+        (((0, 1), (2, 3), (4,)), 2),
+        (((0, 1), (1, 2), (0, 2)), 3),  # each seed is that of most settings, but no setting has all of them
+    ],
+)
+def test_without_shared_seeds_those_with_the_most_compete(seeds: tuple[tuple[int, ...], ...], compared: int) -> None:
+    settings = [(10.0**-index, index, seed) for index, some in enumerate(seeds) for seed in some]
+    (row,) = select(tidy(*(made_record((index / 10,), lr=lr, seed=seed) for lr, index, seed in settings))).to_dicts()
+    assert (row["score"], row["compared"], row["shared"]) == (pytest.approx((compared - 1) / 10), compared, 0)
+    assert row["incomplete"] == len(seeds) - compared
+
+
+def test_where_all_settings_have_the_same_seeds_nothing_is_said_of_shared_ones() -> None:
+    assert select(grid(a=0.2, b=0.7))["shared"].to_list() == [None]
+    assert select(tidy(made_record(seed=3), made_record(seed=5)))["shared"].to_list() == [None]
+
+
 def test_ties_are_told_and_the_smaller_setting_is_taken() -> None:
     (row,) = select(grid(a=0.5, b=0.5, c=0.1)).to_dicts()
     assert (row["lr"], row["ties"]) == (0.1, 1)

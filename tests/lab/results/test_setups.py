@@ -106,12 +106,46 @@ def test_what_cannot_be_chosen_is_told(chosen: dict[str, str], message: str) -> 
         where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
 
 
-def test_of_several_setups_the_longest_is_the_main_one() -> None:
+def test_a_stray_longer_run_takes_nothing_over() -> None:
     lines: list[str] = []
     table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
-    assert set(main_setup(table, lines.append)["seed"]) == {2}
+    assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
     assert lines == [
-        "input-permuted-mnist: taking steps=30 (1 run), leaving out steps=20 (2 runs); choose with --where steps=20"
+        "input-permuted-mnist: taking steps=20 (2 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+    ]
+
+
+def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
+    search = [made_record(lr=10.0**-number) for number in range(5)]
+    compared = [made_record((0.1, 0.2, 0.3), method=method) for method in ("sgd", "adam", "sgd+wc")]
+    table = tidy(*search, *compared)
+    assert set(main_setup(table, lambda line: None)["steps"]) == {30}
+
+
+def test_of_setups_with_as_many_runs_the_longest_is_the_main_one() -> None:
+    table = tidy(made_record(seed=0), made_record((0.1, 0.2, 0.3), seed=1))
+    assert set(main_setup(table, lambda line: None)["seed"]) == {1}
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streaming runs may be made along another axis than the method: with several periods."""
+    streaming = plugins.find_experiment("streaming")
+    monkeypatch.setattr(type(streaming), "axes", ("method", "period"))
+
+
+@pytest.mark.usefixtures("stages")
+def test_setups_along_an_axis_belong_together() -> None:
+    lines: list[str] = []
+    table = tidy(
+        *(made_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
+        *(made_record(period=5, steps=20, seed=seed, hidden=[50]) for seed in (0, 1, 2)),
+    )
+    chosen = main_setup(table, lines.append)
+    assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
+    assert lines == [
+        "input-permuted-mnist: taking hidden=300,150 (4 runs), leaving out hidden=50 (3 runs); "
+        "choose with --where hidden=50"
     ]
 
 

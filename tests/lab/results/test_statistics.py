@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_records import made_record, tidy
 from scipy import stats
 
-from weightclip.lab.results.statistics import interval, iqm, mean_and_error, sensitivity, trend
+from weightclip.lab.results.statistics import FLAT, interval, iqm, mean_and_error, sensitivity, trend
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20)
 
@@ -118,13 +118,31 @@ def test_the_trend_is_the_least_squares_slope_of_the_last_half_per_100_rows() ->
 
 
 @pytest.mark.parametrize(
-    ("slope", "noise", "verdict"), [(0.1, 0.01, "rising"), (-0.1, 0.01, "falling"), (0, 1, "flat")]
+    ("slope", "noise", "verdict"),
+    [(0.1, 0.01, "rising"), (-0.1, 0.01, "falling"), (0, 1, "not decided"), (0, 0.0001, "flat")],
 )
 def test_the_verdict_is_whether_the_interval_leaves_zero_out(slope: float, noise: float, verdict: str) -> None:
     table = tidy(*(made_record(curve((0.0, slope), seed, noise), seed=seed) for seed in range(5)))
     (row,) = trend(table).to_dicts()
     assert row["verdict"] == verdict
     assert (row["low"] > 0, row["high"] < 0) == (verdict == "rising", verdict == "falling")
+    assert (max(-row["low"], row["high"]) <= FLAT) == (verdict == "flat")
+
+
+def test_the_band_of_flat_slopes_is_a_point_of_a_share_and_nothing_of_others() -> None:
+    slopes = (-0.00005, 0.00005)  # half a point per 100 tasks, down and up
+    values = [[slope * task for task in range(40)] for slope in slopes]
+    table = tidy(*(made_record(one, seed=seed, columns={"loss": one}) for seed, one in enumerate(values)))
+    assert trend(table, level=0.5)["verdict"].to_list() == ["flat"]
+    assert trend(table, level=0.95)["verdict"].to_list() == ["not decided"]
+    assert trend(table, level=0.95, band=0.1)["verdict"].to_list() == ["flat"]
+    assert trend(table, "loss", level=0.5)["verdict"].to_list() == ["not decided"]
+    assert trend(table, "loss", level=0.5, band=0.01)["verdict"].to_list() == ["flat"]
+
+
+def test_of_a_constant_every_slope_is_flat() -> None:
+    table = tidy(*(made_record([0.5] * 4, seed=seed, columns={"loss": [1.0] * 4}) for seed in (0, 1)))
+    assert trend(table, "loss")["verdict"].to_list() == ["flat"]
 
 
 def test_a_share_says_how_many_rows_count() -> None:

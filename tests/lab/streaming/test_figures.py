@@ -259,8 +259,8 @@ def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
     late = [runs(["sgd"], lr=lr, value=lambda *a: 0.1 * a[-1]) for lr in (0.1, 0.01)]
     drawing = draw_sensitivity(pl.concat(late), "final")
     np.testing.assert_allclose(lines(drawing.picture.axes[0])["SGD"].get_ydata(), [0.6, 0.6])
-    assert legend_title(drawing.picture) == "Accuracy in the last tasks; mean of 2 seeds, standard error shaded"
-    assert "over all tasks" in legend_title(draw_sensitivity(pl.concat(late)).picture)
+    assert legend_title(drawing.picture) == "Accuracy, mean over the last tenth; mean of 2 seeds, standard error shaded"
+    assert "Accuracy, area under its curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
 
 
 def test_an_infinite_kappa_is_left_out() -> None:

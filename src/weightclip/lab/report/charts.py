@@ -10,9 +10,8 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.style import COLOURS, style_of
-from weightclip.lab.results.text import SHARE
 
 SETUP, LABEL, NOTE = "setup", "label", "note"
 """Columns of a chart's data: which setup, which method by its label, and what a tooltip adds to the value."""
@@ -138,7 +137,9 @@ def _inline(data: pl.DataFrame) -> alt.InlineData:
 
 def _horizontal(data: pl.DataFrame, x: str) -> alt.X:
     if data.schema[x].is_numeric():
-        axis = alt.Axis(grid=False, tickMinStep=1, tickCount=alt.ExprRef("max(2, width / 90)"), format="~s")
+        whole = "datum.value % 1 ? '' : datum.label"  # there is nothing between two tasks
+        many = alt.ExprRef("max(2, width / 90)")
+        axis = alt.Axis(grid=False, tickMinStep=1, tickCount=many, format="~s", labelExpr=whole)
         return alt.X(x, type="quantitative", title=x, scale=alt.Scale(nice=False), axis=axis)
     scale = alt.Scale(domain=data[x].unique(maintain_order=True).to_list())
     return alt.X(x, type="ordinal", title=x, sort=None, scale=scale, axis=alt.Axis(grid=False, labelAngle=0))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import polars as pl
 
+from weightclip.lab.experiment import Event
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.report.figures import Figure, curves_figure, sensitivity_figures
 from weightclip.lab.report.provenance import (
@@ -23,8 +24,20 @@ from weightclip.lab.report.provenance import (
     find_sweeps,
 )
 from weightclip.lab.report.setups import Setup, find_setups
-from weightclip.lab.report.tables import Best, Runs, Trend, best_table, runs_table, score_metric, trend_table
-from weightclip.lab.results.loading import load
+from weightclip.lab.report.tables import (
+    Across,
+    Best,
+    Runs,
+    Trend,
+    across_table,
+    best_table,
+    runs_table,
+    score_metric,
+    trend_table,
+)
+from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
+from weightclip.lab.results.figure import Figure as PaperFigure
+from weightclip.lab.results.loading import load_any, no_records
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.setups import where
 from weightclip.lab.results.text import seeds_text, time_text
@@ -59,6 +72,7 @@ class Part:
     along: str
     score: Metric
     setups: tuple[SetupContent, ...]
+    across: tuple[Across, ...]
     curves: Figure
     sensitivity: tuple[Figure, ...]
 
@@ -68,7 +82,8 @@ class Content:
     """What a report says.
 
     Args:
-        parts: an experiment each.
+        parts: an experiment each; none where no run has a record.
+        criterion: what of a metric's curve best settings are found by, as text.
         facts: numbers that sum it all up, by what they are.
         data, software, sweeps, failures: where it comes from.
         commands: what else can be made from the same results.
@@ -76,6 +91,7 @@ class Content:
     """
 
     parts: tuple[Part, ...]
+    criterion: str
     facts: Mapping[str, str]
     data: tuple[Data, ...]
     software: tuple[Software, ...]
@@ -85,65 +101,79 @@ class Content:
     notes: tuple[str, ...]
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The facts under what a reader sees: `run` of one, `runs` of others."""
+        return {_label(name, value): value for name, value in self.facts.items()}
+
+    @property
     def summary(self) -> str:
         """In a line."""
         return ", ".join(
-            f"{name} {value}" if name == "seeds" else f"{value} {name}" for name, value in self.facts.items()
+            f"{label} {value}" if label.startswith("seed") else f"{value} {label}"
+            for label, value in self.labels.items()
         )
 
 
-def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING) -> Content:
-    """Everything that the results under the paths say.
+def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: Criterion = DEFAULT) -> Content:
+    """Everything that the results under the paths say; of stores where nothing succeeded, what failed.
 
     Args:
         paths: as `weightclip.lab.results.load` takes them.
         chosen: of runs with these values in their configuration alone, as `weightclip.lab.results.where` takes them.
+        criterion: how best settings are found, as `weightclip.lab.results.select` takes it.
     """
     notes: list[str] = []
-    everything = load(*paths, on_event=notes.append)
-    table = where(everything, chosen)
+    everything = load_any(paths, on_event=notes.append)
     stores = [path for path in paths if Path(path).is_dir()]
-    identities = table["identity"].unique()
     done = everything["identity"].unique()
-    failures = find_failures(stores, done)
-    parts = tuple(_part(part) for part in table.sort("experiment", maintain_order=True).partition_by("experiment"))
+    failures, sweeps = find_failures(stores, done), find_sweeps(stores, done)
+    if everything.is_empty() and not failures and not sweeps:
+        raise no_records(paths)
+    table = where(everything, chosen) if len(everything) else everything
+    experiments = [
+        part for _, part in table.sort("experiment", maintain_order=True).group_by("experiment", maintain_order=True)
+    ]
     return Content(
-        parts=parts,
+        parts=tuple(_part(part, criterion, notes.append) for part in experiments),
+        criterion=CRITERIA[criterion],
         facts=_facts(table, sum(failed.runs for failed in failures)),
         data=tuple(find_data(table)),
-        software=tuple(find_software(paths, identities)),
-        sweeps=tuple(find_sweeps(stores, done)),
+        software=tuple(find_software(paths, table["identity"].unique())),
+        sweeps=tuple(sweeps),
         failures=tuple(failures),
         commands=tuple(
-            Command(title, _command(name, paths, chosen)) for title, name in _commands(part.name for part in parts)
+            Command(title, _command(name, paths, chosen, criterion)) for title, name in _commands(table, criterion)
         ),
         notes=tuple(notes),
     )
 
 
-def _part(table: pl.DataFrame) -> Part:
+def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
     setups = find_setups(table)
     return Part(
         name=setups[0].experiment.name,
         along=setups[0].experiment.along,
         score=score_metric(setups[0]),
-        setups=tuple(_setup_content(setup) for setup in setups),
-        curves=curves_figure(setups),
-        sensitivity=tuple(sensitivity_figures(setups)),
+        setups=tuple(_setup_content(setup, criterion) for setup in setups),
+        across=tuple(across_table(setups, criterion, on_event)),
+        curves=curves_figure(setups, criterion),
+        sensitivity=tuple(sensitivity_figures(setups, criterion)),
     )
 
 
-def _setup_content(setup: Setup) -> SetupContent:
+def _setup_content(setup: Setup, criterion: Criterion) -> SetupContent:
     return SetupContent(
         setup,
         runs=tuple(runs_table(setup)),
         time=_time(setup.table.unique("identity")),
-        best=tuple(best_table(setup)),
-        trends=tuple(trend_table(setup)),
+        best=tuple(best_table(setup, criterion)),
+        trends=tuple(trend_table(setup, criterion)),
     )
 
 
 def _facts(table: pl.DataFrame, failed: int) -> dict[str, str]:
+    if table.is_empty():
+        return {"runs": "0", "failed": f"{failed:,}"}
     runs = table.unique("identity")
     return {
         "runs": f"{len(runs):,}",
@@ -159,16 +189,35 @@ def _time(runs: pl.DataFrame) -> str:
     return time_text(float(runs["seconds"].sum()))
 
 
-def _commands(experiments: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _label(name: str, value: str) -> str:
+    one = value.isdecimal() if name == "seeds" else value == "1"  # seeds are listed, not counted
+    return name.removesuffix("s") if one else name
+
+
+def _commands(table: pl.DataFrame, criterion: Criterion) -> Iterator[tuple[str, str]]:
     """What else can be made from the same results, and the command's name."""
     yield "This report", "report"
+    if table.is_empty():
+        return
     yield "The best settings", "best"
-    for figure in (figure for name in experiments for figure in find_experiment(name).figures()):
-        if figure.needs_results:
+    experiments = map(find_experiment, table["experiment"].unique().sort())
+    for figure in (figure for experiment in experiments for figure in experiment.figures()):
+        if figure.needs_results and _can_be_drawn(figure, table, criterion):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""
             yield f"{figure.title}{number}", f"figure {figure.name}"
 
 
-def _command(name: str, paths: Sequence[str | Path], chosen: Mapping[str, str]) -> str:
+def _can_be_drawn(figure: PaperFigure, table: pl.DataFrame, criterion: Criterion) -> bool:
+    """To draw it is the one way to know: only the figure knows what it needs."""
+    try:
+        figure.draw(table, criterion)
+    except ValueError:
+        return False
+    return True
+
+
+def _command(name: str, paths: Sequence[str | Path], chosen: Mapping[str, str], criterion: Criterion) -> str:
     choice = [word for pair in chosen.items() for word in ("--where", "=".join(pair))]
+    if criterion != DEFAULT:
+        choice += ["--criterion", criterion]
     return f"weightclip {name} {shlex.join([*map(str, paths), *choice])}"

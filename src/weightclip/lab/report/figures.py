@@ -14,6 +14,7 @@ from weightclip.lab.report.charts import LABEL, NOTE, SETUP, line_chart
 from weightclip.lab.report.setups import Setup, all_methods
 from weightclip.lab.report.tables import score_metric
 from weightclip.lab.results.best import told_setting
+from weightclip.lab.results.criteria import CRITERIA, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.selection import best_runs
@@ -35,28 +36,29 @@ class Figure:
     metrics: tuple[Metric, ...]
 
 
-def curves_figure(setups: Sequence[Setup]) -> Figure:
+def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
     """Every metric along the rows of runs at each method's best setting."""
     along = setups[0].columns.along
     x = along.capitalize()
     metrics = _metrics(setups)
-    data = pl.concat([_wide(setup, x, metrics) for setup in setups], how="diagonal_relaxed")
+    data = pl.concat([_wide(setup, x, metrics, criterion) for setup in setups], how="diagonal_relaxed")
     spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(setups))
     return Figure(spec, " ".join(_thinned(setups, along)), tuple(metrics))
 
 
-def sensitivity_figures(setups: Sequence[Setup]) -> list[Figure]:
+def sensitivity_figures(setups: Sequence[Setup], criterion: Criterion) -> list[Figure]:
     """For each setting of which several values were tried: the best score over the other settings by its value."""
-    return [_sensitivity(setups, parameter) for parameter in _varied(setups)]
+    return [_sensitivity(setups, parameter, criterion) for parameter in _varied(setups)]
 
 
-def _sensitivity(setups: Sequence[Setup], parameter: str) -> Figure:
+def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) -> Figure:
     among = [setup for setup in setups if parameter in _varied([setup])]
     x = parameter.rpartition(".")[2]
-    data = pl.concat([part for setup in among for part in _scores(setup, parameter, x)]).sort(x, maintain_order=True)
+    found = [part for setup in among for part in _scores(setup, parameter, x, criterion)]
+    data = pl.concat(found).sort(x, maintain_order=True)
     data = data.with_columns(pl.col(x).map_elements(value_text, return_dtype=pl.String))
     score = score_metric(setups[0])
-    score = replace(score, label=f"{score.label}, mean over all {setups[0].columns.along}s")
+    score = replace(score, label=f"{score.label}, {CRITERIA[criterion]}")
     drawn = set(data[LABEL])
     methods = [method for method in all_methods(among) if style_of(method).label in drawn]
     spec = line_chart(data, x, [setup.label for setup in among], [score], methods, height=300)
@@ -92,9 +94,9 @@ def _thinned(setups: Sequence[Setup], along: str) -> Iterator[str]:
             yield f"A point is the mean of {every} {along}s in {list_text(names)}."
 
 
-def _wide(setup: Setup, x: str, metrics: Sequence[Metric]) -> pl.DataFrame:
+def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion) -> pl.DataFrame:
     """The curves of all metrics side by side, as `line_chart` takes them."""
-    best, key = best_runs(setup.table), ["method", setup.columns.along]
+    best, key = best_runs(setup.table, criterion=criterion), ["method", setup.columns.along]
     drawn = [
         curves(best, metric.name, every=_every(setup)).select(
             *key,
@@ -126,10 +128,11 @@ def _varied(setups: Sequence[Setup]) -> list[str]:
     return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
 
 
-def _scores(setup: Setup, parameter: str, x: str) -> Iterator[pl.DataFrame]:
+def _scores(setup: Setup, parameter: str, x: str, criterion: Criterion) -> Iterator[pl.DataFrame]:
     """Of each method that tried several values, as `line_chart` takes them."""
     score = setup.columns.score
-    for _, rows in sensitivity(setup.table, parameter).group_by("method", maintain_order=True):
+    found = sensitivity(setup.table, parameter, criterion=criterion)
+    for _, rows in found.group_by("method", maintain_order=True):
         if len(rows) > 1:
             told = (told_setting(row, setup.table) for row in rows.iter_rows(named=True))
             notes = [settings_text({**setting, parameter: None}) for setting in told]

@@ -1,15 +1,19 @@
-"""Tables of the report on one setup: what was run, the best settings beside the paper's, and trends."""
+"""Tables of the report: of a setup what was run, the best settings and trends; methods over all problems."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from weightclip.lab.experiment import Event
 from weightclip.lab.report.setups import Setup
-from weightclip.lab.results.best import best_settings, told_setting
+from weightclip.lab.results.best import best_settings, paper_setting, told_setting
+from weightclip.lab.results.criteria import Criterion
 from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.problems import across_problems, is_telling
 from weightclip.lab.results.text import (
     NOTHING,
     change_text,
@@ -47,7 +51,7 @@ class Best:
     paper: str | None
     paper_score: str
     same: bool
-    notes: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,18 @@ class Trend:
     interval: str
     verdict: str
     seeds: int
+
+
+@dataclass(frozen=True)
+class Across:
+    """A method's interquartile mean over problems, with its interval; what it is at on the experiment's other axes."""
+
+    method: str
+    at: str
+    score: str
+    interval: str
+    problems: int
+    runs: int
 
 
 def score_metric(setup: Setup) -> Metric:
@@ -86,12 +102,12 @@ def runs_table(setup: Setup) -> list[Runs]:
     return found
 
 
-def best_table(setup: Setup) -> list[Best]:
-    """A row per method, by the paper's criterion."""
+def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
+    """A row per method."""
     metric = score_metric(setup)
     found = []
-    for row in _best(setup):
-        paper = setup.experiment.paper_setting(row)
+    for row in _best(setup, criterion):
+        paper = paper_setting(row)
         found.append(
             Best(
                 row["method"],
@@ -102,25 +118,48 @@ def best_table(setup: Setup) -> list[Best]:
                 None if paper is None else settings_text(paper),
                 metric_text(row["paper_score"], metric),
                 bool(row["same"]),
-                "; ".join(selection_notes(row)),
+                tuple(selection_notes(row)),
             )
         )
     return found
 
 
-def trend_table(setup: Setup) -> list[Trend]:
+def trend_table(setup: Setup, criterion: Criterion) -> list[Trend]:
     """A row per method, at its best setting."""
     metric = score_metric(setup)
     found = []
-    for row in _best(setup):
+    for row in _best(setup, criterion):
         slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
         interval = NOTHING if row["verdict"] is None else f"{low} to {high}"
         found.append(Trend(row["method"], slope, interval, row["verdict"] or NOTHING, row["seeds"]))
     return found
 
 
-def _best(setup: Setup) -> list[dict[str, Any]]:
-    found = {row["method"]: row for row in best_settings(setup.table).iter_rows(named=True)}
+def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event) -> list[Across]:
+    """A row per method over an experiment's problems; none where that says nothing."""
+    table, metric = pl.concat([setup.table for setup in setups]), score_metric(setups[0])
+    if not is_telling(table, metric):
+        return []
+    axes = setups[0].columns.axes
+
+    def told(line: str) -> None:
+        on_event(f"over problems, {line}")
+
+    return [
+        Across(
+            row["method"],
+            settings_text({axis: row[axis] for axis in axes}),
+            metric_text(row["iqm"], metric),
+            f"{metric_text(row['low'], metric)} to {metric_text(row['high'], metric)}",
+            row["problems"],
+            row["runs"],
+        )
+        for row in across_problems(table, criterion=criterion, on_event=told).iter_rows(named=True)
+    ]
+
+
+def _best(setup: Setup, criterion: Criterion) -> list[dict[str, Any]]:
+    found = {row["method"]: row for row in best_settings(setup.table, criterion=criterion).iter_rows(named=True)}
     return [found[method] for method in setup.methods]
 
 

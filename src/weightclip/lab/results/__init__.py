@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weightclip.lab.results.best import best_settings
     from weightclip.lab.results.loading import load
     from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.problems import across_problems
     from weightclip.lab.results.record import Record, read_record, write_record
     from weightclip.lab.results.selection import best_runs, score_runs, score_settings, select
     from weightclip.lab.results.setups import main_setup, where
@@ -19,6 +20,7 @@ __all__ = [
     "Estimate",
     "Metric",
     "Record",
+    "across_problems",
     "best_runs",
     "best_settings",
     "interval",
@@ -43,6 +45,7 @@ __getattr__, __dir__ = lazily(
         "Estimate": "statistics",
         "Metric": "metrics",
         "Record": "record",
+        "across_problems": "problems",
         "best_runs": "selection",
         "best_settings": "best",
         "interval": "statistics",

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.selection import Criterion, best_runs, score_settings, select
+from weightclip.lab.results.criteria import DEFAULT, LAST, Criterion
+from weightclip.lab.results.selection import best_runs, score_settings, select
 from weightclip.lab.results.setups import Columns, by_experiment, ordered_methods
 from weightclip.lab.results.statistics import trend
 
@@ -18,7 +19,7 @@ _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 
 
 def best_settings(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = "auc", last: float = 0.1
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
 ) -> pl.DataFrame:
     """A row per setup and method, the experiment's methods in its order; the arguments are those of `select`.
 
@@ -57,14 +58,33 @@ def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
     }
 
 
+def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The paper's setting for a row of `best_settings`, in the order of `told_setting`; None where it has none."""
+    experiment = find_experiment(row["experiment"])
+    found = experiment.paper_setting(row)
+    if found is None:
+        return None
+    order = [name for field in experiment.setting_fields for name in _of_field(field, found)]
+    return {name: found[name] for name in (*order, *(name for name in found if name not in order))}
+
+
 def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
-    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`)."""
+    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`).
+
+    Presets have one setting of a method on a problem: where setups have different ones, a ValueError says so.
+    """
     lines: list[str] = []
     for (problem,), rows in best.group_by("problem", maintain_order=True):
-        lines.append(f"[best.{_key(str(problem))}]")
+        found: dict[str, str] = {}
         for row in rows.iter_rows(named=True):
-            setting = ", ".join(f"{name} = {value}" for name, value in told_setting(row, table).items())
-            lines.append(f"{_key(row['method'])} = {{ {setting} }}")
+            setting = ", ".join(f"{_path(name)} = {_value(value)}" for name, value in told_setting(row, table).items())
+            if found.setdefault(row["method"], setting) != setting:
+                raise ValueError(
+                    f"{problem}: got two best settings of {row['method']} ({found[row['method']]}; {setting}), "
+                    "expected one: choose a setup with --where"
+                )
+        lines.append(f"[best.{_key(str(problem))}]")
+        lines += [f"{_key(method)} = {{ {setting} }}" for method, setting in found.items()]
         lines.append("")
     return "\n".join(lines)
 
@@ -87,5 +107,17 @@ def _of_field(field: str, row: Mapping[str, Any]) -> list[str]:
     return [name for name in row if name == field or name.startswith(f"{field}.")]
 
 
+def _path(name: str) -> str:
+    """Of a setting: `settings.beta1` is in a table of its own."""
+    return ".".join(map(_key, name.split(".")))
+
+
 def _key(name: str) -> str:
-    return name if _PLAIN_KEY.fullmatch(name) else json.dumps(name)
+    return name if _PLAIN_KEY.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """As TOML has it, whose strings are JSON's but for one character."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)

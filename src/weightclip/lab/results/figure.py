@@ -12,7 +12,7 @@ import polars as pl
 import polars.selectors as cs
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.results.selection import Criterion
+from weightclip.lab.results.criteria import Criterion
 from weightclip.lab.results.style import RC
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from weightclip.checks import check_choice, check_name
 from weightclip.lab.experiment import Event
 from weightclip.lab.results.record import FORMAT, KEY, SEAL, part_path, schema_text, seal
 from weightclip.lab.results.saved import read_saved
-from weightclip.lab.results.tidy import run_columns
+from weightclip.lab.results.tidy import NO_RUNS, run_columns
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -61,6 +61,14 @@ def load(
         on_event: called with a line for each file that is left out: damaged, foreign, or of another format.
     """
     check_choice("kind", kind, ("polars", "pandas"))
+    found = load_any(paths, table, on_event)
+    if found.is_empty():
+        raise no_records(paths)
+    return found if kind == "polars" else _to_pandas(found)
+
+
+def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Event = log) -> pl.DataFrame:
+    """What `load` gives, but a table without rows where there are no results."""
     runs: dict[str, _Run] = {}
     saved: list[pl.DataFrame] = []
     known: list[str] = []
@@ -78,9 +86,12 @@ def load(
     if table is not None and chosen:
         chosen = list(_further(chosen, table, known, on_event))
     together = _without_repeats([_tidy_table(chosen, known, on_event), *saved])
-    if together.is_empty():
-        raise ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path at all'}")
-    return together if kind == "polars" else _to_pandas(together)
+    return together if together.height else pl.DataFrame(schema=NO_RUNS)
+
+
+def no_records(paths: Sequence[str | Path]) -> ValueError:
+    """What to raise where there are no results."""
+    return ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path at all'}")
 
 
 @dataclass(frozen=True)

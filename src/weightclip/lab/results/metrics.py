@@ -9,6 +9,9 @@ from typing import Literal
 
 Direction = Literal["higher", "lower", ""]
 
+SHARE = "share"
+"""The unit of a number from 0 to 1, which readers see in percent."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -18,7 +21,7 @@ class Metric:
         name: of the column.
         label: for axes and tables.
         help: how it is measured, in a line.
-        unit: empty for a plain number; "share" is a number from 0 to 1.
+        unit: empty for a plain number; `SHARE` for a number from 0 to 1.
         direction: which values are better, where that can be said.
     """
 

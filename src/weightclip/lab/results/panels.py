@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
 
 WIDTH = 6.75
@@ -61,13 +61,13 @@ def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric) -> 
     for (method,), curve in curves.group_by("method", maintain_order=True):
         draw_curve(axes, curve, along, style_of(str(method)))
     show_unit(axes, metric)
-    if metric.unit != "share" and is_hiding(curves):
+    if metric.unit != SHARE and is_hiding(curves):
         _take_logarithms(axes)
 
 
 def show_unit(axes: Axes, metric: Metric) -> None:
     """Shares as percentages."""
-    if metric.unit == "share":
+    if metric.unit == SHARE:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
 
 
@@ -88,8 +88,12 @@ def _take_logarithms(axes: Axes) -> None:
 
 
 def count_along(axes: Axes, label: str) -> None:
-    """The horizontal axis of what is counted: tasks, epochs."""
+    """The horizontal axis of what is counted: tasks, epochs. To be called when all is drawn."""
     axes.set_xlabel(label)
+    low, high = axes.get_xlim()
+    if high - low < 1:  # whole numbers, where the axis of a single one would have fractions only
+        middle = round((low + high) / 2)
+        axes.set_xlim(middle - 1, middle + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
 
 

@@ -16,6 +16,8 @@ import polars as pl
 from weightclip.checks import check_name
 from weightclip.lab.experiment import Event, Experiment
 from weightclip.lab.plugins import find_experiment
+from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.text import count_text
 from weightclip.lab.results.tidy import FIRST, LAST
 from weightclip.numerals import read_count
 
@@ -81,6 +83,12 @@ def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> s
     return check_name("metric", columns.score if metric is None else metric, measured)
 
 
+def score_of(table: pl.DataFrame, metric: str | None = None) -> Metric:
+    """What is measured: the metric, or the score of the one experiment in the table."""
+    experiment = find_experiment(table["experiment"][0])
+    return experiment.metric(metric or experiment.score)
+
+
 def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
     """The runs with these values in their configuration, given as text: {"steps": "50k", "method": "sgd,adam"}."""
     for name, text in chosen.items():
@@ -104,22 +112,25 @@ def ordered_methods(methods: Iterable[str], experiment: Experiment[Any]) -> list
 
 
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
-    """Of each problem the runs of one setup: that with the most steps, then the most runs; a line tells of others.
+    """Of each problem the runs of one setup; a line tells of others.
 
-    Of setups that differ along the experiment's axes there is one for each.
+    It is the one with the most methods x runs, then that with the longest runs: a stray run takes nothing over. Setups
+    that differ along the experiment's axes alone belong together: all of them are kept.
     """
 
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        setups = part.group_by(columns.setup, maintain_order=True).agg(pl.col("identity").n_unique().alias("_runs"))
-        order = [name for name in ("steps", "_runs") if name in setups.columns]
-        setups = setups.sort(order, descending=True, nulls_last=True, maintain_order=True)
-        shown = ["experiment", "problem", *columns.axes]
-        chosen = setups.unique(shown, keep="first", maintain_order=True)
+        names = [name for name in columns.setup if name not in columns.axes]
+        runs = pl.col("identity").n_unique()
+        setups = part.group_by(names, maintain_order=True).agg(
+            runs.alias("_runs"), (pl.col("method").n_unique() * runs).alias("_size"), (pl.len() / runs).alias("_rows")
+        )
+        setups = setups.sort("_size", "_rows", descending=True, maintain_order=True)
+        chosen = setups.unique("problem", keep="first", maintain_order=True)
         for one in chosen.iter_rows(named=True):
-            others = setups.filter(pl.col(name).eq_missing(one[name]) for name in shown)[1:]
+            others = setups.filter(pl.col("problem") == one["problem"])[1:]
             if len(others):
-                on_event(_left_out(one, others.to_dicts(), columns.setup))
-        return part.join(chosen, on=columns.setup, how="semi", nulls_equal=True, maintain_order="left")
+                on_event(_left_out(one, others.to_dicts(), names))
+        return part.join(chosen, on=names, how="semi", nulls_equal=True, maintain_order="left")
 
     return by_experiment(table, keep)
 
@@ -163,8 +174,9 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
     def shown(setup: Mapping[str, Any]) -> str:
-        runs = "1 run" if setup["_runs"] == 1 else f"{setup['_runs']} runs"
-        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({runs})"
+        return (
+            " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({count_text(setup['_runs'], 'run')})"
+        )
 
     example = f"--where {differing[0]}={_shown(others[0][differing[0]])}"
     left_out = "; ".join(map(shown, others))

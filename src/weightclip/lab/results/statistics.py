@@ -12,8 +12,13 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from weightclip.checks import check_count, check_name
-from weightclip.lab.results.selection import Criterion, best_of, score_settings
+from weightclip.lab.results.criteria import DEFAULT, LAST, Criterion
+from weightclip.lab.results.metrics import SHARE, Metric
+from weightclip.lab.results.selection import best_of, score_runs
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
+
+FLAT = 0.01
+"""Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,8 @@ def sensitivity(
     table: pl.DataFrame,
     parameter: str,
     metric: str | None = None,
-    criterion: Criterion = "auc",
-    last: float = 0.1,
+    criterion: Criterion = DEFAULT,
+    last: float = LAST,
 ) -> pl.DataFrame:
     """A row per setup, method and value of the parameter: the best score over the other settings, as `select` has it.
 
@@ -90,30 +95,41 @@ def sensitivity(
 
     def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         check_name("parameter", parameter, columns.settings)
-        scored = score_settings(part, metric, criterion, last).filter(pl.col(parameter).is_not_null())
+        runs = score_runs(part, metric, criterion, last).filter(pl.col(parameter).is_not_null())
         group = (*columns.setup, "method", parameter)
-        return best_of(scored, group, columns, check_metric(part, metric, columns))
+        return best_of(runs, group, columns, check_metric(part, metric, columns))
 
     return by_experiment(table, choose)
 
 
-def trend(table: pl.DataFrame, metric: str | None = None, share: float = 0.5, level: float = 0.95) -> pl.DataFrame:
+def trend(
+    table: pl.DataFrame,
+    metric: str | None = None,
+    share: float = 0.5,
+    level: float = 0.95,
+    band: float | None = None,
+) -> pl.DataFrame:
     """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
 
     A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
-    verdict is "rising" or "falling" where the interval leaves 0 out, else "flat"; of a single seed there is none.
+    interval takes the slopes of the seeds for draws from a normal distribution: with two or three seeds it is wide. The
+    verdict is "rising" or "falling" where the interval leaves 0 out, "flat" where it has 0 in it and lies within the
+    band around it, else "not decided"; of a single seed there is none.
 
     Args:
         table: a tidy one.
         metric: a column of it; default: the experiment's own score.
         share: of the rows, the last ones.
         level: of the interval from `low` to `high`.
+        band: slopes up to this are called flat, in units of the metric per 100 rows; default: `FLAT`, one percentage
+            point, for shares, and 0 for others, whose scale is not known here.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share: got {share!r}, expected a number above 0, at most 1")
 
     def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        value = pl.col(check_metric(part, metric, columns)).cast(pl.Float64).fill_null(math.nan)
+        name = check_metric(part, metric, columns)
+        value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
         ordered = part.sort("identity", columns.along, maintain_order=True)
         rows = (pl.len() * share).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
@@ -128,13 +144,29 @@ def trend(table: pl.DataFrame, metric: str | None = None, share: float = 0.5, le
         )
         width = half_width(found["_std"], found["seeds"], level)
         low, high = ((slope + end).fill_nan(None) for end in (-width, width))
-        rising, falling = pl.when(low > 0).then(pl.lit("rising")), pl.when(high < 0).then(pl.lit("falling"))
-        verdict = pl.coalesce(rising, falling, pl.when(low.is_not_null()).then(pl.lit("flat")))
+        verdict = _verdict(low, high, _band(columns.experiment.metric(name)) if band is None else band)
         return found.select(
             *columns.setting, slope, low.alias("low"), high.alias("high"), "seeds", verdict.alias("verdict")
         )
 
     return by_experiment(table, fit)
+
+
+def _verdict(low: pl.Expr, high: pl.Expr, band: float) -> pl.Expr:
+    return (
+        pl.when(low > 0)
+        .then(pl.lit("rising"))
+        .when(high < 0)
+        .then(pl.lit("falling"))
+        .when((low >= -band) & (high <= band))
+        .then(pl.lit("flat"))
+        .when(low.is_not_null())
+        .then(pl.lit("not decided"))
+    )
+
+
+def _band(metric: Metric) -> float:
+    return FLAT if metric.unit == SHARE else 0.0
 
 
 def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:

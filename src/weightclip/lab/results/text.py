@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.metrics import SHARE, Metric
 
 TITLE = "Results"
 NOTHING = "–"
-SHARE = "share"
+
+MOST_DECIMALS, MOST_ROUNDED = 6, -3
+"""Digits after the point (and zeros before it) that a value with an error is written with; else as a power of ten."""
 
 
 def value_text(value: Any) -> str:
@@ -54,16 +56,23 @@ def metric_text(value: float | None, metric: Metric) -> str:
 
 
 def error_text(value: float | None, error: float | None, metric: Metric) -> str:
-    """A measured value and its error, where it has one.
+    """A measured value and its error, where it has one: a share's in percent, another's with two significant digits.
 
     Examples:
-        >>> error_text(0.5, 0.01, Metric("loss", "", "")), error_text(0.5, None, Metric("loss", "", ""))
-        ('0.5 ± 0.01', '0.5')
+        >>> loss = Metric("loss", "", "")
+        >>> error_text(0.73838, 0.0007888, loss), error_text(1234.5, 67.8, loss), error_text(0.5, None, loss)
+        ('0.73838 ± 0.00079', '1234 ± 68', '0.5')
     """
     text = metric_text(value, metric)
-    if text == NOTHING or error is None or math.isnan(error):
+    if text == NOTHING or value is None or error is None or math.isnan(error):
         return text
-    return f"{text} ± {metric_text(error, metric)}"
+    if metric.unit == SHARE:
+        return f"{text} ± {metric_text(error, metric)}"
+    digits = 1 - math.floor(math.log10(error)) if 0 < error < math.inf else None
+    if digits is None or not MOST_ROUNDED <= digits <= MOST_DECIMALS:
+        return f"{text} ± {error:.2g}"
+    places = max(0, digits)
+    return f"{round(value, digits):.{places}f} ± {round(error, digits):.{places}f}"
 
 
 def change_text(value: float | None, metric: Metric) -> str:
@@ -108,7 +117,12 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 def count_text(count: int, name: str) -> str:
     """`1 run`, `2 runs`."""
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+    return f"{count:,} {plural(count, name)}"
+
+
+def plural(count: int, name: str) -> str:
+    """`run` of 1, else `runs`."""
+    return name if count == 1 else f"{name}s"
 
 
 def list_text(values: Sequence[str]) -> str:
@@ -123,6 +137,10 @@ def selection_notes(row: Mapping[str, Any]) -> list[str]:
         notes.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
     if row["ties"]:
         notes.append(f"tied with {count_text(row['ties'], 'other setting')}")
+    if row["shared"] == 0:
+        notes.append("compared on different seeds, as too few are shared by its settings")
+    elif row["shared"]:
+        notes.append(f"compared on {count_text(row['shared'], 'seed')} that its settings share")
     if row["incomplete"]:
         notes.append(f"{count_text(row['incomplete'], 'setting')} with fewer seeds left out")
     return notes

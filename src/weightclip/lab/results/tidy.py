@@ -17,6 +17,10 @@ FIRST = ("experiment", "problem", "method", "seed")
 LAST = ("data", "data_kind", "checksum", "official", "seconds", "identity")
 
 
+NO_RUNS = dict.fromkeys(FIRST, pl.String) | dict.fromkeys(LAST, pl.String) | {"seed": pl.Int64, "seconds": pl.Float64}
+"""The columns of a tidy table without rows."""
+
+
 def is_tidy(columns: Sequence[str]) -> bool:
     """Whether a table with these columns can be a tidy one."""
     return {*FIRST, *LAST} <= set(columns)

@@ -11,11 +11,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.best import told_setting
+from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_panel, panels
 from weightclip.lab.results.run_picture import draw_runs
-from weightclip.lab.results.selection import Criterion, best_runs, select
+from weightclip.lab.results.selection import best_runs, select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
@@ -31,15 +32,13 @@ PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa":
 
 DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
 
-SCORES: dict[Criterion, str] = {"auc": "over all tasks", "final": "in the last tasks"}
-
 PAIRS = 2
 """The paper's figures average over pairs of tasks."""
 
 COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds")
 
 
-def figure_3(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+def figure_3(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """Accuracy by task, a panel for each problem."""
     problems = _problems(table)
     runs, notes = _chosen(table, problems, criterion)
@@ -53,12 +52,12 @@ def figure_3(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
-def figure_4(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+def figure_4(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """Loss, plasticity and the norms of gradients and weights by task: input-permuted MNIST."""
     return _diagnostics(table, _those_of(table, INPUT_PERMUTED), criterion)
 
 
-def figure_10(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+def figure_10(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """The same for the label-permuted problems, a row each."""
     return _diagnostics(table, _those_of(table, LABEL_PERMUTED), criterion)
 
@@ -77,7 +76,7 @@ def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criter
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
-def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """The score against step size, decay and kappa, the other settings at their best; a row for each problem."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(_problems(table))), notes.append)
@@ -91,7 +90,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
                 draw_panel(axes, shown, "value", METRICS["accuracy"])
                 _scale(axes, parameter, shown["value"].unique().to_list())
             row[0].set_ylabel(_title(runs, problem, between="\n"))
-        add_legend(picture, _styles(data), f"Accuracy {SCORES[criterion]}; {about_seeds(data)}")
+        add_legend(picture, _styles(data), f"Accuracy, {CRITERIA[criterion]}; {about_seeds(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
