@@ -167,6 +167,50 @@ def test_on_a_narrow_screen_nothing_is_wider_than_it(page: Any) -> None:
         assert label.rect["y"] + label.rect["height"] <= bottom
 
 
+@pytest.fixture
+def noted(driver: Any, tmp_path: Path) -> Any:
+    """The report of two short tasks, with much to tell of one setting."""
+    for number, decay in enumerate((0.1, 0.01, 0.001)):
+        for seed in range(2 + number):
+            settings = {"lr": 0.01, "decay": decay, "sigma": 0.01, "settings": {"beta1": 1 - decay}}
+            write_run(tmp_path / "store", "sgd+sp", seed=seed, tasks=2, accuracy=decay, **settings)
+    write_run(tmp_path / "store", "sgd+sp", tasks=2, lr=0.001, decay=0.01, sigma=0.1)
+    page = tmp_path / "report.html"
+    page.write_text(render(gather(tmp_path / "store")), encoding="utf-8")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.set_window_size(1200, 900)
+    driver.get(page.as_uri())
+    wait(driver, lambda: find(driver, "svg.marks"))
+    return driver
+
+
+def hidden(page: Any) -> list[int]:
+    """How much of each table has to be scrolled to, in pixels."""
+    script = "return [...document.querySelectorAll('.scroll')].map(place => place.scrollWidth - place.clientWidth)"
+    found: list[int] = page.execute_script(script)
+    return found
+
+
+def test_on_a_usual_screen_no_table_is_cut_off(noted: Any) -> None:
+    (notes,) = noted.find_elements("css selector", ".notes")
+    assert "compared on 2 seeds" in notes.text
+    assert notes.size["height"] < 60
+    assert set(hidden(noted)) == {0}
+
+
+def test_on_a_narrow_screen_a_shade_tells_that_a_table_goes_on(noted: Any) -> None:
+    noted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
+    wait(noted, lambda: find(noted, "svg.marks")[0].size["width"] < 375)
+    assert max(hidden(noted)) > 0
+    (best,) = noted.find_elements("css selector", "#best .scroll")
+    assert best.value_of_css_property("background-image").count("gradient") == 4
+
+
+def test_tasks_have_whole_numbers(noted: Any) -> None:
+    labels = [label.text for label in find(noted, ".role-axis .role-axis-label text")]
+    assert [label for label in labels if label and not label.endswith("%")] == ["1", "2"]
+
+
 def test_names_from_results_stay_text_in_charts_and_tooltips(page: Any) -> None:
     choose(page, "setup", HOSTILE)
     wait(page, lambda: len(find(page, LINES)) == 1)
