@@ -101,6 +101,11 @@ class Cost:
 class Experiment(ABC, Generic[C]):
     """A kind of run.
 
+    Some names mean the same in every experiment that has them. Of the configuration: `problem`, `method` and `seed`;
+    `settings`, a mapping of the method's settings that have no field of their own; `rules`, the user's own, with which
+    a method is another choice of that method; `steps`, a run's length, which `weightclip reproduce --steps` passes on.
+    Of the main table: `samples` since the run's beginning, by which its rows are weighted; it is no metric.
+
     Class attributes:
         name: of the experiment, in records and figures: "streaming".
         config: a frozen dataclass with a line of help for each field (`metadata={"help": ...}`); the options of the
@@ -226,7 +231,9 @@ class Experiment(ABC, Generic[C]):
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         """Main tables of runs that differ in their seeds, in a line."""
-        return f"{len(tables)} runs"
+        from weightclip.lab.results.text import count_text
+
+        return count_text(len(tables), "run")
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
         """A picture of runs that differ in their seeds alone."""
