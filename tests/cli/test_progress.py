@@ -26,7 +26,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
                 clock.now += 3.0
                 shown.update(samples, 0.5)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, online accuracy 50.0%, 0:48 left"]
+    assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, online accuracy 50.0%, 33 samples/s, 0:48 left"]
     assert 5 <= len(lines) <= 7
 
 
@@ -58,4 +58,4 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     assert "input-permuted-mnist adam+wc seed 0" in out
     assert "60%" in out
     assert "accuracy 75.0%" in out
-    assert "0:01 left" in out
+    assert "500 samples/s, 0:01 left" in out

@@ -31,7 +31,7 @@ def display(
     """The display that suits stdout, for a number of runs of so many steps; `shown` puts a score into words."""
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _Lines(_Estimate(runs, steps, clock), unit, shown, clock)
+        yield _Lines(_Estimate(runs, steps, unit, clock), shown, clock)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -41,14 +41,15 @@ def display(
     )
     # Drawing competes with learning for Python's lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        yield _Bar(progress, _Estimate(runs, steps, clock), shown)
+        yield _Bar(progress, _Estimate(runs, steps, unit, clock), shown)
 
 
 class _Estimate:
-    """The samples done in all runs, and the time left from the speed so far, not counting what was done before."""
+    """The steps done in all runs, the speed, and the time left, not counting what was done before."""
 
-    def __init__(self, runs: int, steps: int, clock: Callable[[], float]) -> None:
+    def __init__(self, runs: int, steps: int, unit: str, clock: Callable[[], float]) -> None:
         self.steps = steps
+        self.unit = unit
         self.total = runs * steps
         self._clock = clock
         self._runs = -1
@@ -72,11 +73,12 @@ class _Estimate:
         return max(self._runs, 0) * self.steps + (self._last[0] if self._last else 0)
 
     @property
-    def left(self) -> str:
-        """`1:23 left`, empty as long as nobody knows."""
-        if not self._learned:
+    def outlook(self) -> str:
+        """`5,000 samples/s, 1:23 left`, empty as long as nobody knows."""
+        if not self._learned or not self._seconds:
             return ""
-        return f"{duration((self.total - self.done) * self._seconds / self._learned)} left"
+        speed = self._learned / self._seconds
+        return f"{speed:,.0f} {self.unit}/s, {duration((self.total - self.done) / speed)} left"
 
 
 def duration(seconds: float) -> str:
@@ -105,7 +107,7 @@ class _Bar:
 
     def update(self, steps: int, score: float) -> None:
         self._estimate.update(steps)
-        state = f"{self._shown(score)}  {self._estimate.left}"
+        state = f"{self._shown(score)}  {self._estimate.outlook}"
         self._progress.update(self._bar, completed=self._estimate.done, state=state)
 
     def say(self, line: str) -> None:
@@ -113,10 +115,8 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(
-        self, estimate: _Estimate, unit: str, shown: Callable[[float], str], clock: Callable[[], float]
-    ) -> None:
-        self._estimate, self._unit, self._shown, self._clock = estimate, unit, shown, clock
+    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
+        self._estimate, self._shown, self._clock = estimate, shown, clock
         self._name = ""
         self._next = clock() + SECONDS_BETWEEN_LINES
 
@@ -128,8 +128,8 @@ class _Lines:
         self._estimate.update(steps)
         if self._clock() >= self._next:
             self._next = self._clock() + SECONDS_BETWEEN_LINES
-            done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._unit}"
-            parts = (done, self._shown(score), self._estimate.left)
+            done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
+            parts = (done, self._shown(score), self._estimate.outlook)
             self.say(", ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:

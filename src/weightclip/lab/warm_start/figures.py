@@ -17,6 +17,7 @@ from weightclip.lab.results.setups import main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
 from weightclip.lab.results.text import settings_text
+from weightclip.lab.warm_start.authors import beside_authors
 from weightclip.lab.warm_start.config import NAME
 from weightclip.lab.warm_start.metrics import METRICS
 
@@ -73,6 +74,32 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
     return Drawing(picture, data, tuple(notes))
 
 
+def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Test accuracy here and in the authors' logs, at the epochs that both have: a panel for each schedule."""
+    data = beside_authors(table)
+    shown = [stages for stages in STAGES if stages in data["stages"]]
+    with panels(1, len(shown), WIDTH, 2.6) as (picture, (row,)):
+        styles: dict[str, Style] = {}
+        for axes, stages in zip(row, shown, strict=True):
+            groups = data.filter(stages=stages).group_by("method", "kappa", maintain_order=True)
+            for (method, kappa), curve in groups:
+                ours = style_of(str(method))
+                label = ours.label if kappa is None else f"{ours.label} ($\\kappa$ = {kappa:g})"
+                ours = replace(ours, label=label, line="-")
+                theirs = replace(ours, label="_", line=":", marker="")  # without an entry of its own
+                value, error = pl.col("authors"), pl.col("authors_error")
+                logs = curve.select("epoch", value.alias("mean"), low=value - error, high=value + error)
+                draw_curve(axes, curve, "epoch", ours)
+                draw_curve(axes, logs, "epoch", theirs)
+                styles[label] = ours
+            axes.set_title(STAGES[stages].capitalize())
+            show_unit(axes, METRICS["test_accuracy"])
+            count_along(axes, "Epoch")
+        row[0].set_ylabel(METRICS["test_accuracy"].label)
+        add_legend(picture, styles.values(), f"Dotted: the authors' logs. Here: {about_seeds(data)}")
+    return Drawing(picture, data)
+
+
 def _own(table: pl.DataFrame) -> pl.DataFrame:
     """The rows of this experiment."""
     own = table.filter(experiment=NAME)
@@ -115,5 +142,6 @@ def _style(method: str, stages: int) -> Style:
 
 FIGURES = (
     Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2),
+    Figure("warm-start-authors", "", "Test accuracy beside the authors' own logs", draw_beside_authors),
     Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity),
 )
