@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import weightclip as wc
+from weightclip.lab.nets.resnet import resnet18
 
 REMEDIES: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[object]]] = {
     "plain": lambda optimizer, model: nullcontext(),
@@ -53,34 +54,6 @@ def clip_by_hand(optimizer: Optimizer, model: nn.Module) -> Iterator[None]:
     handle = optimizer.register_step_post_hook(hook)
     yield
     handle.remove()
-
-
-class Block(nn.Module):
-    """ResNet's basic block."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        straight = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity()
-            if straight
-            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (h + self.shortcut(x)).relu()
-
-
-def resnet18() -> nn.Module:
-    sizes = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
-    stages = [layer for i, o, stride in sizes for layer in (Block(i, o, stride), Block(o, o, 1))]
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def mlp() -> nn.Module:
@@ -152,7 +125,7 @@ def main(quick: bool) -> None:
     budget = {
         remedy: (20 if quick else 150) * (0.35 if remedy in ("clip", "clip by hand") else 0.06) for remedy in remedies
     }
-    large = resnet18()
+    large = resnet18(10)
     ratios = {
         "mlp": {remedy: compare_whole_steps(remedy, x, y, budget[remedy]) for remedy in remedies},
         "resnet18": compare_pooled(

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, batch_norm, conv2d, linear, max_pool2d
 
-from weightclip.lab.nets.resnet import ResNet, resnet50
+from weightclip.lab.nets.resnet import ResNet, resnet18, resnet50
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,72 @@ def test_a_block_adds_to_its_input(network: ResNet) -> None:
     torch.nn.init.zeros_(block.bn3.weight)
     x = torch.randn(1, 512, 5, 5)
     torch.testing.assert_close(block(x), x.relu())
+
+
+def test_resnet18_has_the_known_number_of_parameters() -> None:
+    assert sum(p.numel() for p in resnet18().parameters()) == 11_689_512
+    assert sum(p.numel() for p in resnet18(10, stem="cifar").parameters()) == 11_173_962
+
+
+def test_resnet18s_names_are_those_of_torchvision() -> None:
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    expected = ["conv1.weight", *(f"bn1.{name}" for name in norm)]
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            for i in (1, 2):
+                expected.append(f"layer{stage}.{block}.conv{i}.weight")
+                expected += [f"layer{stage}.{block}.bn{i}.{name}" for name in norm]
+            if stage > 1 and block == 0:
+                expected.append(f"layer{stage}.0.downsample.0.weight")
+                expected += [f"layer{stage}.0.downsample.1.{name}" for name in norm]
+    assert list(resnet18().state_dict()) == [*expected, "fc.weight", "fc.bias"]
+
+
+def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    """ResNet18 as table 1 of He et al. (2016) has it, from weights by torchvision's names; on [n, 3, 224, 224]."""
+
+    def norm(h: Tensor, name: str) -> Tensor:
+        mean, var, scale, shift = (
+            state[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return batch_norm(h, mean, var, scale, shift)
+
+    h = norm(conv2d(x, state["conv1.weight"], stride=2, padding=3), "bn1").relu()  # 112x112
+    h = max_pool2d(h, 3, 2, 1)  # 56x56
+    for stage, size in ((1, 56), (2, 28), (3, 14), (4, 7)):
+        for block in (0, 1):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            inner = conv2d(h, state[f"{name}.conv1.weight"], stride=stride, padding=1)
+            inner = norm(inner, f"{name}.bn1").relu()
+            inner = norm(conv2d(inner, state[f"{name}.conv2.weight"], padding=1), f"{name}.bn2")
+            if stride == 2:
+                h = norm(conv2d(h, state[f"{name}.downsample.0.weight"], stride=2), f"{name}.downsample.1")
+            h = (h + inner).relu()
+        assert h.shape[1:] == (32 * 2**stage, size, size)
+    return linear(adaptive_avg_pool2d(h, 1).flatten(1), state["fc.weight"], state["fc.bias"])
+
+
+@torch.inference_mode()
+def test_resnet18_computes_what_its_table_says() -> None:
+    network = resnet18().eval()
+    for name, value in network.state_dict().items():  # statistics that are not those of a new network
+        if "running" in name:
+            value.uniform_(0.5, 1.5)
+    x = torch.randn(1, 3, 224, 224)
+    torch.testing.assert_close(network(x), by_table(network.state_dict(), x), rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_stem_for_cifar_keeps_the_images_size() -> None:
+    network = resnet18(10, width=4, stem="cifar").eval()
+    x = torch.randn(2, 3, 32, 32)
+    assert network.maxpool(network.conv1(x)).shape == (2, 4, 32, 32)
+    assert network(x).shape == (2, 10)
+    assert network.features(x).shape == (2, 32)
+    with pytest.raises(ValueError, match="stem: got 'mnist', expected one of"):
+        resnet18(10, stem="mnist")
+
+
+def test_a_width_scales_all_stages() -> None:
+    network = resnet18(10, width=16)
+    assert [stage[1].conv2.out_channels for stage in stages(network)] == [16, 32, 64, 128]
