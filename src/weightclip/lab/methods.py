@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weightclip.bounds import Rule
-from weightclip.checks import check_name
+from weightclip.checks import check_name, check_number
 from weightclip.clipping import clip_weights
 from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
@@ -96,6 +96,40 @@ def make_optimizer(
         else:
             clip_weights(made, model, settings["kappa"], bounds=bounds, statistics=statistics)
     return made
+
+
+def named_settings(optimizer: str, remedies: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Those of `names` that are settings of the optimizer or of one of the remedies."""
+    own = {*optimizer_settings(optimizer), *own_settings(remedies)}
+    return tuple(name for name in names if name in own)
+
+
+def choose_settings(
+    method: str, names: Sequence[str], tables: Sequence[Mapping[str, float]], given: Mapping[str, float]
+) -> dict[str, float]:
+    """A method's settings `names`: those given, else those of the last table that has one; checked.
+
+    A ValueError for one that is given but not among them, that nobody has set, or that is out of range.
+    """
+    known = ", ".join(names)
+    for name, value in given.items():
+        if name not in names:
+            raise ValueError(f"{name}: got {value!r}, but {method} has no such setting; it has {known}")
+    found = {name: value for table in (*tables, given) for name, value in table.items() if name in names}
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{name}: {method} has no default for it here; give one")
+    return {name: check_number(name, found[name], zero=name != "kappa", infinite=name == "kappa") for name in names}
+
+
+def check_other_settings(settings: Mapping[str, float], fields: Sequence[str]) -> dict[str, float]:
+    """Settings without a field of their own; a ValueError for what is no mapping, or has a field."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"settings: got {settings!r}, expected names and numbers, such as {{'momentum': 0.9}}")
+    for name in settings:
+        if name in fields:
+            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
+    return dict(settings)
 
 
 def optimizer_settings(optimizer: str) -> list[str]:

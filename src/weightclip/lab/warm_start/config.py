@@ -9,8 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_number, check_seed
-from weightclip.lab.methods import optimizer_settings, own_settings, split_method
+from weightclip.checks import check_choice, check_count, check_seed
+from weightclip.lab.methods import check_other_settings, choose_settings, named_settings, split_method
 from weightclip.lab.nets.resnet import STEMS
 
 if sys.version_info >= (3, 11):
@@ -105,8 +105,7 @@ def presets(variant: str = DEFAULT, scale: str = "paper") -> dict[str, Any]:
 def method_settings(method: str) -> tuple[str, ...]:
     """The settings of a method that have a field of their own."""
     optimizer, remedies = split_method(method, REMEDIES)
-    own = {*optimizer_settings(optimizer), *own_settings([remedy.removesuffix(SWITCH) for remedy in remedies])}
-    return tuple(name for name in NAMED if name in own)
+    return named_settings(optimizer, [remedy.removesuffix(SWITCH) for remedy in remedies], NAMED)
 
 
 def resolve(config: Config) -> Config:
@@ -137,27 +136,10 @@ def resolve(config: Config) -> Config:
 def _settings(config: Config) -> dict[str, Any]:
     """The method's settings: given, or those of the presets, a combination's from its parts."""
     optimizer, remedies = config.parts()
-    names = method_settings(config.method)
     best = presets(config.variant, config.scale)["best"][NAME]
-    rows = [best.get(method, {}) for method in (optimizer, *(f"{optimizer}+{remedy}" for remedy in remedies))]
-    found: dict[str, Any] = {}
-    for row in (*rows, best.get(config.method, {})):
-        found |= {name: value for name, value in row.items() if name in names}
-    for name in NAMED:
-        given = getattr(config, name)
-        if given is not None and name not in names:
-            raise ValueError(
-                f"{name}: got {given!r}, but {config.method} has no such setting; it has {', '.join(names)}"
-            )
-        if given is not None:
-            found[name] = given
-    for name in names:
-        if name not in found:
-            raise ValueError(f"{name}: {config.method} has no default for it here; give one")
-        found[name] = check_number(name, found[name], zero=name != "kappa", infinite=name == "kappa")
-    if not isinstance(config.settings, Mapping):
-        raise ValueError(f"settings: got {config.settings!r}, expected names and numbers, such as {{'momentum': 0.9}}")
-    for name in config.settings:
-        if name in {one.name for one in fields(Config)}:
-            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
-    return {**{name: found.get(name) for name in NAMED}, "settings": dict(config.settings)}
+    parts = (optimizer, *(f"{optimizer}+{remedy}" for remedy in remedies), config.method)
+    given = {name: getattr(config, name) for name in NAMED if getattr(config, name) is not None}
+    names = method_settings(config.method)
+    found = choose_settings(config.method, names, [best.get(part, {}) for part in parts], given)
+    own = check_other_settings(config.settings, [one.name for one in fields(Config)])
+    return {**{name: found.get(name) for name in NAMED}, "settings": own}
