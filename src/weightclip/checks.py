@@ -43,7 +43,7 @@ def _as_float(value: object) -> float:
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     """`value`; a ValueError unless it is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{argument}: got {value!r}, expected one of {choices}")
+        raise ValueError(f"{argument}: got {value!r}, expected one of {', '.join(choices)}")
     return value
 
 

@@ -20,3 +20,13 @@ def read_count(text: str) -> int:
     if not abs(exact) < 2**63 or exact != exact.to_integral_value():  # also for NaN
         raise ValueError(text)
     return int(exact)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Examples:
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

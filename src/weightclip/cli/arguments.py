@@ -20,6 +20,9 @@ PROGRAM = "weightclip"
 MISTAKE = 2
 """The exit code for what a user can mend."""
 
+SOME_FAILED = 1
+"""The exit code of a sweep some of whose runs have failed."""
+
 STOPPED = 130
 """The exit code after Ctrl-C, as shells have it."""
 

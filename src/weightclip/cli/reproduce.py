@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from weightclip.cli.arguments import PROGRAM
+from weightclip.cli.arguments import PROGRAM, SOME_FAILED
 from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
 
 PASSED_ON = {
@@ -42,6 +42,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     sweeps = parser.add_argument_group("for every sweep")
     for name, (metavar, help_text) in PASSED_ON.items():
         sweeps.add_argument(f"--{name}", metavar=metavar, help=help_text)
+    sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="for Slurm's jobs")
+    sweeps.add_argument("--retry-failed", action="store_true", help="run again what failed before")
     parser.set_defaults(action=_reproduce)
 
 
@@ -53,14 +55,22 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"{item}: {NOT_YET}; {PROGRAM} reproduce --list says what there is")
     options = [word for name in PASSED_ON for word in _option(name, getattr(arguments, name.replace("-", "_")))]
+    options += [word for value in arguments.slurm for word in ("--slurm", value)]
+    options += ["--retry-failed"] if arguments.retry_failed else []
     # What was there before may be longer: it is not what was asked for.
     those = [] if arguments.steps is None else ["--where", f"steps={arguments.steps}"]
+    failed = False
     for one in found:
         for words in one.filled(arguments.seeds, arguments.results, arguments.out):
             code = _run([*words, *(options if words[0] == SWEEP else those)], arguments.dry_run)
-            if code != 0:
+            if words[0] == SWEEP and code == SOME_FAILED:
+                failed = True
+                print("some runs of this sweep failed: what follows is made from the others", flush=True)
+            elif code != 0:
                 return code
-    return 0
+    if failed:
+        print(f"{item} lacks runs that failed; {PROGRAM} status {arguments.results} shows which")
+    return SOME_FAILED if failed else 0
 
 
 def _option(name: str, value: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,11 @@ from pathlib import Path
 from weightclip.cli.progress import duration
 from weightclip.cli.tables import print_table
 from weightclip.lab.results.store import failures
-from weightclip.lab.sweep.manifest import Manifest, State, read_manifests, state_of
+from weightclip.lab.sweep.manifest import Manifest, State, current, read_manifests, state_of
+from weightclip.lab.sweep.pace import seconds_left, slowness
+from weightclip.numerals import counted
+
+_RECORD = re.compile(r"_[0-9a-f]{12}\.parquet$")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,31 +25,41 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="what of a sweep is done, running, failed and left",
         description="What of the sweeps in a store is done, running, failed and left; also while they run.",
     )
-    parser.add_argument("store", metavar="DIR", type=Path, nargs="?", default=Path("results"), help="default: results")
+    parser.add_argument(
+        "stores", metavar="DIR", type=Path, nargs="*", default=[Path("results")], help="default: results"
+    )
     parser.add_argument("--failures", action="store_true", help="with the tracebacks of what failed")
     parser.set_defaults(action=_status)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    store: Path = arguments.store
-    if not store.is_dir():
-        raise ValueError(f"DIR: got {str(store)!r}, expected a directory with results")
-    manifests = read_manifests(store)
+    stores: list[Path] = arguments.stores
+    for store in stores:
+        if not store.is_dir():
+            raise ValueError(f"DIR: got {str(store)!r}, expected a directory with results")
+    for store in stores:
+        if len(stores) > 1:
+            print(f"{store}:")
+        _show_store(store, arguments.failures)
+    return 0
+
+
+def _show_store(store: Path, tracebacks: bool) -> None:
+    manifests = current(read_manifests(store))
     if not manifests:
-        found = sum(1 for _ in store.rglob("*.parquet"))
-        print(f"{store} has no sweep; it has {found} records")
+        found = sum(1 for path in store.rglob("*.parquet") if _RECORD.search(path.name) and path.is_file())
+        print(f"{store} has no sweep; it has {counted(found, 'record')}")
     for manifest in manifests:
         _show(manifest, state_of(store, manifest))
     failed = failures(store)
-    for failure in failed if arguments.failures else failed[-5:]:
+    for failure in failed if tracebacks else failed[-5:]:
         print(f"failed {failure.when}: {failure.place}: {failure.reason}")
-        if arguments.failures:
+        if tracebacks:
             print("  " + failure.traceback.rstrip().replace("\n", "\n  "))
-    if failed and not arguments.failures:
+    if failed and not tracebacks:
         print(
             f"{len(failed)} failed: --failures shows their tracebacks, weightclip sweep --retry-failed runs them again"
         )
-    return 0
 
 
 def _show(manifest: Manifest, state: State) -> None:
@@ -58,25 +73,29 @@ def _show(manifest: Manifest, state: State) -> None:
     rows.append(("all", *(str(counts[column].total()) for column in columns)))
     print_table(("method", *columns), rows, right=range(1, 5))
     for note in state.running.values():
-        if note is not None:
-            since = duration(time.time() - note.since)
-            print(f"  {note.place}: {note.done:.0%} after {since}, by process {note.process} of {note.node}")
-    print(_time_left(state))
+        since = duration(time.time() - note.since)
+        print(f"  {note.place}: {note.done:.0%} after {since}, by process {note.process} of {note.node}")
+    if state.waiting:
+        print(f"  {counted(len(state.waiting), 'run')} in a sweep's queue, waiting for a worker")
+    for line in state.damaged:
+        print(f"  {line}; it counts as left")
+    print(_time_left(manifest, state))
 
 
-def _time_left(state: State) -> str:
+def _time_left(manifest: Manifest, state: State) -> str:
     """From the sweep's own estimates, corrected by the runs that are under way."""
     if not state.left:
         return "nothing left to run"
-    done = {identity: note.done for identity, note in state.running.items() if note is not None}
-    seconds = sum(run.seconds * (1 - done.get(run.identity, 0.0)) for run in state.left)
-    under_way = [
-        (run.seconds * note.done, time.time() - note.since)
-        for run in state.left
-        if (note := state.running.get(run.identity)) is not None and note.done > 0
+    thought = {run.identity: run.seconds for run in manifest.runs}
+    pieces = [
+        (thought[identity] * (note.done - note.first), time.time() - note.first_when)
+        for identity, note in state.running.items()
+        if note.done > 0
     ]
-    if under_way:
-        seconds *= sum(took for _, took in under_way) / max(sum(thought for thought, _ in under_way), 1e-9)
+    done = {identity: note.done for identity, note in state.running.items()}
+    left = [run.seconds * (1 - done.get(run.identity, 0.0)) for run in state.left]
+    factor = slowness(pieces, sum(thought.values()))
     if not state.running:
-        return f"nothing is running; what is left takes about {duration(seconds)} on one core"
-    return f"about {duration(seconds / len(state.running))} left with {len(state.running)} running"
+        return f"nothing is running; what is left takes about {duration(factor * sum(left))} on one core"
+    seconds = factor * seconds_left(left, len(state.running))
+    return f"about {duration(seconds)} left with {len(state.running)} running"

@@ -7,12 +7,16 @@ import itertools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_choice, check_count
 from weightclip.cli.arguments import (
     PROGRAM,
+    SOME_FAILED,
     STOPPED,
     add_config,
     add_live,
@@ -26,13 +30,15 @@ from weightclip.cli.arguments import (
     seeds,
 )
 from weightclip.lab.experiment import Cost, Experiment
-from weightclip.lab.plugins import experiment_of
-from weightclip.lab.sweep.grid import PAPER, Settings, best, read_presets, search
+from weightclip.lab.plugins import experiment_of, experiments
+from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
+from weightclip.numerals import counted
 
 if TYPE_CHECKING:
-    from weightclip.lab.sweep.executor import Executor
+    from weightclip.lab.sweep.executor import Executor, Report
     from weightclip.lab.sweep.plan import Plan
     from weightclip.lab.sweep.sweep import Inventory
+    from weightclip.lab.sweep.work import Outcome
 
 EXECUTORS = ("local", "ray", "slurm")
 
@@ -54,7 +60,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         "An option such as --lr holds for all runs; the others come from the grid, or are the best ones of the paper.",
         epilog=problems_and_methods(experiment) + _EXAMPLES,
     )
-    parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
+    # It may be missing, so that _sweep can say where it went: --best takes the word after it.
+    parser.add_argument("problem", metavar="PROBLEM", nargs="?", help="the problem, for example input-permuted-mnist")
     for axis in experiment.axes:
         help_text = f"several, with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
         parser.add_argument(_several(axis), dest=f"{axis}_values", metavar="NAMES", default="all", help=help_text)
@@ -98,31 +105,30 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    experiment = experiment_of(arguments.problem)
-    check_choice("--executor", arguments.executor, EXECUTORS)
-    if arguments.workers is not None:
-        check_count("--workers", arguments.workers)
-    choices, grid_seeds = _choices(experiment, arguments)
-    # Mistakes in the settings should be told before anything heavy is imported or any data is fetched.
-    for choice in choices:
-        experiment.configure(arguments.problem, choice)
+    experiment = _experiment(arguments)
+    _check_options(arguments)
+    choices, seeds_of_grid = _choices(experiment, arguments)
     live = live_from(arguments)
     executor = _executor(arguments)
 
     from weightclip.lab.files import make_directory
     from weightclip.lab.sweep.plan import make_plan
+    from weightclip.lab.sweep.stored import remove_checkpoints
     from weightclip.lab.sweep.sweep import look
 
     plan = make_plan(
-        experiment, arguments.problem, choices, arguments.seeds or range(grid_seeds), arguments.data_dir, print
+        experiment, arguments.problem, choices, arguments.seeds or range(seeds_of_grid), arguments.data_dir, print
     )
     for data in plan.data.values():
         if data is not None:
             print(f"data: {data.source}")
     inventory = look(plan, arguments.out, arguments.retry_failed)
     costs = _count(plan, inventory, executor.workers, arguments)
-    if arguments.dry_run or not inventory.missing:
+    if arguments.dry_run:
         return 0
+    remove_checkpoints(arguments.out, inventory.done)
+    if not inventory.missing:
+        return SOME_FAILED if inventory.failed else 0
 
     from weightclip.cli.sweep_display import display
     from weightclip.lab.sweep.manifest import write_manifest
@@ -130,45 +136,118 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     make_directory(arguments.out)
     seconds = {identity: cost.seconds for identity, cost in costs.items()}
-    write_manifest(arguments.out, _command(), arguments.problem, plan.runs, seconds)
-    with display(inventory, seconds, executor.workers) as shown:
-        try:
-            outcomes = sweep(
-                plan, inventory.missing, arguments.out, executor, arguments.data_dir, live, on_report=shown.report
-            )
-        except KeyboardInterrupt:
-            shown.say(f"stopped: {shown.ended} of {len(inventory.missing)} runs ended; the same command goes on")
-            return STOPPED
+
+    @cache
+    def keep() -> None:
+        write_manifest(arguments.out, _command(), arguments.problem, plan.runs, seconds)
+
+    def report(one: Report) -> None:
+        keep()  # not before the executor works: a sweep that never began is none
+        shown.report(one)
+
+    try:
+        with display(inventory, seconds, executor.workers) as shown:
+            outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, live, report)
+    except KeyboardInterrupt:
+        print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command goes on")
+        return STOPPED
+    return _tell_end(plan, inventory, outcomes, arguments.out)
+
+
+def _tell_end(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
+    """Say how it went; the exit code, which tells of runs that failed, now or before."""
+    from weightclip.lab.sweep.stored import has_failed
+
     failed = [one for one in outcomes if one.status == "failed"]
-    print(f"{len(outcomes) - len(failed)} runs done, {len(failed)} failed; records in {arguments.out}")
+    before = f", {len(inventory.failed)} before" if inventory.failed else ""
+    print(f"{counted(len(outcomes) - len(failed), 'run')} done, {len(failed)} failed{before}; records in {out}")
     if failed:
         reasons = Counter(one.reason for one in failed).most_common(5)
         print("\n".join(f"  {number} x {reason}" for reason, number in reasons))
-        print(f"{PROGRAM} status {arguments.out} --failures shows why; --retry-failed runs them again")
-    print(f"next: {PROGRAM} best {arguments.out}; {PROGRAM} report {arguments.out}")
-    return 1 if failed else 0
+    if any(has_failed(out, run) for run in plan.runs):
+        print(f"{PROGRAM} status {out} --failures shows why; --retry-failed runs them again")
+    print(f"next: {PROGRAM} best {out}; {PROGRAM} report {out}")
+    return SOME_FAILED if failed or inventory.failed else 0
+
+
+def _experiment(arguments: argparse.Namespace) -> Experiment[Any]:
+    if arguments.problem is None:
+        known = [name for one in experiments().values() for name in one.problems()]
+        taken = f"; {arguments.best!r} was taken for the FILE of --best" if arguments.best in known else ""
+        raise ValueError(f"PROBLEM: got none, expected it before the options{taken} (see {PROGRAM} sweep --help)")
+    return experiment_of(arguments.problem)
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """What would be ignored is refused."""
+    check_choice("--executor", arguments.executor, EXECUTORS)
+    if arguments.workers is not None:
+        check_count("--workers", arguments.workers)
+    for option, value, executor in (("--address", arguments.address, "ray"), ("--slurm", arguments.slurm, "slurm")):
+        if value and arguments.executor != executor:
+            shown = value if isinstance(value, str) else "=".join(value[0])
+            raise ValueError(
+                f"{option}: got {shown!r}, which is for --executor {executor}, but --executor is {arguments.executor}"
+            )
 
 
 def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Settings], int]:
-    """Every choice of settings, and how many seeds the grid wants."""
+    """Every choice of settings, checked, and how many seeds the grid wants.
+
+    Mistakes should be told before anything heavy is imported or any data is fetched.
+    """
     fixed = given(arguments, experiment.config)
     methods = _named(experiment, "method", arguments)
     others = [axis for axis in experiment.axes if axis != "method"]
+    option, name = ("--best", arguments.best or PAPER) if arguments.grid is None else ("--grid", arguments.grid)
     found: list[Settings] = []
-    grid_seeds = 1
+    lacks: dict[str, None] = {}
+    number = 1
     for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
         chosen = dict(zip(others, values, strict=True))
         here = {**fixed, **chosen}
         fitting = [method for method in methods if experiment.possible({**chosen, "method": method})]
-        presets = read_presets(arguments.grid or arguments.best or PAPER, experiment, here)
-        if arguments.grid is None:
-            found += best(experiment, arguments.problem, fitting, presets, here)
-            continue
-        if "grid" not in presets:
-            raise ValueError(f"--grid: {arguments.grid} has no table [grid]")
-        grid_seeds = check_count("grid.seeds", presets["grid"].get("seeds", 1))
-        found += search(experiment, arguments.problem, fitting, presets["grid"], here)
-    return found, grid_seeds
+        for method in fitting:  # before the file is read, which is not to blame for these
+            experiment.settings(arguments.problem, method, here)
+        presets = read_presets(name, experiment, here, option)
+        with _blaming(option, name):
+            if arguments.grid is None:
+                lacks |= dict.fromkeys([] if name == PAPER else lacking(arguments.problem, fitting, presets))
+                more = best(experiment, arguments.problem, fitting, presets, here)
+            else:
+                number = grid_seeds(presets)
+                more = search(experiment, arguments.problem, fitting, presets, here)
+        for choice in more:
+            own = {key: value for key, value in choice.items() if key in here or key == "method"}
+            _check_choice(experiment, arguments.problem, choice, own, f"{option} {name}")
+        found += more
+    if not found:
+        raise ValueError(f"{', '.join(map(_several, experiment.axes))}: the values given do not go together")
+    if lacks:
+        print(f"{name} has no setting for {', '.join(lacks)}: the defaults are taken")
+    return found, number
+
+
+def _check_choice(experiment: Experiment[Any], problem: str, choice: Settings, own: Settings, file: str) -> None:
+    """A ValueError for settings that are not accepted; it names the file if they are, without what comes from it."""
+    try:
+        experiment.configure(problem, choice)
+    except ValueError as error:
+        try:
+            experiment.configure(problem, own)
+        except ValueError as same:
+            if str(same) == str(error):
+                raise
+        raise ValueError(f"{file}: {error}") from error
+
+
+@contextmanager
+def _blaming(option: str, name: str) -> Iterator[None]:
+    """A mistake in here is one of the file's."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option} {name}: {error}") from error
 
 
 def _several(axis: str) -> str:
@@ -181,6 +260,8 @@ def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace
     if text.strip() == "all":
         return experiment.values(axis)
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise ValueError(f"{_several(axis)}: got {text!r}, expected names with commas, or all")
     return [read_field(experiment.config, axis, _several(axis), part) for part in parts]
 
 
@@ -193,7 +274,7 @@ def _executor(arguments: argparse.Namespace) -> Executor:
         from weightclip.lab.sweep.slurm import Slurm
 
         options = {name: int(value) if value.isdigit() else value for name, value in arguments.slurm}
-        return Slurm(arguments.out / ".slurm", arguments.workers, options)
+        return Slurm(arguments.out / ".slurm", arguments.workers, options, only_asked=arguments.dry_run)
     from weightclip.lab.sweep.local import Local, cores
 
     return Local(arguments.workers or cores())
@@ -204,14 +285,15 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
     from weightclip.cli.progress import duration
     from weightclip.cli.tables import print_table
     from weightclip.lab.sweep.calibration import calibrate
+    from weightclip.lab.sweep.pace import seconds_left
 
     parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]
     if inventory.failed:
         parts.append(f"{len(inventory.failed)} failed before (--retry-failed runs them again)")
-    print(f"{arguments.problem}: {len(plan.runs)} runs: {', '.join(parts)}")
+    print(f"{arguments.problem}: {counted(len(plan.runs), 'run')}: {', '.join(parts)}")
     if not inventory.missing:
         return {}
-    costs = calibrate(plan, print)
+    costs = calibrate(plan, inventory, print)
     todo = {run.identity for run in inventory.missing}
     if arguments.dry_run:
         rows = []
@@ -222,9 +304,10 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
             size = sum(costs[run.identity].bytes for run in left)
             rows.append((method, str(len(own)), str(len(left)), duration(seconds), _size(size)))
         print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
-    seconds = sum(costs[name].seconds for name in todo)
+    each = [costs[name].seconds for name in todo]
     size = sum(costs[name].bytes for name in todo)
-    print(f"about {duration(seconds)} on one core, {duration(seconds / workers)} on {workers} workers; {_size(size)}")
+    together = f"{duration(seconds_left(each, workers))} on {counted(workers, 'worker')}"
+    print(f"about {duration(sum(each))} on one core, {together}; {_size(size)}")
     return costs
 
 
@@ -242,6 +325,8 @@ def _command() -> str:
 
 def _seeds(text: str) -> list[int]:
     """`20` -> 0 to 19; `0-3`, `0,2,5` -> these."""
-    if text.strip().isdigit() and int(text) > 0:
-        return seeds(f"0-{int(text) - 1}")
-    return seeds(text)
+    if not text.strip().isdigit():
+        return seeds(text)
+    if int(text) == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected how many, or which: 0-3 or 0,2,5 (seed 0 alone: 0-0)")
+    return seeds(f"0-{int(text) - 1}")

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,9 +15,25 @@ from rich.text import Text
 from weightclip.cli.progress import SECONDS_BETWEEN_LINES, duration
 from weightclip.cli.tables import make_table
 from weightclip.lab.sweep.executor import Advanced, Ended, Job, Report, Said, Started
+from weightclip.lab.sweep.pace import seconds_left, slowness
 from weightclip.lab.sweep.sweep import Inventory
 
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Working:
+    """A worker's job: how much of it is done, how much was at the first sign of progress, and when that was."""
+
+    job: Job
+    began: float
+    done: float = 0.0
+    first: float = 0.0
+
+    def advanced(self, done: float, now: float) -> Working:
+        if self.done == 0.0:
+            return replace(self, done=done, first=done, began=now)
+        return replace(self, done=done)
 
 
 class Tally:
@@ -29,34 +46,55 @@ class Tally:
         self.done = Counter(run.method for run in inventory.done)
         self.failed = Counter(run.method for run in inventory.failed)
         self.left = Counter(run.method for run in inventory.missing)
-        self.working: dict[str, tuple[Job, float]] = {}
+        self.working: dict[str, Working] = {}
         self.ended = 0
-        self.total = len(inventory.missing)
-        self._seconds, self._clock, self._workers = dict(seconds), clock, workers
+        self.stopped = False
+        self._clock, self._workers, self._most = clock, workers, 0
         self._began = clock()
-        self._estimated = sum(self._seconds.get(run.identity, 0.0) for run in inventory.missing)
-        self._spent = 0.0
+        self._seconds = {run.identity: seconds.get(run.identity, 0.0) for run in inventory.missing}
+        self._left = dict(self._seconds)
+        self._pieces: list[tuple[float, float]] = []
 
     def add(self, report: Report) -> None:
         """Count a report."""
         if isinstance(report, Started):
-            self.working[report.worker] = report.job, 0.0
+            self.working[report.worker] = Working(report.job, self._clock())
+            self._most = max(self._most, len(self.working))
         elif isinstance(report, Advanced) and report.worker in self.working:
-            self.working[report.worker] = self.working[report.worker][0], report.done
+            self.working[report.worker] = self.working[report.worker].advanced(report.done, self._clock())
         elif isinstance(report, Ended):
-            self.working.pop(report.worker, None)
-            methods = {run.identity: run.method for run in report.job}
-            for outcome in report.outcomes:
-                if outcome.status != "claimed":
-                    method = methods[outcome.identity]
-                    self.left[method] -= 1
-                    (self.done if outcome.status == "done" else self.failed)[method] += 1
-                    self.ended += 1
-                    self._spent += self._seconds.get(outcome.identity, 0.0)
+            self._end(report, self.working.pop(report.worker, None))
+
+    def stop(self) -> None:
+        """Nothing runs any more."""
+        self.working.clear()
+        self.stopped = True
+
+    def _end(self, report: Ended, working: Working | None) -> None:
+        if working is not None:
+            # What somebody else had done by then took no time here.
+            done = all(one.status == "done" for one in report.outcomes)
+            ran = done and (working.done > 0 or any(one.seconds for one in report.outcomes))
+            self._pieces.append(self._piece(replace(working, done=1.0) if ran else working))
+        methods = {run.identity: run.method for run in report.job}
+        for outcome in report.outcomes:
+            if outcome.status != "claimed":
+                method = methods[outcome.identity]
+                self.left[method] -= 1
+                (self.done if outcome.status == "done" else self.failed)[method] += 1
+                self.ended += 1
+                self._left.pop(outcome.identity, None)
+
+    def _piece(self, working: Working) -> tuple[float, float]:
+        """The seconds that what a worker did was thought to take, and those that it took."""
+        if working.done == 0.0:
+            return 0.0, 0.0
+        thought = sum(self._seconds.get(run.identity, 0.0) for run in working.job)
+        return (working.done - working.first) * thought, self._clock() - working.began
 
     @property
     def running(self) -> Counter[str]:
-        return Counter(run.method for job, _ in self.working.values() for run in job)
+        return Counter(run.method for working in list(self.working.values()) for run in working.job)
 
     @property
     def rate(self) -> float:
@@ -66,25 +104,21 @@ class Tally:
     @property
     def seconds_left(self) -> float:
         """The estimate, corrected by how long what is done took against its own estimate."""
-        under_way = sum(
-            done * sum(self._seconds.get(run.identity, 0.0) for run in job) for job, done in self.working.values()
-        )
-        finished = self._spent + under_way
-        elapsed = self._clock() - self._began
-        left = max(self._estimated - finished, 0.0)
-        # Little is known at the start, where a worker still imports and compiles.
-        if finished < 0.02 * self._estimated or elapsed < 5.0:
-            return left / max(self._workers, 1)
-        return left * elapsed / finished
+        # Copies, because a terminal's picture is drawn by a thread of its own.
+        now = list(self.working.values())
+        pieces = [*self._pieces, *map(self._piece, now)]
+        done = {run.identity: working.done for working in now for run in working.job}
+        left = [seconds * (1 - done.get(identity, 0.0)) for identity, seconds in list(self._left.items())]
+        # A cluster may give fewer workers than were asked for, which shows when one of them is through.
+        workers = self._most if self.ended and self._most else self._workers
+        return slowness(pieces, sum(self._seconds.values())) * seconds_left(left, workers)
 
     def line(self) -> str:
         """All counts in a line."""
         failed = f", {self.failed.total()} failed" if self.failed.total() else ""
         speed = f", {self.rate:.3g} runs/min" if self.ended else ""
-        return (
-            f"{self.done.total()} done{failed}, {len(self.working)} running, {self.left.total()} left"
-            f"{speed}, {duration(self.seconds_left)} to go"
-        )
+        to_go = "" if self.stopped else f", {duration(self.seconds_left)} to go"
+        return f"{self.done.total()} done{failed}, {len(self.working)} running, {self.left.total()} left{speed}{to_go}"
 
 
 class Display:
@@ -122,8 +156,11 @@ def display(
         yield Display(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))
         return
     with Live(_render(tally), console=console, refresh_per_second=2, get_renderable=lambda: _render(tally)) as live:
-        yield Display(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
-        live.refresh()
+        try:
+            yield Display(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
+        finally:
+            tally.stop()  # the last picture stays
+            live.refresh()
 
 
 class _Lines:
@@ -145,7 +182,7 @@ def _render(tally: Tally) -> Group:
     ]
     table = make_table(("method", "done", "running", "failed", "left"), rows, right=(1, 2, 3, 4))
     workers = [
-        Text(f"  {worker}: {job[0].place} {done:4.0%}", style="dim", no_wrap=True, overflow="ellipsis")
-        for worker, (job, done) in sorted(tally.working.items())[:8]
+        Text(f"  {name}: {working.job[0].place} {working.done:4.0%}", style="dim", no_wrap=True, overflow="ellipsis")
+        for name, working in sorted(tally.working.items())[:8]
     ]
     return Group(table, Text(tally.line(), style="bold"), *workers)

@@ -109,8 +109,8 @@ def _finished(path: Path, identity: str, on_event: Event) -> Record | None:
         return None
     try:
         record = read_record(path)
-    except ValueError as error:
-        on_event(f"{error}: running again")
+    except ValueError:
+        on_event(f"{path}: the file is damaged, or not a record: running again")
         return None
     if record.identity != identity:
         return None

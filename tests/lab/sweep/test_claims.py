@@ -5,6 +5,9 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
+
+from weightclip.lab.sweep import claims
 from weightclip.lab.sweep.claims import FOLDER, claim, claimed, running
 
 
@@ -32,11 +35,40 @@ def test_a_claim_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_claim_says_how_far_its_run_is(tmp_path: Path) -> None:
     assert running(tmp_path) == {}
-    with claimed(tmp_path, "abc", "toy/place"):
+    with claimed(tmp_path, "abc", "toy/place") as mine:
+        assert mine is not None
+        assert running(tmp_path) == {"abc": None}  # it waits for a worker
+        mine.begin()
         note = running(tmp_path)["abc"]
         assert note is not None
         assert (note.place, note.process, note.done) == ("toy/place", os.getpid(), 0.0)
     assert running(tmp_path) == {}
+
+
+def test_a_claim_remembers_what_was_done_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
+    with claimed(tmp_path, "abc", "toy/place") as mine:
+        assert mine is not None
+        mine.begin()
+        for done in (0.6, 0.7, 0.8):
+            mine.note(done)
+        note = running(tmp_path)["abc"]
+        assert note is not None
+        assert (note.first, note.done) == (0.6, 0.8)
+        assert note.since <= note.first_when
+        mine.begin()  # on another worker, from its start
+        mine.note(0.1)
+        note = running(tmp_path)["abc"]
+        assert note is not None
+        assert (note.first, note.done) == (0.1, 0.1)
+
+
+def test_a_claim_does_not_say_what_a_killed_process_said(tmp_path: Path) -> None:
+    path = tmp_path / FOLDER / "abc"
+    path.parent.mkdir()
+    path.write_text('{"place": "toy/place", "node": "", "process": 1, "since": 0, "done": 0, "first": 0}')
+    with claimed(tmp_path, "abc", "toy/place"):
+        assert path.read_text() == ""
 
 
 def test_the_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@ from pathlib import Path
 
 from toy import Toy, toy_plan
 
-from weightclip.lab.results.store import failures
+from weightclip.lab.results.store import failures, record_path
 from weightclip.lab.sweep.claims import claimed
-from weightclip.lab.sweep.manifest import FOLDER, read_manifests, state_of, write_manifest
+from weightclip.lab.sweep.manifest import FOLDER, current, read_manifests, state_of, write_manifest
 from weightclip.lab.sweep.work import note_failure
 
 
@@ -37,9 +37,41 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
     Toy().run([done.config], None, tmp_path)
     note_failure(tmp_path, failed, "reason", "traceback")
     assert [failure.reason for failure in failures(tmp_path)] == ["reason"]
-    with claimed(tmp_path, held.identity, held.place):
+    with claimed(tmp_path, held.identity, held.place) as mine:
+        assert mine is not None
+        mine.begin()
         state = state_of(tmp_path, manifest)
     assert [run.identity for run in state.done] == [done.identity]
     assert [run.identity for run in state.failed] == [failed.identity]
     assert list(state.running) == [held.identity]
     assert [run.identity for run in state.left] == [held.identity, left.identity]
+
+
+def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
+    (run,) = toy_plan(1).runs
+    manifest = write_manifest(tmp_path, "", "toy", [run], {})
+    with claimed(tmp_path, run.identity, run.place):
+        state = state_of(tmp_path, manifest)
+    assert (state.running, state.waiting) == ({}, {run.identity})
+
+
+def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_path: Path) -> None:
+    plan = toy_plan(3)
+    manifest = write_manifest(tmp_path, "", "toy", plan.runs, {})
+    Toy().run([run.config for run in plan.runs[:2]], None, tmp_path)
+    damaged, directory = (record_path(tmp_path, run.place, run.identity) for run in plan.runs[1:])
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:10] + bytes([content[10] ^ 1]) + content[11:])
+    directory.mkdir()
+    state = state_of(tmp_path, manifest)
+    assert [run.identity for run in state.done] == [plan.runs[0].identity]
+    assert len(state.left) == 2
+    assert [str(damaged) in state.damaged[0], str(directory) in state.damaged[1]] == [True, True]
+
+
+def test_a_sweep_that_a_later_one_contains_is_not_current(tmp_path: Path) -> None:
+    few, more, others = toy_plan(2), toy_plan(3), toy_plan(2, {"method": "slow"})
+    plans = {"few": few, "others": others, "more": more}
+    manifests = [write_manifest(tmp_path, name, "toy", plan.runs, {}) for name, plan in plans.items()]
+    assert [one.command for one in current(manifests)] == ["others", "more"]
+    assert [one.command for one in current(manifests[::-1])] == ["more", "others", "few"]

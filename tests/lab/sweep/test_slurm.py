@@ -72,13 +72,21 @@ def test_where_there_is_no_slurm_the_error_says_so(tmp_path: Path, monkeypatch: 
 
 
 @needs_submitit
+def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Slurm(tmp_path, only_asked=True).workers == slurm.WORKERS
+    with pytest.raises(ValueError, match="^--slurm time: got 'x', expected minutes$"):
+        Slurm(tmp_path, parameters={"time": "x"}, only_asked=True)
+
+
+@needs_submitit
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("time", "2:00:00", "^--slurm time: got '2:00:00', expected minutes$"),
         ("mem_gb", "much", "^--slurm: .*'much'$"),
         ("slurm_partiton", "cpu", "^--slurm: .*partiton"),
-        ("cluster", "pbs", r"^--slurm cluster: got 'pbs', expected one of \('slurm', 'local'\)$"),
+        ("cluster", "pbs", r"^--slurm cluster: got 'pbs', expected one of slurm, local$"),
     ],
 )
 def test_wrong_parameters_are_told_before_anything_is_written(
@@ -213,7 +221,7 @@ def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGKILL)
     follow(reports, lambda one: isinstance(one, Said) and "was lost" in one.line)
-    follow(reports, lambda one: isinstance(one, Said) and "1 tasks submitted" in one.line)
+    follow(reports, lambda one: isinstance(one, Said) and "1 task submitted" in one.line)
     reports.close()
     assert sorted(path.name for path in cluster.glob("*.cancelled")) == ["1.cancelled", "2.cancelled"]
 

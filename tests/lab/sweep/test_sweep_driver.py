@@ -1,5 +1,6 @@
 import multiprocessing
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from toy import Toy, attempts, toy_plan
 from weightclip.lab.results.record import read_record
 from weightclip.lab.results.store import checkpoint_path, failures, record_path
 from weightclip.lab.sweep.claims import claim
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Shared, Started, run_job
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import Plan
 from weightclip.lab.sweep.sweep import look, sweep
@@ -168,10 +169,47 @@ def test_a_record_of_other_data_is_a_failure(tmp_path: Path) -> None:
     assert "other data" in failures(tmp_path)[0].reason
 
 
-def test_the_checkpoint_of_a_run_that_is_done_is_removed(tmp_path: Path) -> None:
+def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkpoint(tmp_path: Path) -> None:
     plan = toy_plan(1)
     Toy().run([plan.runs[0].config], None, tmp_path)
     checkpoint = checkpoint_path(records(tmp_path)[0])
     checkpoint.touch()
     assert len(look(plan, tmp_path).done) == 1
+    assert checkpoint.exists()
+    assert statuses(sweep(plan, plan.runs, tmp_path, Local(1))) == ["done"]
     assert not checkpoint.exists()
+
+
+def test_a_directory_in_the_place_of_a_record_is_no_record(tmp_path: Path) -> None:
+    plan = toy_plan(1)
+    (one,) = plan.runs
+    record_path(tmp_path, one.place, one.identity).mkdir(parents=True)
+    assert look(plan, tmp_path).missing == plan.runs
+    assert statuses(run(plan, tmp_path)) == ["failed"]
+    assert "IsADirectoryError" in failures(tmp_path)[0].reason
+
+
+def test_what_fails_outside_a_run_is_noted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = toy_plan(1)
+    monkeypatch.setattr(Toy, "load", lambda self, config, data_dir: (tmp_path / "data").read_bytes())
+    (outcome,) = run_job(Shared(Toy(), tmp_path / "store"), plan.runs, {})
+    (failure,) = failures(tmp_path / "store")
+    assert outcome.reason == failure.reason
+    assert "FileNotFoundError" in failure.reason
+    assert "Traceback" in failure.traceback
+    (tmp_path / "file").touch()
+    (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # where no note can be written
+    assert "FileNotFoundError" in outcome.reason
+
+
+def test_what_failed_in_another_sweep_meanwhile_is_not_run_again(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})
+    began = time.time() - 1
+    run(plan, store)
+    (outcome,) = run_job(Shared(Toy(), store, began=began), plan.runs, {})
+    assert outcome.status == "failed"
+    assert sorted(attempts(notes).values()) == [1]
+    run_job(Shared(Toy(), store, began=time.time() + 1), plan.runs, {})  # an older note is what is retried
+    assert sorted(attempts(notes).values()) == [2]

@@ -1,44 +1,56 @@
-"""What runs will take on this machine, from short measurements that are made once."""
+"""What runs will take: what those that are done took, or short measurements, which are made once on a machine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 
 from weightclip import __version__
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.experiment import Cost, Event, ignore
 from weightclip.lab.files import write_whole
 from weightclip.lab.sweep.plan import Plan
+from weightclip.lab.sweep.sweep import Inventory
+
+UNKNOWN = Cost(0.0, 0)
 
 
-def calibrate(plan: Plan, event: Event = ignore) -> dict[str, Cost]:
+def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[str, Cost]:
     """Identity -> the cost of its run, 0 where that is not known.
 
-    Runs that cost the same are measured once, and remembered in the cache.
+    Runs that cost the same have the median of those of them that are done; where none is, and some are to be run, one
+    is measured, and remembered in the cache.
     """
+    keys = {run.identity: _key(run.experiment, plan.experiment.alike(run.config)) for run in plan.runs}
+    took: dict[str, list[Cost]] = {}
+    for identity, cost in inventory.costs.items():
+        took.setdefault(keys[identity], []).append(cost)
+    found = {key: _median(costs) for key, costs in took.items()}
     path = cache_directory("calibration") / f"{platform.node() or 'machine'}.json"
     known = _read(path)
-    unknown: set[str] = set()
-    found: dict[str, Cost] = {}
-    for run in plan.runs:
-        key = _key(run.experiment, plan.experiment.alike(run.config))
-        if key not in known and key not in unknown:
+    for run in inventory.missing:
+        key = keys[run.identity]
+        if key not in found and key not in known:
             event(f"measuring {run.method}")
             try:
                 known[key] = plan.experiment.estimate(run.config, plan.data[run.data])
             except Exception as error:  # its runs will fail, each with a note; the others should not
                 event(f"{run.method} cannot be measured: {error}")
-                unknown.add(key)
+                found[key] = UNKNOWN
+                continue
             with suppress(OSError):  # a cache that cannot be written costs a measurement, no more
                 write_whole(path, json.dumps({name: asdict(cost) for name, cost in known.items()}).encode())
-        found[run.identity] = known.get(key, Cost(0.0, 0))
-    return found
+    return {identity: found.get(key, known.get(key, UNKNOWN)) for identity, key in keys.items()}
+
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    return Cost(median(cost.seconds for cost in costs), round(median(cost.bytes for cost in costs)))
 
 
 def _key(experiment: str, alike: object) -> str:

@@ -1,6 +1,7 @@
 """Claims: whoever runs something holds a lock on a file named after it, so that two sweeps share a store without waste.
 
-The operating system lets the lock go when its process ends, however it ends. The file says how far the run is.
+The operating system lets the lock go when its process ends, however it ends. The file says how far the run is; it is
+empty as long as the run waits for a worker.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 FOLDER = ".running"
@@ -37,31 +38,54 @@ else:  # pragma: no cover
 
 @dataclass(frozen=True)
 class Note:
-    """What a claim says of its run: who runs it, since when, and how much of it is done (0 to 1)."""
+    """What a claim says of its run, which is under way.
+
+    Args:
+        place: of its record.
+        node, process: who runs it.
+        since: when it was begun, or gone on with.
+        done: how much of it is done, from 0 to 1.
+        first: how much was done at the first sign of progress, when a run that goes on has what it did before.
+        first_when: when that was.
+    """
 
     place: str
     node: str
     process: int
     since: float
     done: float
+    first: float
+    first_when: float
 
 
 class Claim:
     """A run that is ours as long as the claim is held."""
 
     def __init__(self, path: Path, descriptor: int, place: str) -> None:
-        self._path, self._descriptor = path, descriptor
-        self._place, self._since, self._next = place, time.time(), 0.0
+        self._path, self._descriptor, self._place = path, descriptor, place
+        self._note: Note | None = None
+        self._next = 0.0
+
+    def begin(self) -> None:
+        """Say that a worker has the run now."""
+        now = time.time()
+        self._note, self._next = Note(self._place, platform.node(), os.getpid(), now, 0.0, 0.0, now), 0.0
+        self._write(self._note)
 
     def note(self, done: float) -> None:
-        """Say how far the run is; now and then is enough."""
+        """Say how far the run, which was begun, is; now and then is enough."""
+        assert self._note is not None
+        if self._note.done == 0.0:
+            self._note = replace(self._note, first=done, first_when=time.time())
+        self._note = replace(self._note, done=done)
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS_BETWEEN_NOTES
-            note = Note(self._place, platform.node(), os.getpid(), self._since, done)
-            content = json.dumps(asdict(note)).encode()
-            with suppress(OSError):  # a full disk is told when the record is written
-                os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, content, 0)
+            self._write(self._note)
+
+    def _write(self, note: Note) -> None:
+        self._next = time.monotonic() + SECONDS_BETWEEN_NOTES
+        with suppress(OSError):  # a full disk is told when the record is written
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(asdict(note)).encode(), 0)
 
     def release(self) -> None:
         """Let others have it."""
@@ -80,9 +104,8 @@ def claim(store: Path, identity: str, place: str) -> Claim | None:
             os.close(descriptor)
             return None
         if _is_still(path, descriptor):
-            mine = Claim(path, descriptor, place)
-            mine.note(0.0)
-            return mine
+            os.ftruncate(descriptor, 0)  # a holder that was killed may have left its note
+            return Claim(path, descriptor, place)
         os.close(descriptor)  # its holder let it go, and removed it, between our opening and our locking it
 
 
@@ -98,7 +121,7 @@ def claimed(store: Path, identity: str, place: str) -> Iterator[Claim | None]:
 
 
 def running(store: Path) -> dict[str, Note | None]:
-    """The identities of the runs that somebody holds now, with their notes."""
+    """The identities of the runs that somebody holds now, with their notes; None where a run waits for a worker."""
     found: dict[str, Note | None] = {}
     folder = store / FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import traceback
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -11,7 +13,7 @@ from typing import Any, Protocol
 from weightclip.lab.experiment import Event, Experiment, Progress, Watch, ignore
 from weightclip.lab.sweep.live import NOWHERE, Live, showing
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.work import Outcome, in_a_line, run_batch
+from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure, run_batch
 
 ATTEMPTS = 3
 """How often a job is begun whose worker dies before it is counted as failed."""
@@ -33,6 +35,7 @@ class Shared:
         data_dir: the user's directory with data, if there is one.
         data: what `Experiment.load` gave, by key; for executors whose workers cannot load it themselves.
         live: where to show rows as they come.
+        began: when the sweep began; what failed since then, in whichever sweep, is not run again.
     """
 
     experiment: Experiment[Any]
@@ -40,6 +43,7 @@ class Shared:
     data_dir: Path | None = None
     data: dict[Any, Any] = field(default_factory=dict)
     live: Live = NOWHERE
+    began: float = field(default_factory=time.time)
 
     def without_data(self) -> Shared:
         """For workers that read it themselves, which is faster than to send it."""
@@ -102,9 +106,18 @@ def run_job(
             data.clear()  # one at a time: data is large
             data[key] = shared.experiment.load(job[0].config, shared.data_dir)
         with showing(shared.live, shared.experiment, job) as row:
-            return tuple(run_batch(shared.experiment, job, data[key], shared.store, Watch(event, progress, row)))
+            watch = Watch(event, progress, row)
+            return tuple(run_batch(shared.experiment, job, data[key], shared.store, watch, shared.began))
     except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
-        return tuple(Outcome(run.identity, "failed", reason=in_a_line(error)) for run in job)
+        return tuple(_note_if_possible(shared.store, run, error, traceback.format_exc()) for run in job)
+
+
+def _note_if_possible(store: Path, run: Run, error: Exception, trace: str) -> Outcome:
+    """Where no note can be written, the error is told at least."""
+    try:
+        return note_failure(store, run, in_a_line(error), trace)
+    except OSError:
+        return Outcome(run.identity, "failed", reason=in_a_line(error))
 
 
 def check_installed(executor: str, package: str) -> None:

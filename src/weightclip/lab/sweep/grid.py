@@ -23,7 +23,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from weightclip.checks import check_name
+from weightclip.checks import check_count, check_name
 from weightclip.lab.experiment import NONE, Experiment
 
 if sys.version_info >= (3, 11):
@@ -36,24 +36,39 @@ PAPER = "paper"
 Settings = dict[str, Any]
 
 
-def read_presets(name: str, experiment: Experiment[Any], options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+def read_presets(
+    name: str, experiment: Experiment[Any], options: Mapping[str, Any] = NONE, option: str = "--grid"
+) -> Mapping[str, Any]:
     """The tables `grid` and `best` of a TOML file, or those of the paper under the name "paper"."""
     if name == PAPER:
         return experiment.presets(options)
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"grid: got {name!r}, expected {PAPER!r} or a TOML file")
+        problem = "; it is a problem: name it before the options" if name in experiment.problems() else ""
+        raise ValueError(f"{option}: got {name!r}, expected {PAPER!r} or a TOML file{problem}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"grid: {path} is not TOML: {error}") from error
+        raise ValueError(f"{option}: {path} is not TOML: {error}") from error
+
+
+def grid_seeds(presets: Mapping[str, Any]) -> int:
+    """How many seeds a grid wants."""
+    return check_count("grid.seeds", _grid(presets).get("seeds", 1))
 
 
 def search(
-    experiment: Experiment[Any], problem: str, methods: Sequence[str], grid: Mapping[str, Any], fixed: Settings
+    experiment: Experiment[Any], problem: str, methods: Sequence[str], presets: Mapping[str, Any], fixed: Settings
 ) -> list[Settings]:
     """Table 1's form: for each method, the product over its settings in the grid, besides what is `fixed`."""
-    common, own = _axes(grid), {name: _axes(axes) for name, axes in grid.get("methods", {}).items()}
+    grid = _grid(presets)
+    common = _axes(grid)
+    own = {
+        name: _axes(_table(f"grid.methods.{name}", axes))
+        for name, axes in _table("grid.methods", grid.get("methods", {})).items()
+    }
+    if not common and not any(own.values()):
+        raise ValueError("grid: got no setting, expected some with their values, such as lr = [0.01, 0.001]")
     known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
     for name in (*common, *(name for axes in own.values() for name in axes)):
         check_name("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
@@ -70,15 +85,38 @@ def best(
     experiment: Experiment[Any], problem: str, methods: Sequence[str], presets: Mapping[str, Any], fixed: Settings
 ) -> list[Settings]:
     """Table 2's form: the setting of each method; one that the table lacks takes the experiment's defaults."""
-    rows = presets.get("best", {}).get(problem, {})
-    found = []
-    for method in methods:
-        known = _known(experiment, problem, method, fixed)
-        row = _flat(rows.get(method, {}))
+    rows = {method: _flat(_table(f"best.{problem}.{method}", row)) for method, row in _rows(problem, presets).items()}
+    for method, row in rows.items():
+        known = sorted(_known(experiment, problem, method, fixed))
         for name in row:
-            check_name(f"best.{problem}.{method}", name, sorted(known))
-        found.append({**row, **fixed, "method": method})
-    return found
+            check_name(f"best.{problem}.{method}", name, known)
+    return [{**rows.get(method, {}), **fixed, "method": method} for method in methods]
+
+
+def lacking(problem: str, methods: Sequence[str], presets: Mapping[str, Any]) -> list[str]:
+    """The methods without a setting in table 2's form; a ValueError if it has nothing for the problem at all."""
+    rows = _rows(problem, presets)
+    if not rows:
+        names = [f"[{name}]" for name in presets if name != "best"]
+        names += [f"[best.{name}]" for name in _table("best", presets.get("best", {}))]
+        raise ValueError(f"got {', '.join(names) or 'no table'}, expected [best.{problem}]")
+    return [method for method in methods if method not in rows]
+
+
+def _grid(presets: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "grid" not in presets:
+        raise ValueError("there is no table [grid]")
+    return _table("grid", presets["grid"])
+
+
+def _rows(problem: str, presets: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _table(f"best.{problem}", _table("best", presets.get("best", {})).get(problem, {}))
+
+
+def _table(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}: got {value!r}, expected a table")
+    return value
 
 
 def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.results.store import failure_path, now, record_path
+from weightclip.lab.results.store import now
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.plan import Run
+from weightclip.lab.sweep.stored import find_record, has_failed
 
 FOLDER = ".sweeps"
 
@@ -61,26 +62,53 @@ def read_manifests(store: str | Path) -> list[Manifest]:
     return sorted(found, key=lambda manifest: manifest.when)
 
 
+def current(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Those, oldest first, that no later one has all runs of: more seeds of a sweep take its place."""
+    wanted = [{run.identity for run in manifest.runs} for manifest in manifests]
+    return [
+        manifest
+        for index, manifest in enumerate(manifests)
+        if not any(wanted[index] <= later for later in wanted[index + 1 :])
+    ]
+
+
 @dataclass(frozen=True)
 class State:
-    """Where the runs of a sweep are."""
+    """Where the runs of a sweep are.
+
+    Args:
+        done, failed: what they are called.
+        left: all others, those too that are running, that wait for a worker, or whose record is damaged.
+        running: identity -> what its worker told last.
+        waiting: the identities of those that somebody has claimed, and no worker has begun.
+        damaged: a line for each file that is damaged.
+    """
 
     done: tuple[Wanted, ...]
     failed: tuple[Wanted, ...]
-    running: Mapping[str, Note | None]
     left: tuple[Wanted, ...]
+    running: Mapping[str, Note]
+    waiting: frozenset[str]
+    damaged: tuple[str, ...]
 
 
 def state_of(store: Path, manifest: Manifest) -> State:
-    """Look for records, notes of failures, and claims; `left` counts those that are running, too."""
+    """Look for records, notes of failures, and claims."""
     held = running(store)
-    done, failed, left = [], [], []
+    done, failed, left, damaged = [], [], [], []
     for run in manifest.runs:
-        if record_path(store, run.place, run.identity).exists():
+        found = None
+        try:
+            found = find_record(store, run)
+        except ValueError as error:
+            damaged.append(str(error))
+        if found is not None:
             done.append(run)
-        elif run.identity not in held and failure_path(store, run.place, run.identity).exists():
+        elif run.identity not in held and has_failed(store, run):
             failed.append(run)
         else:
             left.append(run)
-    ours = {run.identity for run in left}
-    return State(tuple(done), tuple(failed), {name: held[name] for name in held if name in ours}, tuple(left))
+    ours = {run.identity: held[run.identity] for run in left if run.identity in held}
+    under_way = {identity: note for identity, note in ours.items() if note is not None}
+    waiting = frozenset(ours.keys() - under_way.keys())
+    return State(tuple(done), tuple(failed), tuple(left), under_way, waiting, tuple(damaged))

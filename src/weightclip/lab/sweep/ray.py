@@ -142,7 +142,7 @@ class _Flight:
 
     def claim(self) -> bool:
         """Whether there is something to run that nobody else runs or has run."""
-        self._outcomes, self._mine = claim_missing(self._shared.store, self.job, self._open)
+        self._outcomes, self._mine = claim_missing(self._shared.store, self.job, self._open, self._shared.began)
         self._runs = tuple(run for run, _ in self._mine)
         self._show = self._open.enter_context(showing(self._shared.live, self._shared.experiment, self._runs))
         return bool(self._mine)
@@ -168,6 +168,8 @@ class _Flight:
             return
         if not self._begun:
             self._begun = True
+            for _, claim in self._mine:
+                claim.begin()
             yield Started(self.name, self.job)
         for one in told:
             yield from self._report(one)
@@ -178,11 +180,13 @@ class _Flight:
         return Ended(self.name, self.job, tuple(self._outcomes))
 
     def stop(self) -> None:
-        ray = _ray()
+        self._cancel()
+        self._open.close()
+
+    def _cancel(self) -> None:
         if self.stream is not None:
             with suppress(Exception):  # the cluster may be what failed
-                ray.cancel(self.stream, force=True)
-        self._open.close()
+                _ray().cancel(self.stream, force=True)
 
     def _report(self, told: Any) -> Iterator[Report]:
         if isinstance(told, float):
@@ -207,6 +211,7 @@ class _Flight:
         return note_success(self._shared.store, run, record)
 
     def _begin_again(self, error: Exception) -> Report:
+        self._cancel()  # a worker that only did not answer in time would go on
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
             return Said(f"{self.job[0].place}: its worker died; beginning again")

@@ -31,7 +31,9 @@ from weightclip.lab.sweep.executor import (
     run_job,
 )
 from weightclip.lab.sweep.local import cores, one_thread_for_children
-from weightclip.lab.sweep.work import Outcome, in_a_line, is_done, note_failure
+from weightclip.lab.sweep.stored import is_done
+from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure
+from weightclip.numerals import counted
 
 SLURM, LOCAL = "slurm", "local"
 
@@ -55,19 +57,22 @@ class Slurm:
         count: how many tasks run at once.
         parameters: `cluster` ("slurm", or "local": processes of this machine), `time` in minutes, submitit's own ones
             (`SHARED`, `slurm_...`); any other is an option of sbatch: `partition`, `account`, `reservation`, ...
+        only_asked: nothing will be run, so that this need not be a machine that submits.
     """
 
     folder: Path
     count: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    only_asked: bool = False
 
     def __post_init__(self) -> None:
         check_installed("slurm", "submitit")
         check_choice("--slurm cluster", self.cluster, (SLURM, LOCAL))
-        if self.cluster == SLURM and shutil.which("sbatch") is None:
+        submits = self.cluster == SLURM and not self.only_asked
+        if submits and shutil.which("sbatch") is None:
             raise ValueError("--executor slurm: sbatch is not here; expected a machine that submits jobs to Slurm")
         with tempfile.TemporaryDirectory() as folder:  # so that mistakes are told now, and nothing is left
-            self._submitter(Path(folder))
+            self._submitter(Path(folder), SLURM if submits else LOCAL)
 
     @property
     def cluster(self) -> str:
@@ -87,10 +92,8 @@ class Slurm:
                 if waiting:
                     submitted = self._submit(shared, waiting)
                     waiting, tasks = [], [*tasks, *submitted]
-                    number, last = len(submitted), submitted[-1].handle.job_id
-                    yield Said(
-                        f"{number} tasks submitted, the last is {last}; Ctrl-C cancels them; logs: {self.folder}"
-                    )
+                    number, last = counted(len(submitted), "task"), submitted[-1].handle.job_id
+                    yield Said(f"{number} submitted, the last is {last}; Ctrl-C cancels them; logs: {self.folder}")
                 # The more there are, the more a look at all of them costs the file system.
                 time.sleep(min(0.5 + len(tasks) / 50, 30.0))
                 held = running(shared.store)
@@ -106,7 +109,7 @@ class Slurm:
         """Give each task of an array every so manieth job, so that the first seeds are done first."""
         number = min(len(followed), TASKS if self.cluster == SLURM else self.workers)
         groups = [list(followed[first::number]) for first in range(number)]
-        submitter = self._submitter(self.folder, timeouts=ATTEMPTS * len(groups[0]) - 1)
+        submitter = self._submitter(self.folder, self.cluster, timeouts=ATTEMPTS * len(groups[0]) - 1)
         # A job inherits the environment, and this process may itself be one of Slurm's.
         with one_thread_for_children(), _submitit().helpers.clean_env():
             try:
@@ -115,7 +118,7 @@ class Slurm:
                 raise ValueError(f"--executor slurm: {in_a_line(error)}") from error
         return [_Submitted(handle, group) for handle, group in zip(handles, groups, strict=True)]
 
-    def _submitter(self, folder: Path, timeouts: int = 0) -> Any:
+    def _submitter(self, folder: Path, cluster: str, timeouts: int = 0) -> Any:
         known: dict[str, Any] = {"name": "weightclip", "timeout_min": MINUTES, "slurm_array_parallelism": self.workers}
         options: dict[str, Any] = {}
         for name, value in self.parameters.items():
@@ -127,11 +130,11 @@ class Slurm:
                 known[name] = value
             elif name != "cluster":
                 options[name] = value
-        limit = {f"{self.cluster}_max_num_timeout": timeouts}
+        limit = {f"{cluster}_max_num_timeout": timeouts}
         try:
             if "mem_gb" in known:
                 known["mem_gb"] = float(known["mem_gb"])
-            submitter = _submitit().AutoExecutor(folder, cluster=self.cluster, **limit)
+            submitter = _submitit().AutoExecutor(folder, cluster=cluster, **limit)
             submitter.update_parameters(**known, slurm_additional_parameters=options)
         except (AssertionError, NameError, RuntimeError, ValueError) as error:
             raise ValueError(f"--slurm: {in_a_line(error)}") from error

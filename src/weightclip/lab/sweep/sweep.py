@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from weightclip.lab.experiment import Cost
 from weightclip.lab.sweep.claims import running
 from weightclip.lab.sweep.executor import Ended, Executor, Report, Shared
 from weightclip.lab.sweep.live import NOWHERE, Live
 from weightclip.lab.sweep.plan import Plan, Run, batches
-from weightclip.lab.sweep.work import Outcome, has_failed, is_done
+from weightclip.lab.sweep.stored import find_record, has_failed, is_done
+from weightclip.lab.sweep.work import Outcome
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -25,24 +27,31 @@ class Inventory:
         done: the record is there.
         failed: a note says how it failed; not run again unless asked for.
         missing: to be run.
+        costs: identity -> what a run that is done took.
     """
 
     done: tuple[Run, ...]
     failed: tuple[Run, ...]
     missing: tuple[Run, ...]
+    costs: Mapping[str, Cost] = field(default_factory=dict)
 
 
 def look(plan: Plan, store: Path, retry_failed: bool = False) -> Inventory:
-    """What of the plan is in the store."""
+    """What of the plan is in the store; a damaged record counts as none."""
     done, failed, missing = [], [], []
+    costs = {}
     for run in plan.runs:
-        if is_done(store, run):
+        cost = None
+        with suppress(ValueError):
+            cost = find_record(store, run)
+        if cost is not None:
             done.append(run)
+            costs[run.identity] = cost
         elif has_failed(store, run) and not retry_failed:
             failed.append(run)
         else:
             missing.append(run)
-    return Inventory(tuple(done), tuple(failed), tuple(missing))
+    return Inventory(tuple(done), tuple(failed), tuple(missing), costs)
 
 
 def sweep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weightclip.lab.experiment import NOBODY, Experiment, Watch
-from weightclip.lab.results.record import Record, read_record
-from weightclip.lab.results.store import Failure, checkpoint_path, failure_path, now, record_path, write_failure
+from weightclip.lab.results.record import Record
+from weightclip.lab.results.store import Failure, failure_path, now, write_failure
 from weightclip.lab.sweep.claims import Claim, claim
 from weightclip.lab.sweep.plan import Run
+from weightclip.lab.sweep.stored import has_failed, is_done, remove_checkpoints
 
 Status = Literal["done", "failed", "claimed"]
 
@@ -28,36 +30,29 @@ class Outcome:
     reason: str = ""
 
 
-def is_done(store: Path, run: Run) -> bool:
-    """Whether the store has the run's record, whole; then a checkpoint of it is of no use."""
-    path = record_path(store, run.place, run.identity)
-    try:
-        done = path.exists() and read_record(path).identity == run.identity
-    except ValueError:
-        return False
-    if done:  # its process may have been killed between its last two actions, or the run was made elsewhere
-        checkpoint_path(path).unlink(missing_ok=True)
-    return done
-
-
-def has_failed(store: Path, run: Run) -> bool:
-    """Whether the run failed before."""
-    return failure_path(store, run.place, run.identity).exists()
-
-
 def run_batch(
-    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, watch: Watch = NOBODY
+    experiment: Experiment[Any],
+    runs: Sequence[Run],
+    data: Any,
+    store: Path,
+    watch: Watch = NOBODY,
+    since: float = math.inf,
 ) -> list[Outcome]:
-    """Run what of these nobody else runs or has run; one outcome each."""
+    """Run what of these nobody else runs, or has run `since` the sweep began; one outcome each."""
     with ExitStack() as held:
-        outcomes, mine = claim_missing(store, runs, held)
+        outcomes, mine = claim_missing(store, runs, held, since)
         if mine:
             outcomes += _run_mine(experiment, mine, data, store, watch)
     return outcomes
 
 
-def claim_missing(store: Path, runs: Sequence[Run], held: ExitStack) -> tuple[list[Outcome], list[tuple[Run, Claim]]]:
-    """Claim what of these nobody else runs or has run, until `held` is closed; the outcomes of the others."""
+def claim_missing(
+    store: Path, runs: Sequence[Run], held: ExitStack, since: float = math.inf
+) -> tuple[list[Outcome], list[tuple[Run, Claim]]]:
+    """Claim what of these nobody else runs or has run, until `held` is closed; the outcomes of the others.
+
+    A note of a failure counts if it was written `since` that time: an older one is what a sweep was asked to retry.
+    """
     outcomes, mine = [], []
     for run in runs:
         claimed = claim(store, run.identity, run.place)
@@ -66,7 +61,12 @@ def claim_missing(store: Path, runs: Sequence[Run], held: ExitStack) -> tuple[li
             continue
         held.callback(claimed.release)
         if is_done(store, run):  # by somebody else, since the plan was made
+            remove_checkpoints(store, [run])
             outcomes.append(Outcome(run.identity, "done"))
+        elif has_failed(store, run, since):
+            outcomes.append(
+                Outcome(run.identity, "failed", reason="it failed in another sweep, which runs at the same time")
+            )
         else:
             mine.append((run, claimed))
     return outcomes, mine
@@ -97,6 +97,8 @@ def _run_mine(
     experiment: Experiment[Any], mine: Sequence[tuple[Run, Claim]], data: Any, store: Path, watch: Watch
 ) -> list[Outcome]:
     length = experiment.length(mine[0][0].config)
+    for _, claimed in mine:
+        claimed.begin()
 
     def progress(steps: int, score: float) -> None:
         for _, claimed in mine:
