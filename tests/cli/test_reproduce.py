@@ -75,6 +75,29 @@ def test_a_command_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_what_retries_failures_and_what_is_for_slurm_is_passed_on(started: list[str]) -> None:
+    options = ["--executor", "slurm", "--slurm", "time=60", "--slurm", "partition=cpu", "--retry-failed"]
+    assert main(["reproduce", "figure", "4", *options]) == 0
+    assert started[0] == f"{SWEEP.format(20, 'results')} {' '.join(options)}"
+
+
+def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    def start(words: list[str]) -> int:
+        started.append(words[0])
+        return 1 if words[0] == "sweep" else 0
+
+    monkeypatch.setattr("weightclip.cli.main", start)
+    assert main(["reproduce", "figure", "4"]) == 1
+    assert started == ["sweep", "figure"]
+    out = capsys.readouterr().out
+    assert "some runs of this sweep failed: what follows is made from the others" in out
+    assert out.splitlines()[-1] == "figure 4 lacks runs that failed; weightclip status results shows which"
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [

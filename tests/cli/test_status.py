@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from weightclip.cli import main
 from weightclip.lab.results.record import Record, write_record
 from weightclip.lab.results.store import Failure, now, record_path, write_failure
 from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.sweep import claims
 from weightclip.lab.sweep.claims import claimed
-from weightclip.lab.sweep.manifest import write_manifest
+from weightclip.lab.sweep.manifest import FOLDER, write_manifest
 from weightclip.lab.sweep.plan import Run
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -16,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 STORE = Path("results")
 
 
-def make_sweep(count: int = 5) -> list[Run]:
+def make_sweep(count: int = 5, seconds: float = 100.0) -> list[Run]:
     configs = [EXPERIMENT.configure("input-permuted-mnist", {"method": "sgd", "seed": seed}) for seed in range(count)]
     runs = [Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.place(config), "mnist") for config in configs]
     STORE.mkdir()
-    write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs, {run.identity: 100.0 for run in runs})
+    write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs, {run.identity: seconds for run in runs})
     return runs
 
 
@@ -30,7 +32,9 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     write_record(record, record_path(STORE, done.place, done.identity))
     reason = "ValueError: no"
     write_failure(STORE, Failure(failed.place, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
-    with claimed(STORE, held.identity, held.place):
+    with claimed(STORE, held.identity, held.place) as mine:
+        assert mine is not None
+        mine.begin()
         assert main(["status", str(STORE)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "weightclip sweep it"
@@ -54,5 +58,72 @@ def test_a_directory_without_sweeps_says_what_it_has(capsys: pytest.CaptureFixtu
     STORE.mkdir()
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 0 records" in capsys.readouterr().out
+    (STORE / "a_0123456789ab.parquet").mkdir()
+    (STORE / "b_0123456789ab.episodes.parquet").touch()  # a part of a record
+    (STORE / "b_0123456789ab.parquet").touch()
+    assert main(["status", str(STORE)]) == 0
+    assert "results has no sweep; it has 1 record\n" in capsys.readouterr().out
     assert main(["status", "elsewhere"]) == 2
     assert "DIR: got 'elsewhere', expected a directory with results" in capsys.readouterr().err
+
+
+def test_the_time_left_counts_what_a_run_did_in_this_session(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten runs of 600 s, one went on at 60 % ten seconds ago."""
+    monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
+    first, *_ = make_sweep(10, 600.0)
+    with claimed(STORE, first.identity, first.place) as mine:
+        assert mine is not None
+        mine.begin()
+        mine.note(0.6)
+        began = time.time()
+        monkeypatch.setattr(time, "time", lambda: began + 10)
+        mine.note(0.6 + 10 / 600)
+        assert main(["status"]) == 0
+    assert "about 1:33:50 left with 1 running" in capsys.readouterr().out
+
+
+def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, *_ = make_sweep()
+    with claimed(STORE, first.identity, first.place) as mine, claimed(STORE, second.identity, second.place):
+        assert mine is not None
+        mine.begin()
+        assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "about 8:20 left with 1 running" in out
+    assert "1 run in a sweep's queue, waiting for a worker" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("all"))
+    assert line.split() == ["all", "0", "1", "0", "5"]
+
+
+def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged, directory, *_ = make_sweep()
+    path = record_path(STORE, damaged.place, damaged.identity)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    record_path(STORE, directory.place, directory.identity).mkdir()
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: the record is damaged (ComputeError); it counts as left" in out
+    assert f"{directory.place}_{directory.identity}.parquet: Is a directory; it counts as left" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("all"))
+    assert line.split() == ["all", "0", "0", "0", "5"]
+
+
+def test_several_directories_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    make_sweep()
+    Path("more").mkdir()
+    assert main(["status", "results", "more"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["results:", "weightclip sweep it"]
+    assert lines[-2:] == ["more:", "more has no sweep; it has 0 records"]
+
+
+def test_a_sweep_that_was_widened_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = make_sweep()
+    write_manifest(STORE, "weightclip sweep less", "input-permuted-mnist", runs[:2], {})
+    (less,) = (path for path in (STORE / FOLDER).iterdir() if "sweep less" in path.read_text())
+    less.write_text(less.read_text().replace('"when": "2', '"when": "1'))
+    assert main(["status"]) == 0
+    assert "sweep less" not in capsys.readouterr().out

@@ -75,8 +75,8 @@ def test_a_failed_run_is_told_and_noted_and_stops_nothing(capsys: pytest.Capture
     out = capsys.readouterr().out
     assert "sgd cannot be measured: hidden: got (1000000000000,), expected a network that fits into memory" in out
     assert "failed: input-permuted-mnist/sgd/lr0.001_seed0: ValueError: hidden" in out
-    assert "1 runs done, 1 failed" in out
-    assert main(words) == 0
+    assert "1 run done, 1 failed" in out
+    assert main(words) == 1
     assert "1 done, 0 to run, 1 failed before (--retry-failed runs them again)" in capsys.readouterr().out
     assert main(["status", "--failures"]) == 0
     assert "Traceback (most recent call last):" in capsys.readouterr().out
@@ -93,6 +93,18 @@ def test_a_failed_run_is_told_and_noted_and_stops_nothing(capsys: pytest.Capture
         (["--grid", "paper", "--best"], "not allowed with argument"),
         (["--lr", "-1"], "lr: got -1"),
         (["--slurm", "partition"], "--slurm: got 'partition', expected NAME=VALUE"),
+        (
+            ["--slurm", "partition=cpu"],
+            "--slurm: got 'partition=cpu', which is for --executor slurm, but --executor is",
+        ),
+        (["--address", "auto"], "--address: got 'auto', which is for --executor ray, but --executor is local"),
+        (["--methods", ""], "--methods: got '', expected names with commas, or all"),
+        (["--seeds", "0"], "--seeds: got '0', expected how many, or which: 0-3 or 0,2,5 (seed 0 alone: 0-0)"),
+        (["--best", "nope.toml"], "--best: got 'nope.toml', expected 'paper' or a TOML file"),
+        (
+            ["--best", "label-permuted-emnist"],
+            "--best: got 'label-permuted-emnist', expected 'paper' or a TOML file; it",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +113,60 @@ def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.Ca
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--grid", "grid = 3", "grid: got 3, expected a table"),
+        ("--grid", "[grid]\nmethods = 3", "grid.methods: got 3, expected a table"),
+        ("--grid", "[grid]\n", "grid: got no setting, expected some with their values"),
+        ("--grid", "[grid]\nlr = ['a']", "lr: got 'a', expected"),
+        ("--grid", "[grid]\nseeds = 0\nlr = [1]", "grid.seeds: got 0"),
+        ("--best", "[grid]\nlr = [1]", "got [grid], expected [best.input-permuted-mnist]"),
+        ("--best", "[best.other]\nsgd = {}", "got [best.other], expected [best.input-permuted-mnist]"),
+        ("--best", "[best.input-permuted-mnist]\nsdg = { lr = 1 }", "method: got 'sdg', expected"),
+        ("--best", "[best.input-permuted-mnist]\nsgd = { lr = 'a' }", "lr: got 'a', expected"),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file(
+    option: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.toml").write_text(text)
+    assert main([*SMALL, "--methods", "sgd", option, "mine.toml"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"weightclip: error: {option} mine.toml: {message}")
+    assert shown.err.count("\n") == 1
+
+
+def test_a_mistake_on_the_command_line_is_not_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text("[grid]\nlr = [0.1]")
+    assert main([*SMALL, "--methods", "sgd", "--grid", "mine.toml", "--activation", "x"]) == 2
+    assert capsys.readouterr().err.startswith("weightclip: error: activation: got 'x'")
+
+
+def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text("[best.input-permuted-mnist]\nsgd = { lr = 0.5 }\n")
+    assert main([*SMALL, "--methods", "sgd,adam", "--best", "mine.toml", "--dry-run"]) == 0
+    assert "mine.toml has no setting for adam: the defaults are taken" in capsys.readouterr().out
+
+
+def test_a_problem_that_best_took_for_its_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
+    assert "'input-permuted-mnist' was taken for the FILE of --best" in capsys.readouterr().err
+    assert main(["sweep", "--seeds", "2"]) == 2
+    assert "PROBLEM: got none" in capsys.readouterr().err
+
+
+def test_to_count_runs_on_slurm_no_slurm_is_needed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit", reason="needs submitit")
+    monkeypatch.setenv("PATH", "")
+    words = [*SMALL, "--methods", "sgd", "--executor", "slurm", "--slurm", "partition=cpu"]
+    assert main([*words, "--dry-run"]) == 0
+    assert "on 100 workers" in capsys.readouterr().out
+    assert main(words) == 2
 
 
 def test_an_unknown_problem_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

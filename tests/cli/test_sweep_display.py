@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from weightclip.cli.sweep_display import Tally, display
@@ -53,10 +55,62 @@ def test_the_time_left_follows_the_speed_so_far() -> None:
     assert tally.seconds_left == 200.0  # 400 s of work for two workers
     tally.add(Started("1", LEFT[:1]))
     tally.add(Started("2", LEFT[1:2]))
+    tally.add(Advanced("2", 1e-9))
     clock.now = 50.0
-    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done"),)))
+    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=50.0),)))
     tally.add(Advanced("2", 0.5))
     assert tally.seconds_left == pytest.approx(250 * 50 / 150)  # 150 s of work took 50
+
+
+def test_what_was_done_before_is_not_taken_for_speed() -> None:
+    """Ten runs of 600 s, one of which goes on at 60 %."""
+    ten = runs("adam", 10)
+    clock = Clock()
+    tally = Tally(Inventory((), (), ten), {run.identity: 600.0 for run in ten}, 1, clock)
+    tally.add(Started("1", ten[:1]))
+    tally.add(Advanced("1", 0.6))
+    clock.now = 10.0
+    tally.add(Advanced("1", 0.6 + 10 / 600))
+    assert tally.seconds_left == pytest.approx(9 * 600 + 230)
+    clock.now = 240.0
+    tally.add(Ended("1", ten[:1], (Outcome("adam-0", "done", seconds=600.0),)))
+    assert tally.seconds_left == pytest.approx(9 * 600)
+
+
+def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
+    clock = Clock()
+    tally = Tally(INVENTORY, SECONDS, 2, clock)
+    tally.add(Started("1", LEFT[:1]))
+    clock.now = 20.0  # where a cluster starts, and its workers import and compile
+    assert tally.seconds_left == pytest.approx(200)
+    tally.add(Advanced("1", 0.001))
+    clock.now = 25.0
+    tally.add(Advanced("1", 0.002))
+    assert 200 < tally.seconds_left < 300
+
+
+def test_a_run_that_failed_or_that_somebody_else_had_done_is_not_taken_for_speed() -> None:
+    clock = Clock()
+    tally = Tally(INVENTORY, SECONDS, 2, clock)
+    for number, outcome in enumerate((Outcome("adam-0", "done"), Outcome("adam-1", "failed", reason="x"))):
+        tally.add(Started(str(number), LEFT[number : number + 1]))
+        clock.now += 0.1
+        tally.add(Ended(str(number), LEFT[number : number + 1], (outcome,)))
+    assert tally.seconds_left == 100.0  # for two of four, on two workers
+
+
+def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -> None:
+    clock = Clock()
+    tally = Tally(INVENTORY, SECONDS, 100, clock)
+    assert tally.seconds_left == 100.0
+    tally.add(Started("1", LEFT[:1]))
+    clock.now = 100.0
+    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=100.0),)))
+    assert tally.seconds_left == 300.0
+
+
+def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
+    assert Tally(Inventory(DONE, (), LEFT[:1]), SECONDS, 2, Clock()).seconds_left == 100.0
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,17 +123,43 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines() == [
         "a worker died",
         "failed: input-permuted-mnist/adam/lr0.0001_seed0: ValueError: no",
-        "2 done, 1 failed, 0 running, 3 left, 1 runs/min, 3:00 to go",
+        "2 done, 1 failed, 0 running, 3 left, 1 runs/min, 2:30 to go",
     ]
 
 
-def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with display(INVENTORY, SECONDS, 2, Clock()) as shown:
         shown.report(Started("1", LEFT[:1]))
         shown.say("a [bold] line")
-    out = capsys.readouterr().out
+        out = ""
+        deadline = time.monotonic() + 60
+        while "lr0.0001_seed0" not in out and time.monotonic() < deadline:  # a thread draws it now and then
+            time.sleep(0.05)
+            out += capsys.readouterr().out
     for part in ("method", "done", "running", "failed", "left", "adam", "to go", "a [bold] line", "lr0.0001_seed0"):
         assert part in out
+
+
+def stop() -> None:
+    with display(INVENTORY, SECONDS, 2, Clock()) as shown:
+        shown.report(Started("1", LEFT[:1]))
+        raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_picture_that_stays_after_ctrl_c_shows_nothing_as_running(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    pictures = capsys.readouterr().out.split("method")
+    assert "to go" in pictures[1]
+    assert "to go" not in pictures[-1]
+    assert "lr0.0001_seed0" not in pictures[-1]
+    assert "2 done, 0 running, 4 left" in pictures[-1]

@@ -110,7 +110,7 @@ class Tally:
         done = {run.identity: working.done for working in now for run in working.job}
         left = [seconds * (1 - done.get(identity, 0.0)) for identity, seconds in list(self._left.items())]
         # A cluster may give fewer workers than were asked for, which shows when one of them is through.
-        workers = self._most if self.ended and self._most else self._workers
+        workers = self._most if any(thought for thought, _ in self._pieces) else self._workers
         return slowness(pieces, sum(self._seconds.values())) * seconds_left(left, workers)
 
     def line(self) -> str:

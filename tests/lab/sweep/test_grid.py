@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from weightclip.lab.streaming.plugin import EXPERIMENT
-from weightclip.lab.sweep.grid import best, read_presets, search
+from weightclip.lab.sweep.grid import best, lacking, read_presets, search
 
 PROBLEM = "input-permuted-mnist"
 METHODS = EXPERIMENT.methods()
@@ -15,7 +15,7 @@ def count(settings: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def test_table_1_is_the_product_over_the_settings_that_a_method_has() -> None:
-    grid = read_presets("paper", EXPERIMENT)["grid"]
+    grid = read_presets("paper", EXPERIMENT)
     assert count(search(EXPERIMENT, PROBLEM, METHODS, grid, {})) == {
         "sgd": 4,
         "adam": 4,
@@ -30,7 +30,7 @@ def test_table_1_is_the_product_over_the_settings_that_a_method_has() -> None:
 
 
 def test_what_is_fixed_is_not_searched() -> None:
-    grid = read_presets("paper", EXPERIMENT)["grid"]
+    grid = read_presets("paper", EXPERIMENT)
     found = search(EXPERIMENT, PROBLEM, ["sgd+wc"], grid, {"lr": 0.5, "steps": 100})
     assert [one["kappa"] for one in found] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert all((one["lr"], one["steps"]) == (0.5, 100) for one in found)
@@ -62,7 +62,7 @@ beta1 = [0.5, 0.9]
 [grid.methods."adam+wc"]
 lr = [1.0]
 """)
-    grid = read_presets(str(path), EXPERIMENT)["grid"]
+    grid = read_presets(str(path), EXPERIMENT)
     found = search(EXPERIMENT, PROBLEM, ["sgd", "adam+wc"], grid, {})
     assert len(found) == 2 * 2 + 1 * 2 * 2  # sgd has no beta1
     config = EXPERIMENT.configure(PROBLEM, found[-1])
@@ -77,18 +77,28 @@ lr = [1.0]
         ("[grid]\nlr = []", r"grid: got lr = \[\], expected a list"),
         ("[grid.methods.sdg]\nlr = [1]", "method: got 'sdg'.*did you mean 'sgd'"),
         ("[grid.methods.sgd]\nkapa = [1]", "grid: got 'kapa'.*did you mean 'kappa'"),
+        ("", r"there is no table \[grid\]"),
+        ("grid = 3", "grid: got 3, expected a table"),
+        ("[grid]\nmethods = 3", "grid.methods: got 3, expected a table"),
+        ("[grid.methods]\nsgd = 3", "grid.methods.sgd: got 3, expected a table"),
+        ("[grid]", "grid: got no setting, expected some"),
+        ("[grid]\nseeds = 3\n[grid.methods.sgd]", "grid: got no setting, expected some"),
     ],
 )
 def test_mistakes_in_a_grid_are_told(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        search(EXPERIMENT, PROBLEM, ["sgd"], read_presets(str(path), EXPERIMENT)["grid"], {})
+        search(EXPERIMENT, PROBLEM, ["sgd"], read_presets(str(path), EXPERIMENT), {})
 
 
 def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="grid: got 'papr', expected 'paper' or a TOML file"):
+    with pytest.raises(ValueError, match=r"^--grid: got 'papr', expected 'paper' or a TOML file$"):
         read_presets("papr", EXPERIMENT)
+    with pytest.raises(ValueError, match=r"^--best: got 'nope.toml', expected 'paper' or a TOML file$"):
+        read_presets("nope.toml", EXPERIMENT, option="--best")
+    with pytest.raises(ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem: name it before the options$"):
+        read_presets(PROBLEM, EXPERIMENT, option="--best")
     path = tmp_path / "grid.toml"
     path.write_text("[grid\n")
     with pytest.raises(ValueError, match="is not TOML"):
@@ -99,3 +109,25 @@ def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
     presets = {"best": {PROBLEM: {"sgd": {"kappa": 1.0}}}}
     with pytest.raises(ValueError, match=r"best\.input-permuted-mnist\.sgd: got 'kappa'"):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
+
+
+@pytest.mark.parametrize(
+    ("presets", "message"),
+    [
+        ({"best": 3}, "best: got 3, expected a table"),
+        ({"best": {PROBLEM: 3}}, "best.input-permuted-mnist: got 3, expected a table"),
+        ({"best": {PROBLEM: {"sgd": 3}}}, r"best.input-permuted-mnist.sgd: got 3, expected a table"),
+        ({"best": {PROBLEM: {"sdg": {}}}}, "method: got 'sdg'.*did you mean 'sgd'"),
+    ],
+)
+def test_mistakes_in_table_2s_form_are_told(presets: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
+
+
+def test_methods_that_table_2s_form_lacks_are_named_and_a_table_without_any_is_refused() -> None:
+    presets = {"best": {PROBLEM: {"sgd": {}}}}
+    assert lacking(PROBLEM, ["sgd", "adam", "madam"], presets) == ["adam", "madam"]
+    for wrong, tables in (({"grid": {}}, r"\[grid\]"), ({"best": {"other": {}}}, r"\[best.other\]"), ({}, "no table")):
+        with pytest.raises(ValueError, match=rf"^got {tables}, expected \[best.{PROBLEM}\]$"):
+            lacking(PROBLEM, ["sgd"], wrong)

@@ -75,7 +75,7 @@ def test_where_there_is_no_slurm_the_error_says_so(tmp_path: Path, monkeypatch: 
 def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Slurm(tmp_path, only_asked=True).workers == slurm.WORKERS
-    with pytest.raises(ValueError, match="^--slurm time: got 'x', expected minutes$"):
+    with pytest.raises(ValueError, match=r"^--slurm time: got 'x', expected minutes$"):
         Slurm(tmp_path, parameters={"time": "x"}, only_asked=True)
 
 

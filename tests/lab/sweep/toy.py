@@ -28,6 +28,7 @@ class ToyConfig:
     method: str = field(default="fast", metadata=_help("fast or slow"))
     lr: float = field(default=0.1, metadata=_help("step size"))
     rows: int = field(default=3, metadata=_help("rows of the table"))
+    stages: int = field(default=1, metadata=_help("1 or 2"))
     seed: int = field(default=0, metadata=_help("fixes nothing"))
     trouble: str = field(default="", metadata=_help("fail, die, die once"))
     notes: str = field(default="", metadata=_help("a directory where each run leaves its process id"))
@@ -36,6 +37,7 @@ class ToyConfig:
 class Toy(Experiment[ToyConfig]):
     name = "toy"
     config = ToyConfig
+    axes = ("method", "stages")
     setting_fields = ("lr",)
     along = "row"
 
@@ -48,9 +50,17 @@ class Toy(Experiment[ToyConfig]):
     def methods(self) -> Sequence[str]:
         return METHODS
 
+    def values(self, axis: str) -> Sequence[Any]:
+        return (1, 2) if axis == "stages" else METHODS
+
+    def possible(self, settings: Mapping[str, Any]) -> bool:
+        return (settings["method"], settings["stages"]) != ("slow", 2)
+
     def configure(self, problem: str, settings: Mapping[str, Any]) -> ToyConfig:
         config = ToyConfig(**settings)
         check_choice("method", config.method, METHODS)
+        if config.stages not in (1, 2):
+            raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
         return config
 
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = {}) -> Sequence[str]:
@@ -60,7 +70,7 @@ class Toy(Experiment[ToyConfig]):
         return identity(self.name, {**asdict(config), "notes": "", "trouble": ""}, None)
 
     def place(self, config: ToyConfig) -> str:
-        return f"toy/{config.method}/lr{config.lr:g}_seed{config.seed}"
+        return f"toy/{config.method}/stages{config.stages}_lr{config.lr:g}_seed{config.seed}"
 
     def batch(self, config: ToyConfig) -> Hashable | None:
         return (config.method, config.lr) if self._together else None

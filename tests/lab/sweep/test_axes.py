@@ -1,0 +1,135 @@
+"""A sweep over several axes, and what else a command does that needs an experiment which misbehaves."""
+
+from pathlib import Path
+
+import pytest
+from toy import Toy
+
+from weightclip.cli import main
+from weightclip.lab.experiment import Cost
+from weightclip.lab.results.record import read_record
+from weightclip.lab.results.store import checkpoint_path, failures
+from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.sweep.executor import Started
+from weightclip.lab.sweep.manifest import read_manifests
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
+STORE = Path("results")
+WORDS = ["sweep", "toy", "--workers", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("weightclip.lab.plugins.experiments", lambda: {"streaming": EXPERIMENT, "toy": Toy()})
+
+
+def records() -> list[Path]:
+    return sorted(STORE.rglob("*.parquet"))
+
+
+def test_all_values_that_go_together_are_run() -> None:
+    assert main(WORDS) == 0
+    configs = [read_record(path).config for path in records()]
+    assert sorted((one["method"], one["stages"]) for one in configs) == [("fast", 1), ("fast", 2), ("slow", 1)]
+
+
+def test_some_values_of_an_axis_are_run() -> None:
+    assert main([*WORDS, "--stages", "2"]) == 0
+    assert [read_record(path).config["stages"] for path in records()] == [2]
+
+
+def test_a_grid_is_searched_at_each_value_of_an_axis(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("grid.toml").write_text("[grid]\nseeds = 2\nlr = [0.1, 0.2]\n")
+    assert main([*WORDS, "--grid", "grid.toml", "--dry-run"]) == 0
+    assert "toy: 12 runs: 0 done, 12 to run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stages", "3"], "stages: got 3, expected 1 or 2"),
+        (["--stages", "x"], "--stages: got 'x', expected a whole number"),
+        (["--stages", ""], "--stages: got '', expected names with commas, or all"),
+        (["--stages", "2", "--methods", "slow"], "--methods, --stages: the values given do not go together"),
+    ],
+)
+def test_a_wrong_value_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, *words]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_as_long_as_runs_have_failed_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*WORDS, "--methods", "fast", "--stages", "1"]
+    assert main([*words, "--trouble", "fail"]) == 1
+    assert "--failures shows why" in capsys.readouterr().out
+    assert main(words) == 1
+    assert "0 to run, 1 failed before" in capsys.readouterr().out
+    assert main([*words, "--seeds", "2"]) == 1
+    assert "1 run done, 0 failed, 1 before" in capsys.readouterr().out
+    assert main([*words, "--dry-run"]) == 0
+    assert main([*words, "--retry-failed"]) == 0
+    assert main(words) == 0
+
+
+def test_without_a_note_nobody_is_sent_to_read_it(capsys: pytest.CaptureFixture[str]) -> None:
+    STORE.mkdir()
+    (STORE / "toy").touch()  # no record and no note can be written below a file
+    assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "0 runs done, 1 failed" in out
+    assert "--failures shows why" not in out
+    assert failures(STORE) == []
+
+
+def test_a_dry_run_leaves_checkpoints_alone_and_a_sweep_removes_those_of_what_is_done() -> None:
+    assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 0
+    checkpoint = checkpoint_path(records()[0])
+    checkpoint.touch()
+    assert main([*WORDS, "--methods", "fast", "--stages", "1", "--dry-run"]) == 0
+    assert checkpoint.exists()
+    assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 0
+    assert not checkpoint.exists()
+
+
+def test_a_sweep_whose_executor_does_not_start_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no cluster")
+
+    monkeypatch.setattr("weightclip.lab.sweep.local.Local.run", fail)
+    assert main(WORDS) == 2
+    assert read_manifests(STORE) == []
+
+
+def test_ctrl_c_on_a_terminal_ends_the_picture_before_it_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(plan: object, missing: tuple[object, ...], *rest: object) -> None:
+        *_, report = rest
+        report(Started("1", (missing[0],)))  # type: ignore[operator]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weightclip.lab.sweep.sweep.sweep", interrupt)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(WORDS) == 130
+    last = capsys.readouterr().out.split("method")[-1]
+    assert "1 running" not in last
+    assert "to go" not in last
+    assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command goes on")
+
+
+def test_one_run_takes_its_time_on_two_workers_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sweep", "toy", "--methods", "fast", "--stages", "1", "--dry-run"]
+    monkeypatch.setattr(Toy, "estimate", lambda self, config, data: Cost(51.0, 1000))
+    assert main([*words, "--workers", "2"]) == 0
+    assert main([*words, "--workers", "1", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "toy: 1 run: 0 done, 1 to run" in out
+    assert "about 0:51 on one core, 0:51 on 2 workers" in out
+    assert "about 1:42 on one core, 1:42 on 1 worker;" in out
