@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from weightclip.lab.results.record import read_record
+from weightclip.lab.sweep.claims import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 
@@ -40,19 +41,31 @@ def workers(driver: subprocess.Popen[bytes]) -> list[int]:
     return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def kill_driver(driver: subprocess.Popen[bytes], moment: random.Random) -> None:
+def kill_driver(driver: subprocess.Popen[bytes], moment: random.Random) -> bool:
     driver.kill()
+    driver.wait()
+    return True
 
 
-def kill_worker(driver: subprocess.Popen[bytes], moment: random.Random) -> None:
+def kill_worker(driver: subprocess.Popen[bytes], moment: random.Random) -> bool:
+    """Whether there was one."""
     found = workers(driver)
     if found:
         os.kill(moment.choice(found), signal.SIGKILL)
+    return bool(found)
+
+
+def wait_for_work(driver: subprocess.Popen[bytes]) -> None:
+    """Until it runs something: a claim is held, with a note that a worker has begun."""
+    deadline = time.monotonic() + 600
+    while not any(running(Path("disturbed")).values()) and driver.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kill", [kill_driver, kill_worker])
 def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(
-    kill: Callable[[subprocess.Popen[bytes], random.Random], None],
+    kill: Callable[[subprocess.Popen[bytes], random.Random], bool],
 ) -> None:
     began = time.monotonic()
     assert start("undisturbed").wait(timeout=600) == 0
@@ -62,9 +75,10 @@ def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(
 
     moment = random.Random(kill.__name__)
     driver = start("disturbed")
-    killed = 0
-    while killed < MOMENTS:
-        wait = moment.uniform(0.05, 0.3) * took
+    there: list[int] = []
+    while len(there) < MOMENTS:
+        wait_for_work(driver)
+        wait = moment.uniform(0.0, 0.2) * took
         try:
             assert driver.wait(timeout=wait) == 0  # it was faster than we are: begin anew
             for path in Path("disturbed").rglob("*.parquet"):
@@ -72,12 +86,13 @@ def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(
                     path.unlink()
             driver = start("disturbed")
         except subprocess.TimeoutExpired:
-            print(f"{kill.__name__} after {wait:.2f} s, {len(tables('disturbed'))} records there")
-            kill(driver, moment)
-            killed += 1
-            if kill is kill_driver:
-                driver.wait()
+            records = len(tables("disturbed"))
+            if kill(driver, moment):
+                there.append(records)
+                print(f"{kill.__name__} {wait:.2f} s after the first claim, {records} records there")
+            if driver.poll() is not None:
                 driver = start("disturbed")
+    assert any(0 < records < RUNS for records in there)
     assert driver.wait(timeout=600) == 0
     again = start("disturbed")
     assert again.wait(timeout=600) == 0

@@ -98,6 +98,45 @@ def test_of_progress_the_newest_is_told() -> None:
     assert ray._newest(queue) == ["a line", 0.2, (0, {"task": 1}), 0.4]
 
 
+class Silent:
+    """A library whose workers never answer in time, and what is asked of it."""
+
+    class exceptions:
+        class RayError(Exception): ...
+
+        class RayTaskError(Exception): ...
+
+    def __init__(self) -> None:
+        self.submitted: list[Iterator[int]] = []
+        self.cancelled: list[Iterator[int]] = []
+
+    def submit(self, runs: object) -> Iterator[int]:
+        self.submitted.append(iter([1]))
+        return self.submitted[-1]
+
+    def get(self, reference: int, timeout: float) -> None:
+        raise self.exceptions.RayError("timeout")
+
+    def cancel(self, stream: Iterator[int], force: bool) -> None:
+        self.cancelled.append(stream)
+
+
+def test_a_worker_that_does_not_answer_is_stopped_before_another_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent()
+    monkeypatch.setattr(ray, "_ray", lambda: silent)
+    plan = toy_plan(1)
+    flight = ray._Flight("job 1", plan.runs, shared_by(plan, tmp_path))
+    assert flight.claim()
+    assert running(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
+    flight.start(silent)
+    reports = [report for _ in range(ATTEMPTS) for report in flight.receive()]
+    assert [type(report) for report in reports] == [Said, Said, Ended]
+    assert silent.cancelled == silent.submitted
+    assert len(silent.cancelled) == ATTEMPTS
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For all processes of the clusters: nothing is fetched, kernels are compiled once, and the toy is known."""

@@ -209,7 +209,7 @@ def test_what_failed_in_another_sweep_meanwhile_is_not_run_again(tmp_path: Path)
     began = time.time() - 1
     run(plan, store)
     (outcome,) = run_job(Shared(Toy(), store, began=began), plan.runs, {})
-    assert outcome.status == "failed"
+    assert (outcome.status, outcome.reason) == ("failed", "RuntimeError: it went wrong")
     assert sorted(attempts(notes).values()) == [1]
     run_job(Shared(Toy(), store, began=time.time() + 1), plan.runs, {})  # an older note is what is retried
     assert sorted(attempts(notes).values()) == [2]

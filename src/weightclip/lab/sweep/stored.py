@@ -64,12 +64,18 @@ def is_done(store: Path, run: Placed) -> bool:
         return False
 
 
-def has_failed(store: Path, run: Placed, since: float = 0.0) -> bool:
-    """Whether there is a note that the run failed, from that time (in seconds, as `time.time` has it) or later."""
+def has_failed(store: Path, run: Placed) -> bool:
+    """Whether there is a note that the run failed."""
+    return failure_path(store, run.place, run.identity).is_file()
+
+
+def failed_since(store: Path, run: Placed, since: float) -> str | None:
+    """The reason, if the run failed at that time (in seconds, as `time.time` has it) or later."""
+    path = failure_path(store, run.place, run.identity)
     try:
-        return failure_path(store, run.place, run.identity).stat().st_mtime >= since
-    except OSError:
-        return False
+        return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.stat().st_mtime >= since else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def remove_checkpoints(store: Path, runs: Iterable[Placed]) -> None:

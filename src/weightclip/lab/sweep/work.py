@@ -15,7 +15,7 @@ from weightclip.lab.results.record import Record
 from weightclip.lab.results.store import Failure, failure_path, now, write_failure
 from weightclip.lab.sweep.claims import Claim, claim
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.stored import has_failed, is_done, remove_checkpoints
+from weightclip.lab.sweep.stored import failed_since, is_done, remove_checkpoints
 
 Status = Literal["done", "failed", "claimed"]
 
@@ -63,10 +63,8 @@ def claim_missing(
         if is_done(store, run):  # by somebody else, since the plan was made
             remove_checkpoints(store, [run])
             outcomes.append(Outcome(run.identity, "done"))
-        elif has_failed(store, run, since):
-            outcomes.append(
-                Outcome(run.identity, "failed", reason="it failed in another sweep, which runs at the same time")
-            )
+        elif (reason := failed_since(store, run, since)) is not None:
+            outcomes.append(Outcome(run.identity, "failed", reason=reason))
         else:
             mine.append((run, claimed))
     return outcomes, mine
