@@ -7,13 +7,16 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weightclip.cli.progress import duration
 from weightclip.cli.tables import print_table
 from weightclip.lab.results.store import failures
-from weightclip.lab.sweep.manifest import Manifest, State, current, read_manifests, state_of
 from weightclip.lab.sweep.pace import seconds_left, slowness
 from weightclip.numerals import counted
+
+if TYPE_CHECKING:
+    from weightclip.lab.sweep.manifest import Manifest, State
 
 _RECORD = re.compile(r"_[0-9a-f]{12}\.parquet$")
 
@@ -45,6 +48,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_store(store: Path, tracebacks: bool) -> None:
+    from weightclip.lab.sweep.manifest import current, read_manifests, state_of
+
     manifests = current(read_manifests(store))
     if not manifests:
         found = sum(1 for path in store.rglob("*.parquet") if _RECORD.search(path.name) and path.is_file())

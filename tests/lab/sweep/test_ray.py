@@ -1,3 +1,4 @@
+import os
 import random
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("WEIGHTCLIP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("WEIGHTCLIP_OFFLINE", "1")
         patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         compile_all = "from digit_runs import compile_kernels; compile_kernels('sgd', 'adam+wc', 'adam+sp')"
         subprocess.run([sys.executable, "-c", compile_all], check=True, timeout=SECONDS)
         yield

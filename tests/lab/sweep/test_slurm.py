@@ -27,7 +27,7 @@ LOCAL = {"cluster": "local"}
 @pytest.fixture(autouse=True)
 def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks can import the toy, and a result that never comes is not waited for."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     if find_spec("submitit") is not None:
         import submitit
 

@@ -180,11 +180,11 @@ class _Followed:
     done: float = 0.0
 
     def look(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
-        notes = [held[run.identity] for run in self.job if run.identity in held]
+        notes = [note for run in self.job if (note := held.get(run.identity)) is not None]
         if notes and not self.begun:
             self.begun = True
             yield Started(self.name, self.job)
-        if notes and notes[0] is not None and notes[0].done > self.done:
+        if notes and notes[0].done > self.done:
             self.done = notes[0].done
             yield Advanced(self.name, self.done)
         if self.begun and not notes:
