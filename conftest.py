@@ -1,10 +1,16 @@
 """What all tests share, and the examples in docstrings too."""
 
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+# Its set-up of logging closes the handlers that are there, and that of JAX (absl) closes pytest's captured stderr then.
+with suppress(ImportError):
+    import_module("submitit")
 
 # The same examples each time; no deadline, because a busy machine is not a failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
