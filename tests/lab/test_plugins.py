@@ -130,7 +130,7 @@ def weightclip(site: Path, command: str) -> str:
 
 
 def test_an_experiment_of_another_package_runs_and_sweeps(installed: Path) -> None:
-    assert "seed 0: 1 runs" in weightclip(installed, "run random-walk --depth 3 --out out")
+    assert "seed 0: 1 run;" in weightclip(installed, "run random-walk --depth 3 --out out")
     weightclip(installed, "sweep random-walk --methods all --depth 3 --seeds 2 --workers 1 --out out")
     records = [read_record(path) for path in sorted((installed.parent / "out").rglob("*.parquet"))]
     assert {(one.experiment, one.config["method"], one.config["seed"]) for one in records} == {
