@@ -156,17 +156,19 @@ def test_what_another_package_adds_is_in_the_help(installed: Path) -> None:
     assert "--depth" in weightclip(installed, "run random-walk --help")
 
 
-def test_an_entry_point_that_does_not_load_is_one_line(installed: Path) -> None:
+def test_an_entry_point_that_does_not_load_is_told_and_keeps_nobody_else_from_running(installed: Path) -> None:
     (installed / "my_plugin.py").write_text("raise OSError('no licence')")
     done = subprocess.run(
-        [sys.executable, "-m", "weightclip", "run", "input-permuted-mnist"],
+        [sys.executable, "-m", "weightclip", "reproduce", "--list"],
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 2
-    assert done.stderr == "weightclip: error: entry point walk = my_plugin:EXPERIMENT: OSError: no licence\n"
+    assert done.returncode == 0
+    assert "entry point walk = my_plugin:EXPERIMENT: OSError: no licence: left out\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "weightclip sweep input-permuted-mnist" in done.stdout
 
 
 def test_names_that_nobody_has_are_told_with_the_nearest() -> None:

@@ -14,6 +14,7 @@ A package adds one in its `pyproject.toml`:
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -21,14 +22,25 @@ from typing import Any
 from weightclip.checks import check_name
 from weightclip.lab.experiment import Experiment
 
+log = logging.getLogger(__name__)
+
 EXPERIMENTS = "weightclip.experiments"
 PROBLEMS = "weightclip.problems"
 METHODS = "weightclip.methods"
 
 
 def plugins(group: str, kind: type[Any]) -> dict[str, Any]:
-    """The objects of a group of entry points, by name; a ValueError names what is not loaded or of another kind."""
-    return {point.name: _load(point, kind) for point in entry_points(group=group)}
+    """The objects of a group of entry points, by name; what does not load, or is of another kind, is told and left out.
+
+    One package that is broken should not keep all others from running.
+    """
+    found = {}
+    for point in entry_points(group=group):
+        try:
+            found[point.name] = _load(point, kind)
+        except ValueError as error:
+            log.warning("%s: left out", error)
+    return found
 
 
 @cache
