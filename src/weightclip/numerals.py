@@ -29,4 +29,4 @@ def counted(number: int, noun: str) -> str:
         >>> counted(1, "run"), counted(2, "run")
         ('1 run', '2 runs')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

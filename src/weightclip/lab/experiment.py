@@ -231,9 +231,9 @@ class Experiment(ABC, Generic[C]):
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         """Main tables of runs that differ in their seeds, in a line."""
-        from weightclip.lab.results.text import count_text
+        from weightclip.numerals import counted
 
-        return count_text(len(tables), "run")
+        return counted(len(tables), "run")
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
         """A picture of runs that differ in their seeds alone."""

@@ -12,7 +12,8 @@ from weightclip.lab.report.charts import colour_of, dashes_of, javascript
 from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
 from weightclip.lab.results.style import style_of
-from weightclip.lab.results.text import NOTHING, TITLE, count_text
+from weightclip.lab.results.text import NOTHING, TITLE
+from weightclip.numerals import counted
 
 
 def render(content: Content, title: str = TITLE) -> str:
@@ -25,7 +26,7 @@ def render(content: Content, title: str = TITLE) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        style_of=style_of, colour_of=colour_of, dashes_of=dashes_of, count_text=count_text, nothing=NOTHING
+        style_of=style_of, colour_of=colour_of, dashes_of=dashes_of, counted=counted, nothing=NOTHING
     )
     return environment.get_template("page.html").render(
         content=content,

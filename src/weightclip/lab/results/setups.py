@@ -17,9 +17,8 @@ from weightclip.checks import check_name
 from weightclip.lab.experiment import Event, Experiment
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.text import count_text
 from weightclip.lab.results.tidy import FIRST, LAST
-from weightclip.numerals import read_count
+from weightclip.numerals import counted, read_count
 
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -174,9 +173,7 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
     def shown(setup: Mapping[str, Any]) -> str:
-        return (
-            " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({count_text(setup['_runs'], 'run')})"
-        )
+        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({counted(setup['_runs'], 'run')})"
 
     example = f"--where {differing[0]}={_shown(others[0][differing[0]])}"
     left_out = "; ".join(map(shown, others))

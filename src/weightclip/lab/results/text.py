@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from weightclip.lab.results.metrics import SHARE, Metric
+from weightclip.numerals import counted
 
 TITLE = "Results"
 NOTHING = "–"
@@ -115,11 +116,6 @@ def seeds_text(seeds: Iterable[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in ranges)
 
 
-def count_text(count: int, name: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count:,} {plural(count, name)}"
-
-
 def plural(count: int, name: str) -> str:
     """`run` of 1, else `runs`."""
     return name if count == 1 else f"{name}s"
@@ -136,11 +132,11 @@ def selection_notes(row: Mapping[str, Any]) -> list[str]:
     if row["edges"]:
         notes.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
     if row["ties"]:
-        notes.append(f"tied with {count_text(row['ties'], 'other setting')}")
+        notes.append(f"tied with {counted(row['ties'], 'other setting')}")
     if row["shared"] == 0:
         notes.append("compared on different seeds, as too few are shared by its settings")
     elif row["shared"]:
-        notes.append(f"compared on {count_text(row['shared'], 'seed')} that its settings share")
+        notes.append(f"compared on {counted(row['shared'], 'seed')} that its settings share")
     if row["incomplete"]:
-        notes.append(f"{count_text(row['incomplete'], 'setting')} with fewer seeds left out")
+        notes.append(f"{counted(row['incomplete'], 'setting')} with fewer seeds left out")
     return notes

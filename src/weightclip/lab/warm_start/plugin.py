@@ -23,6 +23,7 @@ from weightclip.lab.warm_start.config import (
     resolve,
 )
 from weightclip.lab.warm_start.metrics import METRICS
+from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -124,11 +125,9 @@ class WarmStart(Experiment[Config]):
     def describe(self, config: Config) -> str:
         settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
         stages = "one stage" if config.stages == 1 else "two stages"
+        length = f"{stages} of {counted(config.epochs or 0, 'epoch')}"
         network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
-        return (
-            f"{config.method} ({config.variant} variant): {settings}; {stages} of {config.epochs} epochs, "
-            f"{config.images:,} images; {network}"
-        )
+        return f"{config.method} ({config.variant} variant): {settings}; {length}, {config.images:,} images; {network}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         def mean(column: str, row: int) -> float:
