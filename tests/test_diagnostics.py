@@ -57,6 +57,7 @@ def test_shares_count_entries_over_all_tensors() -> None:
     assert diagnostics.negative_share(layers) == 0.5
     outputs = [torch.tensor([0.95, -0.96, 0.94, 0.0]), torch.tensor([-1.0, 1.0, 0.1, 0.2])]
     assert diagnostics.saturated_share(outputs) == 0.5
+    assert diagnostics.saturated_share([torch.tensor([0.9, -0.91, 0.95, 0.5])], beyond=0.9) == 0.75
     assert math.isnan(diagnostics.negative_share([]))
 
 
@@ -105,3 +106,16 @@ def test_weights_that_are_not_finite_have_no_rank() -> None:
     assert diagnostics.singular_values(matrix).isnan().all()
     with pytest.raises(ValueError, match="matrix: got entries that are not finite"):
         diagnostics.rank(matrix)
+
+
+def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old = torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, 0.5]))
+    new = torch.distributions.Normal(torch.tensor([0.2, -0.1]), torch.tensor([1.1, 0.6]))
+    actions = torch.randn(200_000, 2, generator=generator) * old.scale
+    log_ratio = (new.log_prob(actions) - old.log_prob(actions)).T
+    expected = torch.distributions.kl_divergence(old, new)
+    torch.testing.assert_close(diagnostics.approximate_kl(log_ratio), expected, rtol=0.03, atol=0)
+    few = torch.randn(50, 4, generator=generator)
+    assert (diagnostics.approximate_kl(few) >= 0).all()
+    assert diagnostics.approximate_kl(torch.zeros(4)) == 0

@@ -57,9 +57,22 @@ def negative_share(pre_activations: Iterable[Tensor]) -> float:
 
 
 @torch.no_grad()
-def saturated_share(outputs: Iterable[Tensor]) -> float:
-    """The share of tanh outputs with |h| >= 0.95, over all tensors; NaN where there are none."""
-    return _share((tensor.abs() >= SATURATED, tensor) for tensor in outputs)
+def saturated_share(outputs: Iterable[Tensor], beyond: float = SATURATED) -> float:
+    """The share of tanh outputs with |h| >= 0.95 (or another `beyond`), over all tensors; NaN where there are none."""
+    return _share((tensor.abs() >= beyond, tensor) for tensor in outputs)
+
+
+@torch.no_grad()
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(old || new) from actions of the old policy: the mean of (r - 1) - log r, which is never negative.
+
+    log r [..., n], the logarithm of new / old probability of n actions -> [...].
+
+    Examples:
+        >>> approximate_kl(torch.tensor([0.5, -0.5]).log1p())  # doctest: +ELLIPSIS
+        tensor(0.14...)
+    """
+    return (log_ratio.expm1() - log_ratio).mean(-1)
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def test_the_list_has_every_name_and_number(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "message"),
     [
         (["streming", "table.csv"], "did you mean 'streaming'?"),
-        (["7", "table.csv"], "figure: got '7', expected one of diagram"),
+        (["16", "table.csv"], "figure: got '16', expected one of diagram"),
         (["streaming"], "RESULTS: got none, expected directories with records, for example results"),
         (["streaming", "nowhere"], "nowhere: No such file or directory; check the path"),
         (["streaming", "empty"], "no records were found under empty"),

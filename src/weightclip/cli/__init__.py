@@ -25,6 +25,9 @@ _ADVICE = {
     errno.EEXIST: "choose a directory, not a file",
 }
 
+_EXTRAS = {"gymnasium": "mujoco", "imageio": "mujoco"}
+"""A module that is missing -> what installs it, where that is not `lab`."""
+
 _DESCRIPTION = """\
 Weight clipping for deep continual and reinforcement learning: the paper's experiments.
 
@@ -54,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if TRACEBACK in os.environ or (error.name or PROGRAM).partition(".")[0] == PROGRAM:
             raise
-        return _say(f'error: this needs {error.name}: pip install "{PROGRAM}[lab]"', MISTAKE)
+        extra = _EXTRAS.get(error.name or "", "lab")
+        return _say(f'error: this needs {error.name}: pip install "{PROGRAM}[{extra}]"', MISTAKE)
     except (ValueError, OSError) as error:
         if TRACEBACK in os.environ:
             raise
@@ -63,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> ArgumentParser:
     from weightclip import __version__
-    from weightclip.cli import best, data, figure, report, reproduce, run, status, sweep
+    from weightclip.cli import best, data, figure, report, reproduce, run, status, sweep, watch
     from weightclip.lab.plugins import experiments, find_experiment
 
     parser: ArgumentParser = Parser(prog=PROGRAM, description=_DESCRIPTION)
@@ -75,7 +79,7 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     experiment = next(known, None) or find_experiment("streaming")
     run.add(commands, experiment)
     sweep.add(commands, experiment)
-    for command in (status, best, figure, report, reproduce, data):
+    for command in (status, best, figure, report, reproduce, watch, data):
         command.add(commands)
     return parser
 

@@ -15,9 +15,9 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Display(Protocol):
-    """Shows the progress of several runs of equal length, one after the other."""
+    """Shows the progress of runs of equal length, one after the other, or some of them together."""
 
-    def begin(self, name: str) -> None: ...
+    def begin(self, name: str, together: int = 1) -> None: ...
 
     def update(self, steps: int, score: float) -> None: ...
 
@@ -52,25 +52,27 @@ class _Estimate:
         self.unit = unit
         self.total = runs * steps
         self._clock = clock
-        self._runs = -1
+        self._finished = 0
+        self._together = 0
         self._learned = 0
         self._seconds = 0.0
         self._last: tuple[int, float] | None = None
 
-    def begin(self) -> None:
-        self._runs += 1
+    def begin(self, together: int) -> None:
+        self._finished += self._together
+        self._together = together
         self._last = None
 
     def update(self, samples: int) -> None:
         now = self._clock()
         if self._last is not None:
-            self._learned += samples - self._last[0]
+            self._learned += self._together * (samples - self._last[0])
             self._seconds += now - self._last[1]
         self._last = samples, now
 
     @property
     def done(self) -> int:
-        return max(self._runs, 0) * self.steps + (self._last[0] if self._last else 0)
+        return self._finished * self.steps + self._together * (self._last[0] if self._last else 0)
 
     @property
     def outlook(self) -> str:
@@ -101,8 +103,8 @@ class _Bar:
         self._progress, self._estimate, self._shown = progress, estimate, shown
         self._bar = progress.add_task("", total=estimate.total, state="")
 
-    def begin(self, name: str) -> None:
-        self._estimate.begin()
+    def begin(self, name: str, together: int = 1) -> None:
+        self._estimate.begin(together)
         self._progress.update(self._bar, description=name, completed=self._estimate.done)
 
     def update(self, steps: int, score: float) -> None:
@@ -120,8 +122,8 @@ class _Lines:
         self._name = ""
         self._next = clock() + SECONDS_BETWEEN_LINES
 
-    def begin(self, name: str) -> None:
-        self._estimate.begin()
+    def begin(self, name: str, together: int = 1) -> None:
+        self._estimate.begin(together)
         self._name = name
 
     def update(self, steps: int, score: float) -> None:

@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
         records, paths = _records(experiment, configs, arguments)
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
-        print(f"stopped; {again} goes on after the last finished {experiment.along}")
+        print(f"stopped; {again} goes on from the last checkpoint")
         return STOPPED
     _summarise(experiment, records, paths)  # the data is let go by now: drawing takes memory too
     return 0
@@ -85,7 +85,8 @@ def _records(
         shown.say(f"method: {experiment.describe(configs[0])}")
         runs = make_runs(experiment, configs, data)
         for job in batches(runs):
-            shown.begin(f"{arguments.problem} {job[0].method} seed {', '.join(str(run.config.seed) for run in job)}")
+            numbers = ", ".join(str(run.config.seed) for run in job)
+            shown.begin(f"{arguments.problem} {job[0].method} seed {numbers}", len(job))
             with showing(live_from(arguments), experiment, job) as row:
                 watch = Watch(shown.say, shown.update, row)
                 records = experiment.run([run.config for run in job], data, arguments.out, arguments.overwrite, watch)

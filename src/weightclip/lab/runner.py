@@ -77,14 +77,9 @@ def run_job(job: Job[Any], out: Path | None, overwrite: bool, on_event: Event, o
     """
     path = None if out is None else record_path(out, job.place, job.identity)
     if path is not None:
-        if overwrite:
-            path.unlink(missing_ok=True)
-            checkpoint_path(path).unlink(missing_ok=True)
-        finished = _finished(path, job.identity, on_event)
+        finished = find_finished(path, job.identity, job.label, overwrite, on_event)
         if finished is not None:
-            on_event(f"{job.label}: finished before")
             return finished
-        make_directory(path.parent)
     learner, rows, seconds = _learn_rows(job, path, on_event, on_row)
     record = Record(
         experiment=job.experiment,
@@ -98,13 +93,16 @@ def run_job(job: Job[Any], out: Path | None, overwrite: bool, on_event: Event, o
         tables=job.tables(learner),
     )
     if path is not None:
-        write_record(record, path)
-        checkpoint_path(path).unlink(missing_ok=True)
+        finish(record, path)
     return record
 
 
-def _finished(path: Path, identity: str, on_event: Event) -> Record | None:
-    """The record of a run that was finished before."""
+def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_event: Event) -> Record | None:
+    """The record of a run that was finished before; else its directory is there, and nothing left to `overwrite`."""
+    if overwrite:
+        path.unlink(missing_ok=True)
+        checkpoint_path(path).unlink(missing_ok=True)
+    make_directory(path.parent)
     if not path.exists():
         return None
     try:
@@ -115,7 +113,27 @@ def _finished(path: Path, identity: str, on_event: Event) -> Record | None:
     if record.identity != identity:
         return None
     checkpoint_path(path).unlink(missing_ok=True)  # of a run that was killed between its last two actions
+    on_event(f"{label}: finished before")
     return record
+
+
+def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
+    """The checkpoint of the run with that record, if there is one; a ValueError names one that is of no use."""
+    saved = checkpoint_path(path)
+    remove_leftovers(path)
+    remove_leftovers(saved)
+    if not saved.exists():
+        return None
+    checkpoint = read_checkpoint(saved)
+    if checkpoint.identity != identity:
+        raise ValueError(f"{saved}: the checkpoint is that of another run")
+    return checkpoint
+
+
+def finish(record: Record, path: Path) -> None:
+    """Write the record of a run that is finished; its checkpoint goes."""
+    write_record(record, path)
+    checkpoint_path(path).unlink(missing_ok=True)
 
 
 def _learn_rows(
@@ -140,17 +158,10 @@ def _learn_rows(
 def _begun(job: Job[L], path: Path | None, on_event: Event) -> tuple[L, list[Row], float]:
     """A learner, the rows of what it has learned, and the seconds that took; from the checkpoint, if there is one."""
     learner = job.make()
-    if path is None:
-        return learner, [], 0.0
-    saved = checkpoint_path(path)
-    remove_leftovers(path)
-    remove_leftovers(saved)
-    if not saved.exists():
-        return learner, [], 0.0
     try:
-        checkpoint = read_checkpoint(saved)
-        if checkpoint.identity != job.identity:
-            raise ValueError(f"{saved}: the checkpoint is that of another run")
+        checkpoint = None if path is None else find_checkpoint(path, job.identity)
+        if checkpoint is None:
+            return learner, [], 0.0
         learner.load_state(checkpoint.state)
     except (ValueError, KeyError, RuntimeError) as error:
         on_event(f"{error}: starting again from the first {job.row}")

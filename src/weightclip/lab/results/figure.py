@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Figure:
 
     Args:
         name: for the command line: "streaming".
-        number: in the paper: "3"; empty where it has none.
+        number: in the paper: "3", "7 and 11"; empty where it has none.
         title: what it shows.
         draw: from any tidy table, and how a method's best setting is found; a ValueError says what the table lacks.
         needs_results: else `draw` takes an empty table.
@@ -55,6 +56,11 @@ class Figure:
     title: str
     draw: Callable[[pl.DataFrame, Criterion], Drawing]
     needs_results: bool = True
+
+    @property
+    def numbers(self) -> list[str]:
+        """In the paper, one by one."""
+        return re.findall(r"\d+", self.number)
 
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:

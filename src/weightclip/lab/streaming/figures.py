@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.best import told_setting
+from weightclip.lab.results.chosen import own_runs
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
@@ -149,10 +150,7 @@ def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
 
 def _there(table: pl.DataFrame) -> list[str]:
     """The problems of this experiment in the table."""
-    found = table.filter(experiment=NAME)["problem"].unique().sort().to_list()
-    if not found:
-        there = ", ".join(table["experiment"].unique().sort())
-        raise ValueError(f"results: got runs of {there}, expected some of {NAME}")
+    found: list[str] = own_runs(table, NAME)["problem"].unique().sort().to_list()
     return found
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from weightclip.checks import check_count
 from weightclip.lab.experiment import Cost
+from weightclip.lab.threads import threads
 from weightclip.lab.warm_start.config import Config, resolve
-from weightclip.lab.warm_start.device import threads
 from weightclip.lab.warm_start.experiment import Photographs, check_images
 from weightclip.lab.warm_start.training import Trainer
 

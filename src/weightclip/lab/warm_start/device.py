@@ -1,12 +1,10 @@
-"""Where to train, and how: the device, the number of threads, and whether bfloat16 is worth it."""
+"""Where to train, and how: the device, and whether bfloat16 is worth it."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -76,14 +74,3 @@ def bfloat16_gain() -> float | None:
     """
     done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120)
     return float(done.stdout) if done.returncode == 0 else None
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """PyTorch's threads on the CPU; None leaves them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

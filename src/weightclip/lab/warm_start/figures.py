@@ -8,15 +8,14 @@ from dataclasses import replace
 import polars as pl
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.best import told_setting
+from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
-from weightclip.lab.results.selection import Criterion, best_runs, select
+from weightclip.lab.results.selection import Criterion
 from weightclip.lab.results.setups import main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
-from weightclip.lab.results.text import settings_text
 from weightclip.lab.warm_start.authors import beside_authors
 from weightclip.lab.warm_start.config import NAME
 from weightclip.lab.warm_start.metrics import METRICS
@@ -28,10 +27,7 @@ STAGES = {1: "one stage", 2: "two stages"}
 
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     """Test accuracy, generalisation gap and weight norm against passes over all images; dotted where in one stage."""
-    notes: list[str] = []
-    runs = main_setup(_own(table), notes.append)
-    notes += _several(runs, criterion)
-    runs = best_runs(runs, criterion=criterion)
+    runs, notes = chosen_runs(table, NAME, criterion)
     data = pl.concat([_curves(runs, metric) for metric in PANELS])
     lines = _lines(data)
     with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
@@ -49,7 +45,7 @@ def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     """The score against kappa, for clipping after every step and once."""
     notes: list[str] = []
-    runs = main_setup(_own(table), notes.append)
+    runs = main_setup(own_runs(table, NAME), notes.append)
     score, error = pl.col("score"), pl.col("error").fill_null(0.0)
     data = (
         sensitivity(runs, "kappa", criterion=criterion)
@@ -100,29 +96,10 @@ def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Dr
     return Drawing(picture, data)
 
 
-def _own(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows of this experiment."""
-    own = table.filter(experiment=NAME)
-    if own.is_empty():
-        there = ", ".join(table["experiment"].unique().sort())
-        raise ValueError(f"results: got runs of {there}, expected some of {NAME}")
-    return own
-
-
 def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:
     """`COLUMNS`."""
     passes = pl.col("samples") / pl.col("images")
     return curves(runs, metric).with_columns(passes.alias("passes"), pl.lit(metric).alias("metric")).select(COLUMNS)
-
-
-def _several(runs: pl.DataFrame, criterion: Criterion) -> list[str]:
-    """Which settings were chosen, where there were several."""
-    chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
-    return [
-        f"{NAME}, {STAGES[row['stages']]}: {row['method']}: best of several settings by {criterion}: "
-        f"{settings_text(told_setting(row, runs))}"
-        for row in chosen.iter_rows(named=True)
-    ]
 
 
 def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:

@@ -1,0 +1,150 @@
+"""PPO as a single script usually has it, to compare with: one environment, Gymnasium's wrappers, PyTorch step by step.
+
+It follows CleanRL's loop for continuous actions in its order of events: a forward pass and a sampled action for every
+step, storage in tensors, advantages backwards in time, minibatches of shuffled indices. It is written for this
+comparison, and nothing in it is made faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions.normal import Normal
+
+from weightclip.lab.nets.actor_critic import ActorCritic
+from weightclip.lab.policy.environments import make_environment
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Those of CleanRL."""
+
+    rollout: int = 2048
+    minibatches: int = 32
+    epochs: int = 10
+    lr: float = 3e-4
+    eps: float = 1e-5
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    value_weight: float = 0.5
+    gradient_norm: float = 0.5
+
+
+def wrapped(name: str, gamma: float) -> gym.Env:
+    """An environment in the wrappers that normalise what it gives."""
+    env: gym.Env = gym.wrappers.FlattenObservation(make_environment(name))
+    env = gym.wrappers.RecordEpisodeStatistics(env)
+    env = gym.wrappers.ClipAction(env)
+    env = gym.wrappers.NormalizeObservation(env)
+    env = gym.wrappers.TransformObservation(env, lambda x: np.clip(x, -10, 10), env.observation_space)
+    env = gym.wrappers.NormalizeReward(env, gamma=gamma)
+    return gym.wrappers.TransformReward(env, lambda reward: np.clip(reward, -10, 10))
+
+
+class Agent(nn.Module):
+    """Draws actions, and judges states."""
+
+    def __init__(self, envs: gym.vector.VectorEnv, seed: int) -> None:
+        super().__init__()
+        shapes = envs.single_observation_space.shape, envs.single_action_space.shape
+        self.networks = ActorCritic(*(int(np.prod(shape)) for shape in shapes), seed=seed)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.networks.critic(x)
+
+    def act(self, x: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        mean = self.networks.actor_mean(x)
+        policy = Normal(mean, torch.exp(self.networks.actor_logstd.expand_as(mean)))
+        if action is None:
+            action = policy.sample()
+        return action, policy.log_prob(action).sum(1), policy.entropy().sum(1), self.networks.critic(x)
+
+
+def train(name: str, seed: int, iterations: int, settings: Settings | None = None) -> Iterator[list[float]]:
+    """After each iteration, the returns of the episodes that ended in it."""
+    s = settings or Settings()
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    same_step = gym.vector.AutoresetMode.SAME_STEP
+    envs = gym.vector.SyncVectorEnv([lambda: wrapped(name, s.gamma)], autoreset_mode=same_step)
+    agent = Agent(envs, seed)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=s.lr, eps=s.eps)
+    shape = (s.rollout, 1)
+    obs = torch.zeros((*shape, *envs.single_observation_space.shape))
+    actions = torch.zeros((*shape, *envs.single_action_space.shape))
+    log_probs, rewards, dones, values = (torch.zeros(shape) for _ in range(4))
+    next_obs = torch.Tensor(envs.reset(seed=seed)[0])
+    next_done = torch.zeros(1)
+    for iteration in range(iterations):
+        optimizer.param_groups[0]["lr"] = (1.0 - iteration / iterations) * s.lr
+        returns_of_episodes: list[float] = []
+        for step in range(s.rollout):
+            obs[step], dones[step] = next_obs, next_done
+            with torch.no_grad():
+                action, log_prob, _, value = agent.act(next_obs)
+            values[step], actions[step], log_probs[step] = value.flatten(), action, log_prob
+            seen, reward, terminated, truncated, infos = envs.step(action.numpy())
+            next_done = torch.Tensor(np.logical_or(terminated, truncated))
+            rewards[step] = torch.tensor(reward).view(-1)
+            next_obs = torch.Tensor(seen)
+            if "final_info" in infos and "episode" in infos["final_info"]:
+                returns_of_episodes.append(float(infos["final_info"]["episode"]["r"][0]))
+        with torch.no_grad():
+            next_value = agent.value(next_obs).reshape(1, -1)
+            advantages = torch.zeros_like(rewards)
+            last = torch.zeros(1)
+            for t in reversed(range(s.rollout)):
+                going_on = 1.0 - (next_done if t == s.rollout - 1 else dones[t + 1])
+                following = next_value if t == s.rollout - 1 else values[t + 1]
+                delta = rewards[t] + s.gamma * following * going_on - values[t]
+                advantages[t] = last = delta + s.gamma * s.lam * going_on * last
+            returns = advantages + values
+        whole = [
+            part.reshape(s.rollout, *part.shape[2:]) for part in (obs, actions, log_probs, advantages, returns, values)
+        ]
+        indices = np.arange(s.rollout)
+        size = s.rollout // s.minibatches
+        for _ in range(s.epochs):
+            np.random.shuffle(indices)
+            for start in range(0, s.rollout, size):
+                rows = indices[start : start + size]
+                learn(agent, optimizer, s, *(part[rows] for part in whole))
+        yield returns_of_episodes
+    envs.close()
+
+
+def learn(
+    agent: Agent,
+    optimizer: torch.optim.Optimizer,
+    s: Settings,
+    obs: Tensor,
+    actions: Tensor,
+    log_probs: Tensor,
+    advantages: Tensor,
+    returns: Tensor,
+    values: Tensor,
+) -> None:
+    """One minibatch."""
+    _, new_log_prob, entropy, new_value = agent.act(obs, actions)
+    log_ratio = new_log_prob - log_probs
+    ratio = log_ratio.exp()
+    with torch.no_grad():  # what is logged
+        (-log_ratio).mean()
+        ((ratio - 1) - log_ratio).mean()
+        ((ratio - 1.0).abs() > s.clip).float().mean().item()
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = torch.max(-advantages * ratio, -advantages * torch.clamp(ratio, 1 - s.clip, 1 + s.clip)).mean()
+    new_value = new_value.view(-1)
+    near = values + torch.clamp(new_value - values, -s.clip, s.clip)
+    value_loss = 0.5 * torch.max((new_value - returns) ** 2, (near - returns) ** 2).mean()
+    loss = policy_loss - 0.0 * entropy.mean() + s.value_weight * value_loss
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(agent.parameters(), s.gradient_norm)
+    optimizer.step()

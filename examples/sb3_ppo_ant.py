@@ -1,0 +1,64 @@
+"""Stable-Baselines3's own PPO on Ant-v4, with and without clipping: the approximate KL and the weight norm of both.
+
+The one difference is the optimizer's class in `policy_kwargs`. Needs `pip install "weightclip[rl]"`.
+
+    python examples/sb3_ppo_ant.py [STEPS]
+"""
+
+import sys
+from typing import Any
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+import weightclip as wc
+from weightclip.diagnostics import l2_norm, weight_matrices
+
+
+class Look(BaseCallback):
+    """Notes the approximate KL and the weight norm after each update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, float, float]] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        kl = self.model.logger.name_to_value.get("train/approx_kl")
+        if kl is not None:  # there is none before the first update
+            self.rows.append((self.num_timesteps, kl, l2_norm(weight_matrices(self.model.policy)).item()))
+
+
+def train(kappa: float | None, steps: int, seed: int = 0) -> list[tuple[int, float, float]]:
+    """Steps, approximate KL and weight norm after each update; clipped if there is a kappa."""
+    optimizer: dict[str, Any] = {}
+    if kappa is not None:
+        optimizer = {
+            "optimizer_class": wc.clipped(torch.optim.Adam),
+            "optimizer_kwargs": {"kappa": kappa, "eps": 1e-5},
+        }
+    env = VecNormalize(make_vec_env("Ant-v4", seed=seed))
+    look = Look()
+    PPO("MlpPolicy", env, policy_kwargs=optimizer, seed=seed, device="cpu").learn(steps, callback=look)
+    env.close()
+    return look.rows
+
+
+def main(steps: int = 40_960, kappas: tuple[float | None, ...] = (None, 3.0)) -> dict[float | None, Any]:
+    """Both runs, and a table of them."""
+    runs = {kappa: train(kappa, steps) for kappa in kappas}
+    print("kappa  steps    approximate KL  weight norm")
+    for kappa, rows in runs.items():
+        for done, kl, norm in (rows[0], rows[len(rows) // 2], rows[-1]):
+            print(f"{kappa or '-':>5}  {done:<8,} {kl:<15.4f} {norm:.2f}")
+    return runs
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*map(int, sys.argv[1:2]))

@@ -1,0 +1,1 @@
+"""Policy collapse: PPO on MuJoCo with and without clipping (section 4.3 of the paper)."""

@@ -1,0 +1,219 @@
+"""Running: configurations that differ in their seeds become learners in lockstep, then records, one for each seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
+from weightclip.lab.experiment import NOBODY, Event, Watch
+from weightclip.lab.policy.config import NAME, NAMED, Config, resolve
+from weightclip.lab.policy.ppo import Episode, Learners
+from weightclip.lab.results.record import Record, identity
+from weightclip.lab.results.store import checkpoint_path, record_path
+from weightclip.lab.runner import find_checkpoint, find_finished, finish
+from weightclip.lab.threads import threads
+
+SECONDS_BETWEEN_CHECKPOINTS = 30.0
+WHOLE = ("iteration", "samples", "episodes")
+"""Columns with whole numbers."""
+
+POLICY, CONFIG = "policy/", "config"
+"""In the state of a checkpoint: what the learner's `policy` says, and its configuration as JSON."""
+
+_EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
+
+
+def run_configs(
+    configs: Sequence[Config], out: Path | None = None, overwrite: bool = False, watch: Watch = NOBODY
+) -> list[Record]:
+    """Run configurations that differ in their seeds alone, or go on with them, or read the records of finished ones.
+
+    Those that have come equally far train in lockstep. A checkpoint holds all but the environment: a run that goes on
+    begins a new episode, seeded by its generator, so its numbers are those of a run that was interrupted there.
+    """
+    runs = [_Run(config, out) for config in configs]
+    for run in runs:
+        run.look(overwrite, watch.event)
+    groups: dict[int, list[_Run]] = {}
+    for run in runs:
+        if run.record is None:
+            groups.setdefault(len(run.rows), []).append(run)
+    with threads(1):  # more are slower on networks this small
+        for begun in sorted(groups):
+            _train(groups[begun], begun, watch)
+    return [run.finished() for run in runs]
+
+
+def identify(config: Config) -> str:
+    """What stands for the numbers of a resolved configuration's run."""
+    return identity(NAME, config.facts(), None)
+
+
+def place(config: Config) -> str:
+    """policy-collapse/environment/method/settings_seed: where its record lies in a store."""
+    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
+    env, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.env, config.method))
+    return f"{NAME}/{env}/{method}/{settings}_seed{config.seed}"
+
+
+class _Run:
+    """One seed's run: what it has so far, and where it goes."""
+
+    def __init__(self, config: Config, out: Path | None) -> None:
+        self.given = config
+        self.config = resolve(config)
+        self.identity = identify(self.config)
+        self.label = f"{self.config.env} {self.config.method} seed {self.config.seed}"
+        self.path = None if out is None else record_path(out, place(self.config), self.identity)
+        self.rows: list[Row] = []
+        self.episodes: list[tuple[float, ...]] = []
+        self.state: Arrays = {}
+        self.seconds = 0.0
+        self.stopped: tuple[int, str] | None = None
+        self.record: Record | None = None
+
+    def look(self, overwrite: bool, event: Event) -> None:
+        """Find what there is of it."""
+        if self.path is None:
+            return
+        self.record = find_finished(self.path, self.identity, self.label, overwrite, event)
+        if self.record is not None:
+            return
+        try:
+            checkpoint = find_checkpoint(self.path, self.identity)
+        except ValueError as error:
+            event(f"{error}: starting again from the first iteration")
+            return
+        if checkpoint is not None:
+            self.rows, self.seconds, self.state = checkpoint.rows, checkpoint.seconds, checkpoint.state
+            self.episodes = [tuple(one) for one in self.state.pop(_EPISODES).tolist()]
+            if _STOPPED in self.state:
+                self.stopped = int(self.state.pop(_STOPPED)), str(self.state.pop(_REASON))
+            event(f"{self.label}: going on after iteration {len(self.rows)}")
+
+    def save(self, learners: Learners, s: int) -> None:
+        """Write a checkpoint."""
+        if self.path is None:
+            return
+        more: Arrays = {
+            _EPISODES: np.array(self.episodes).reshape(-1, 3),
+            **{f"{POLICY}{name}": array for name, array in learners.policy(s).items()},
+            CONFIG: np.array(json.dumps(self.config.facts())),
+        }
+        if self.stopped is not None:
+            more |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
+        write_checkpoint(
+            Checkpoint(self.identity, self.rows, {**learners.state(s), **more}, self.seconds),
+            checkpoint_path(self.path),
+        )
+
+    def end(self, networks: Arrays) -> None:
+        """Make the record, and write it."""
+        tables = {"episodes": episode_table(self.episodes)}
+        if self.stopped is not None:
+            tables["stopped"] = pl.DataFrame([self.stopped], ["iteration", "reason"], orient="row")
+        self.record = Record(
+            experiment=NAME,
+            identity=self.identity,
+            config=self.config.facts(),
+            table=_table(self.config, self.rows),
+            data=simulator(self.config.env),
+            seconds=self.seconds,
+            tables=tables,
+            arrays=networks,
+        )
+        if self.path is not None:
+            finish(self.record, self.path)
+
+    def finished(self) -> Record:
+        assert self.record is not None
+        return self.record
+
+
+def _train(runs: Sequence[_Run], begun: int, watch: Watch) -> None:
+    """Train runs that have come equally far to their end."""
+    config = runs[0].config
+    learners = Learners([run.config for run in runs])
+    if begun:
+        learners.load_state([run.state for run in runs])
+    learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
+    for run in runs:
+        for row in run.rows:
+            watch.row(run.given, row)
+    began = saved = time.perf_counter()
+    rows = [dict(run.rows[-1]) for run in runs if run.rows]
+    episodes: list[Episode] = []
+    for iteration in range(begun, config.iterations):
+        if len(learners.stopped) < len(runs):
+            rows, episodes = learners.iterate(iteration)
+        now = time.perf_counter()
+        for s, run in enumerate(runs):
+            run.seconds += (now - began) / len(runs)
+            _note(run, iteration, rows[s], [one for one in episodes if one.learner == s])
+            _note_stop(run, iteration, learners.stopped.get(s), watch.event)
+            watch.row(run.given, run.rows[-1])
+        began = now
+        returns = [row["return"] for row in rows if math.isfinite(row["return"])]
+        watch.progress((iteration + 1) * config.rollout, float(np.mean(returns)) if returns else math.nan)
+        if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
+            saved = now
+            for s, run in enumerate(runs):
+                run.save(learners, s)
+    for s, run in enumerate(runs):
+        run.end(learners.policy(s))
+    learners.close()
+
+
+def _note(run: _Run, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
+    samples = (iteration + 1) * run.config.rollout
+    run.rows.append({"iteration": iteration + 1, "samples": samples, **row})
+    run.episodes += [(one.step, one.value, one.length) for one in episodes]
+
+
+def _note_stop(run: _Run, iteration: int, reason: str | None, event: Event) -> None:
+    if reason is not None and run.stopped is None:
+        run.stopped = iteration + 1, reason
+        event(f"{run.label}: stopped in iteration {iteration + 1}: {reason}")
+
+
+def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
+    """NaN from where a run stopped; null where no episode had ended yet."""
+    table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
+    early = pl.col("episodes").cum_sum() == 0
+    return table.select(
+        pl.lit(config.seed, pl.Int64).alias("seed"),
+        pl.col(WHOLE).fill_nan(0).cast(pl.Int64),
+        pl.when(~early).then(pl.col("return", "length")),
+        pl.exclude(*WHOLE, "return", "length").cast(pl.Float32),
+    )
+
+
+def episode_table(episodes: Sequence[tuple[float, ...]]) -> pl.DataFrame:
+    """A row for each episode that ended: the step at which it did, its return and its length."""
+    kinds = {"samples": pl.Int64, "return": pl.Float32, "length": pl.Int32}
+    columns = np.array(episodes, dtype=np.float64).reshape(-1, len(kinds)).T
+    return pl.DataFrame(dict(zip(kinds, columns, strict=True))).cast(kinds)  # type: ignore[arg-type]
+
+
+def simulator(env: str) -> dict[str, Any]:
+    """What a record says of where its experience came from."""
+    packages = ("gymnasium", "mujoco")
+    made_by = ", ".join(f"{package} {_version(package)}" for package in packages)
+    return {"name": env, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except ImportError:  # PackageNotFoundError: environments without MuJoCo need none
+        return "not installed"

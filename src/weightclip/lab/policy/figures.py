@@ -1,0 +1,83 @@
+"""Figures of PPO runs: the paper's 5, 6, 7 and 11. They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.policy.config import ENVIRONMENTS, NAME
+from weightclip.lab.policy.metrics import METRICS
+from weightclip.lab.results.chosen import chosen_runs
+from weightclip.lab.results.criteria import DEFAULT, Criterion
+from weightclip.lab.results.curves import curves
+from weightclip.lab.results.figure import Drawing, Figure
+from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, draw_panel, panels
+from weightclip.lab.results.setups import ordered_methods
+from weightclip.lab.results.style import style_of
+
+POINTS = 100
+"""A curve has at most so many, each the mean of as many iterations as that takes."""
+
+COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
+
+
+def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str]) -> Drawing:
+    """A row of panels for each metric, a column for each environment, against the environment's steps."""
+    runs, notes = chosen_runs(table, NAME, criterion)
+    data = _curves(runs, metrics)
+    envs = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
+    # A single row of panels is a little higher than it is wide.
+    height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
+    with panels(len(metrics), len(envs), max(WIDTH / 2, WIDTH * len(envs) / 4), height) as (picture, rows):
+        for row, metric in zip(rows, metrics, strict=True):
+            for axes, env in zip(row, envs, strict=True):
+                draw_panel(axes, data.filter(env=env, metric=metric), "samples", METRICS[metric])
+                _count_steps(axes)
+            row[0].set_ylabel(METRICS[metric].label)
+        for axes, env in zip(rows[0], envs, strict=True):
+            axes.set_title(env)
+        for axes in rows[-1]:
+            axes.set_xlabel("Environment steps")
+        methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
+        add_legend(picture, map(style_of, methods), about_seeds(data))
+    return Drawing(picture, data, tuple(notes))
+
+
+def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """`COLUMNS`, the paper's methods first."""
+    order = ordered_methods(runs["method"], find_experiment(NAME))
+    runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)))
+    every = max(1, runs.select(pl.col("iteration").max()).item() // POINTS)
+    found = [
+        curves(runs, metric, every=every).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+        for metric in metrics
+    ]
+    return pl.concat(found)
+
+
+def _count_steps(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: _steps_text(steps)))
+
+
+def _steps_text(steps: float) -> str:
+    """`2.5M`, `500k`."""
+    return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if steps else "0"
+
+
+RETURN, KL, DIAGNOSTICS = ("return",), ("approx_kl",), ("weight_l2", "saturated")
+
+FIGURES = (
+    Figure("policy-return", "5", "Returns of PPO", partial(draw_metrics, metrics=RETURN)),
+    Figure(
+        "policy-kl", "6", "Approximate KL between the current and the old policy", partial(draw_metrics, metrics=KL)
+    ),
+    Figure(
+        "policy-diagnostics", "7 and 11", "Weight norm and saturated units", partial(draw_metrics, metrics=DIAGNOSTICS)
+    ),
+)

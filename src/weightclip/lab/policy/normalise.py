@@ -1,0 +1,80 @@
+"""Running normalisation of observations and rewards, for several learners at once; as Gymnasium's wrappers do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+EPSILON = 1e-8
+LIMIT = 10.0
+"""What is normalised is clipped to +-10."""
+
+
+def normalised(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
+    """(x - mean) / sqrt(var), clipped; of one shape."""
+    found: Array = (x - mean) / np.sqrt(var + EPSILON)
+    return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
+
+
+class Running:
+    """Mean and variance of what each of several learners has seen: [learners, d] each."""
+
+    def __init__(self, learners: int, size: int) -> None:
+        self.mean = np.zeros((learners, size))
+        self.var = np.ones((learners, size))
+        self.count = np.full((learners, 1), 1e-4)
+
+    def update(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> None:
+        """One more x [learners, d] for those that `which` names: Welford's update, with one sample."""
+        count = self.count[which]
+        delta = x[which] - self.mean[which]
+        total = count + 1.0
+        self.mean[which] += delta / total
+        self.var[which] = (self.var[which] * count + delta * delta * (count / total)) / total
+        self.count[which] = total
+
+
+class Normaliser:
+    """Observations less their mean by their deviation; rewards by the deviation of the discounted return.
+
+    Args:
+        learners: how many, each with statistics of its own.
+        observations: the dimension of an observation.
+        gamma: of the discounted return.
+    """
+
+    def __init__(self, learners: int, observations: int, gamma: float) -> None:
+        self.observations = Running(learners, observations)
+        self.returns = Running(learners, 1)
+        self.discounted = np.zeros((learners, 1))
+        self.gamma = gamma
+
+    def observe(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float32]:
+        """[learners, d] -> the same, normalised and clipped; those of `which` count for the statistics."""
+        self.observations.update(x, which)
+        return self.normalised(x)
+
+    def normalised(self, x: Array) -> NDArray[np.float32]:
+        """[learners, d] -> the same, normalised and clipped."""
+        return normalised(x, self.observations.mean, self.observations.var)
+
+    def reward(self, rewards: Array, terminated: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """[learners] -> the same, normalised and clipped.
+
+        The discounted return starts anew where an episode has terminated, not where it was truncated.
+        """
+        self.discounted *= self.gamma * ~terminated[:, None]
+        self.discounted += rewards[:, None]
+        self.returns.update(self.discounted)
+        found = rewards / np.sqrt(self.returns.var[:, 0] + EPSILON)
+        return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All of its state by name, [learners, ...] each; not copies."""
+        parts = {"observations": self.observations, "returns": self.returns}
+        found = {f"{name}_{key}": getattr(one, key) for name, one in parts.items() for key in ("mean", "var", "count")}
+        return {**found, "discounted": self.discounted}

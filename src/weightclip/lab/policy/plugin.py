@@ -1,0 +1,161 @@
+"""The policy-collapse experiment, as the command line, sweeps, figures and the report see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightclip.lab.experiment import NOBODY, NONE, OTHER, Cost, Event, Experiment, Watch, arguments_of, ignore
+from weightclip.lab.methods import REMEDIES
+from weightclip.lab.policy.config import (
+    ENVIRONMENTS,
+    EQUAL_BETAS,
+    LOCKSTEP,
+    METHODS,
+    NAME,
+    NAMED,
+    Config,
+    method_settings,
+    other_settings,
+    presets,
+    resolve,
+)
+from weightclip.lab.policy.metrics import METRICS
+from weightclip.numerals import counted
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.paper import Reproduction
+    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.record import Record
+
+
+class PolicyCollapse(Experiment[Config]):
+    """PPO on MuJoCo for long, where policies collapse (section 4.3 of the paper)."""
+
+    name = NAME
+    config = Config
+    axes = ("method", "env")
+    setting_fields = (*NAMED, "settings")
+    score = "return"
+    along = "iteration"
+    unit = "steps"
+
+    def problems(self) -> Sequence[str]:
+        return (NAME,)
+
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
+        return resolve(Config(problem, **arguments_of(Config, settings)))
+
+    def methods(self) -> Sequence[str]:
+        return METHODS
+
+    def values(self, axis: str) -> Sequence[Any]:
+        return ENVIRONMENTS if axis == "env" else METHODS
+
+    def methods_help(self) -> str:
+        return (
+            f"an optimizer of torch.optim in lower case, madam, or {EQUAL_BETAS} (beta2 = beta1),\n"
+            f"  with +remedy: {', '.join(REMEDIES)}\n"
+            f"  those of the paper: {', '.join(METHODS)}\n\n"
+            f"environments:\n  any of Gymnasium with a Box of actions; those of the paper: {', '.join(ENVIRONMENTS)}"
+        )
+
+    def metrics(self) -> Mapping[str, Metric]:
+        return METRICS
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        return [*method_settings(method), *(f"{OTHER}{name}" for name in other_settings(method))]
+
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+        return presets(options.get("env", ""), options.get("scale", "paper"))
+
+    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS:
+            return None
+        found = presets(str(row["env"]))["best"][NAME][row["method"]]
+        return {name: value for name, value in found.items() if name in NAMED}
+
+    def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> None:
+        """No data, but an environment that may not be there."""
+        from weightclip.lab.policy.environments import make_environment
+
+        make_environment(config.env).close()
+
+    def data_key(self, config: Config) -> Hashable:
+        return config.env
+
+    def identify(self, config: Config, data: None) -> str:
+        from weightclip.lab.policy.experiment import identify
+
+        return identify(resolve(config))
+
+    def place(self, config: Config) -> str:
+        from weightclip.lab.policy.experiment import place
+
+        return place(config)
+
+    def run(
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
+    ) -> list[Record]:
+        from weightclip.lab.policy.experiment import run_configs
+
+        return run_configs(configs, out, overwrite, watch)
+
+    def batch(self, config: Config) -> Hashable:
+        return self.alike(config), config.seed // LOCKSTEP
+
+    def length(self, config: Config) -> int:
+        return config.iterations * config.rollout
+
+    def estimate(self, config: Config, data: None) -> Cost:
+        from weightclip.lab.policy.cost import estimate
+
+        return estimate(resolve(config))
+
+    def alike(self, config: Config) -> Hashable:
+        return tuple((name, str(value)) for name, value in replace(config, seed=0).facts().items())
+
+    def shown(self, score: float) -> str:
+        return f"return {score:,.0f}"
+
+    def describe(self, config: Config) -> str:
+        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+        bounds = f" ({config.bounds} bounds)" if "wc" in config.method else ""
+        return f"{config.method}{bounds}: {settings}; {config.env}, {counted(config.iterations, 'iteration')}"
+
+    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
+        import polars as pl
+
+        last, best = pl.col("return", "weight_l2").last(), pl.col("return").max().alias("best")
+        ends = pl.concat([table.select(last, best) for table in tables]).mean().row(0, named=True)
+        numbers = {name: math.nan if value is None else value for name, value in ends.items()}
+        return "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        import polars as pl
+
+        from weightclip.lab.results.run_picture import draw_runs
+
+        shown = [METRICS[name] for name in ("return", "approx_kl", "weight_l2", "saturated")]
+        config = records[0].config
+        tables = {config["method"]: pl.concat([record.table for record in records])}
+        draw_runs(tables, shown, "iteration", path, title=f"{NAME}, {config['env']}")
+
+    def figures(self) -> Sequence[Figure]:
+        from weightclip.lab.policy.figures import FIGURES
+
+        return FIGURES
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        from weightclip.lab.policy.reproductions import REPRODUCTIONS
+
+        return REPRODUCTIONS
+
+
+EXPERIMENT = PolicyCollapse()

@@ -1,0 +1,146 @@
+"""Looking at a learned policy: an episode, and a video of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.utils import vector_to_parameters
+
+from weightclip.lab.checkpoint import Arrays, read_checkpoint
+from weightclip.lab.nets.actor_critic import ActorCritic
+from weightclip.lab.policy.config import NAME
+from weightclip.lab.policy.environments import make_environment
+from weightclip.lab.policy.experiment import CONFIG, POLICY
+from weightclip.lab.policy.normalise import normalised
+from weightclip.lab.results.record import read_record
+from weightclip.lab.results.store import checkpoint_path
+
+RECORD, CHECKPOINT = ".parquet", ".checkpoint.npz"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A policy of a run, finished or not.
+
+    Args:
+        path: where it was read from.
+        config: the run's.
+        arrays: what `Learners.policy` says.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What was seen of an episode.
+
+    Args:
+        frames: a picture for each step, [height, width, 3].
+        rate: pictures for a second, at which it looks as fast as it is.
+        value: its return.
+    """
+
+    frames: Sequence[NDArray[np.uint8]]
+    rate: float
+    value: float
+
+
+def find_policy(path: Path) -> Saved:
+    """The policy of the one run whose record, or checkpoint, is at a path, or begins with it.
+
+    A ValueError says what is there instead: nothing, or several runs.
+    """
+    found = sorted(_runs(path))
+    if len(found) != 1:
+        there = f"{len(found)} runs, for example {found[0].name}" if found else "no run"
+        raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one, or its beginning")
+    record = found[0]
+    if record.exists():
+        whole = read_record(record)
+        if whole.experiment != NAME:
+            raise ValueError(f"{record}: it is a run of {whole.experiment}, expected one of {NAME}")
+        return Saved(record, whole.config, dict(whole.arrays))
+    state = read_checkpoint(checkpoint_path(record)).state
+    if CONFIG not in state:
+        raise ValueError(f"{checkpoint_path(record)}: it is no checkpoint of {NAME}")
+    arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
+    return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    """The records that there are, or will be."""
+    within = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*")
+    names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
+    for name, one in names.items():
+        # Further tables of a record lie beside it: RECORD.episodes.parquet.
+        if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
+            yield Path(name + RECORD)
+
+
+def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Episode:
+    """The first steps of an episode with the policy's mean actions, or with noise as in training."""
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # what draws without a screen
+    environment = make_environment(saved.config["env"], render_mode="rgb_array")
+    network, generator = _network(saved), np.random.default_rng(seed)
+    deviation = np.exp(network.actor_logstd.detach().numpy()[0]) if noise else 0.0
+    low, high = environment.action_space.low, environment.action_space.high  # type: ignore[attr-defined]
+    seen, _ = environment.reset(seed=seed)
+    frames, value = [_frame(environment)], 0.0
+    for _ in range(steps):
+        x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
+        with torch.no_grad():
+            mean = network.actor_mean(torch.from_numpy(x)).numpy()
+        action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
+        seen, reward, terminated, truncated, _ = environment.step(np.clip(action.reshape(low.shape), low, high))
+        frames.append(_frame(environment))
+        value += float(reward)
+        if terminated or truncated:
+            break
+    environment.close()
+    return Episode(frames, float(environment.metadata.get("render_fps", 30)), value)
+
+
+def write_video(episode: Episode, path: Path) -> None:
+    """As MP4, or as GIF by the ending of the path."""
+    import imageio.v2 as imageio
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".gif":
+        every = max(1, round(episode.rate / 50))  # viewers show at most 50 pictures in a second
+        milliseconds = 1000 * every / episode.rate
+        imageio.mimsave(path, list(episode.frames[::every]), duration=milliseconds, loop=0)
+    else:
+        imageio.mimsave(path, list(episode.frames), fps=episode.rate, macro_block_size=2)
+
+
+def _network(saved: Saved) -> ActorCritic:
+    observations = len(saved.arrays["mean"])
+    environment = make_environment(saved.config["env"])
+    actions = int(np.prod(environment.action_space.shape or ()))
+    environment.close()
+    network = ActorCritic(observations, actions, saved.config["hidden"])
+    vector_to_parameters(torch.from_numpy(saved.arrays["weights"].copy()), network.parameters())
+    return network
+
+
+def _frame(environment: Any) -> NDArray[np.uint8]:
+    try:
+        picture: NDArray[np.uint8] = environment.render()
+    except Exception as error:  # what fails without a screen, or without a library, has a type of its own each time
+        raise ValueError(
+            f"env: {environment.spec.id} cannot be drawn here: {error}; for MuJoCo, see MUJOCO_GL"
+        ) from error
+    return picture

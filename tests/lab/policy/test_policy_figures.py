@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import polars as pl
+import pytest
+from toy import NAME, config
+
+from weightclip.lab.paper import find_figure
+from weightclip.lab.policy.experiment import run_configs
+from weightclip.lab.policy.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
+from weightclip.lab.policy.plugin import EXPERIMENT
+from weightclip.lab.results.loading import load
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    store = tmp_path_factory.mktemp("store")
+    for method, settings in (("adam", {}), ("adam+wc", {"kappa": 1.0}), ("adam+wc", {"kappa": 2.0})):
+        run_configs([config(method, seed, **settings) for seed in (0, 1)], store)
+    one = load(store)
+    return pl.concat([one, one.with_columns(pl.lit("Ant-v4").alias("env"), pl.col("identity") + "x")])
+
+
+def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
+    drawing = draw_metrics(table, metrics=DIAGNOSTICS)
+    assert drawing.data.columns == list(COLUMNS)
+    axes = drawing.picture.axes
+    assert [one.get_title() for one in axes] == ["Ant-v4", NAME, "", ""]
+    assert [one.get_ylabel() for one in axes] == ["Weight l2 norm", "", "Saturated units", ""]
+    labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
+    assert labels == ["Adam", "Adam + WC"]
+    assert sum("best of several settings by auc" in note for note in drawing.notes) == 2
+    assert drawing.data["seeds"].unique().to_list() == [2]
+
+
+def test_curves_are_thinned(table: pl.DataFrame) -> None:
+    longer = pl.concat([table.with_columns(pl.col("iteration", "samples") + 4 * i) for i in range(60)])
+    data = draw_metrics(longer, metrics=RETURN).data
+    assert data.group_by("env", "method").len()["len"].unique().to_list() == [120]
+
+
+def test_the_papers_numbers_find_them() -> None:
+    names = [find_figure(number).name for number in ("5", "6", "7", "11")]
+    assert names == ["policy-return", "policy-kl", "policy-diagnostics", "policy-diagnostics"]
+
+
+def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
+    EXPERIMENT.draw(run_configs([config(seed=seed) for seed in (0, 1)]), tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000

@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+from toy import NAME, config
+
+from weightclip.cli import main
+from weightclip.lab.paper import reproductions
+from weightclip.lab.plugins import experiment_of
+from weightclip.lab.policy.config import LOCKSTEP, Config
+from weightclip.lab.policy.plugin import EXPERIMENT
+from weightclip.lab.sweep.grid import best, search
+from weightclip.lab.sweep.plan import batches, make_runs
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert experiment_of("policy-collapse").name == "policy-collapse"
+
+
+def test_seeds_of_one_configuration_go_together_in_eights() -> None:
+    configs = [config(method, seed) for method in ("adam", "adam+wc") for seed in range(LOCKSTEP + 2)]
+    sizes = [len(together) for together in batches(make_runs(EXPERIMENT, configs, None))]
+    assert sizes == [LOCKSTEP, 2, LOCKSTEP, 2]
+
+
+def test_each_environment_has_its_own_best_setting() -> None:
+    found = [
+        best(EXPERIMENT, "policy-collapse", ["adam+wc"], EXPERIMENT.presets({"env": env}), {"env": env})[0]
+        for env in EXPERIMENT.values("env")
+    ]
+    assert [row["kappa"] for row in found] == [5.0, 3.0, 3.0, 3.0]
+    made = [EXPERIMENT.configure("policy-collapse", row) for row in found]
+    assert all(one.settings == {"eps": 1e-5} for one in made)
+    rows = [{"problem": "policy-collapse", "method": "adam+wc", "env": env} for env in ("Ant-v4", "Ant-v5")]
+    assert [EXPERIMENT.paper_setting(row) for row in rows] == [{"lr": 0.0003, "kappa": 5.0}, None]
+
+
+def test_the_search_varies_kappa() -> None:
+    found = search(EXPERIMENT, "policy-collapse", ["adam", "adam+wc"], EXPERIMENT.presets(), {})
+    assert [row.get("kappa") for row in found] == [None, 1.0, 3.0, 5.0]
+
+
+def test_an_estimate_is_made() -> None:
+    cost = EXPERIMENT.estimate(config(), None)
+    assert cost.seconds > 0
+    assert cost.bytes > 1000
+
+
+def test_an_environment_that_is_not_there_is_told_first() -> None:
+    with pytest.raises(ValueError, match="env: got 'Nope-v1'"):
+        EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)
+
+
+def test_every_figure_on_ppo_can_be_reproduced() -> None:
+    known = reproductions()
+    assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
+    assert known["table 2"]["MuJoCo"] is not None
+
+
+def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--rollout 64 --minibatches 4 --epochs 2 --steps 256 --hidden 8,8 --best"
+    command = (
+        f"sweep policy-collapse --envs {NAME} --methods adam,adam+wc --seeds 2 {options} --dry-run --out {tmp_path}"
+    )
+    assert main(command.split()) == 0
+    assert "4 runs: 0 done, 4 to run" in capsys.readouterr().out

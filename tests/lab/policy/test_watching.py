@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from toy import LIMIT, NAME, config
+
+from weightclip.cli import main
+from weightclip.lab.experiment import Watch
+from weightclip.lab.policy import experiment
+from weightclip.lab.policy.experiment import identify, place, run_configs
+from weightclip.lab.policy.ppo import Learners
+from weightclip.lab.policy.watching import find_policy, play
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store")
+    run_configs([config(seed=seed) for seed in (0, 1)], path)
+    return path
+
+
+def test_a_policy_is_found_by_the_beginning_of_its_path(store: Path) -> None:
+    saved = find_policy(store / place(config(seed=1)))
+    assert saved.config["seed"] == 1
+    assert saved.path == store / f"{place(config(seed=1))}_{identify(config(seed=1))}.parquet"
+    assert find_policy(saved.path).path == saved.path
+
+
+def test_it_acts_as_the_learner_would(store: Path) -> None:
+    learners = Learners([config(seed=0)])
+    for iteration in range(4):
+        learners.iterate(iteration)
+    saved = find_policy(store / place(config(seed=0)))
+    np.testing.assert_allclose(
+        saved.arrays["weights"], learners.stack.weights[0].detach().numpy(), rtol=1e-3, atol=1e-4
+    )
+    np.testing.assert_allclose(saved.arrays["mean"], learners.normaliser.observations.mean[0], rtol=1e-3, atol=1e-4)
+
+
+def test_an_episode_is_played_again(store: Path) -> None:
+    saved = find_policy(store / place(config(seed=0)))
+    one, other, noisy = play(saved, 3), play(saved, 3), play(saved, 3, noise=True)
+    assert one.value == other.value != noisy.value
+    assert 2 <= len(one.frames) <= LIMIT + 1
+    assert len(play(saved, 3, steps=1).frames) == 2
+    assert one.rate == 20
+
+
+def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config()], tmp_path, watch=Watch(progress=stop))
+    saved = find_policy(tmp_path)
+    assert saved.path.name.endswith(".checkpoint.npz")
+    assert saved.config["env"] == NAME
+    assert len(play(saved).frames) > 1
+
+
+def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(store / place(config(seed=0))), "-o", str(tmp_path / "seen.gif")]) == 0
+    with Image.open(tmp_path / "seen.gif") as picture:
+        assert picture.n_frames > 1
+    assert "return " in capsys.readouterr().out
+    assert main(["watch", str(store / place(config(seed=0)))]) == 0
+    (video,) = store.rglob("*.mp4")
+    assert video.stat().st_size > 100
+
+
+def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        ([str(store)], "with 2 runs, for example lr0.0003"),
+        ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),
+        ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),
+    ):
+        assert main(["watch", *arguments]) == 2
+        assert message in capsys.readouterr().err
