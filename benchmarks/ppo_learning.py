@@ -1,8 +1,8 @@
 """Whether our PPO learns what a plain one learns: the returns of both, over the same seeds.
 
 The plain loop (`plain_ppo.py`, which follows CleanRL's) runs its seeds one by one, and keeps each in a directory as
-soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has filled.
-A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
+soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has
+filled. A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
 
     python benchmarks/ppo_learning.py --env Walker2d-v4 --seeds 4 --steps 1M --plain plain/ --ours results/
 """

@@ -13,6 +13,12 @@ def test_what_is_not_given_is_the_papers() -> None:
     assert resolve(Config(method="adam")).kappa is None
 
 
+def test_a_laptop_has_its_own_schedule() -> None:
+    config = resolve(Config(env="Hopper-v4", scale="laptop"))
+    assert (config.anneal, config.step_size(3)) == (False, config.lr)
+    assert config.steps < 10_000_000
+
+
 def test_the_papers_tables() -> None:
     assert presets()["grid"] == {"seeds": 30, "lr": [0.0003], "kappa": [1.0, 3.0, 5.0]}
     assert presets("Ant-v4")["best"]["policy-collapse"]["adam+wc"]["kappa"] == 5.0
