@@ -119,3 +119,42 @@ def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
     few = torch.randn(50, 4, generator=generator)
     assert (diagnostics.approximate_kl(few) >= 0).all()
     assert diagnostics.approximate_kl(torch.zeros(4)) == 0
+
+
+def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    x, y = torch.randn(7, 2, 4, 4, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    gradients = []
+    for i in range(7):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    expected = torch.tensor([[nn.functional.cosine_similarity(a, b, dim=0) for b in gradients] for a in gradients])
+    model.zero_grad()
+    entries = sum(p.numel() for p in model.parameters())
+    for memory in (1e9, 3 * 4 * entries * 3, 1.0):  # all at once, three at a time, one by one
+        found = diagnostics.gradient_covariance(model, nn.functional.cross_entropy, (x, y), memory)
+        torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
+    assert all(p.grad is None for p in model.parameters())
+    torch.testing.assert_close(
+        diagnostics.off_diagonal(expected), (expected.abs().sum().item() - expected.diagonal().sum().item()) / 42
+    )
+
+
+def test_a_sample_without_a_gradient_is_like_no_other() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    x, y = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0], [50.0]])
+    found = diagnostics.gradient_covariance(model, nn.functional.mse_loss, (x, y))
+    assert found.tolist() == [[0.0, 0.0], [0.0, pytest.approx(1.0)]]
+    assert math.isnan(diagnostics.off_diagonal(torch.ones(1, 1)))
+
+
+def test_dormant_units_are_judged_by_their_layer() -> None:
+    one = torch.tensor([[10.0, 0.05, 0.0], [10.0, 0.05, 0.0]])
+    channels = torch.zeros(2, 2, 3, 3)
+    channels[:, 0] = 1.0
+    assert diagnostics.dormant_share([one]) == pytest.approx(2 / 3)
+    assert diagnostics.dormant_share([one], tau=0.001) == pytest.approx(1 / 3)
+    assert diagnostics.dormant_share([one, channels]) == pytest.approx(3 / 5)
+    assert math.isnan(diagnostics.dormant_share([]))

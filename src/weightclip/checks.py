@@ -16,11 +16,11 @@ def check_number(argument: str, value: object, *, zero: bool = False, infinite: 
     raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
 
 
-def check_count(argument: str, value: object) -> int:
-    """`value` as an int; a ValueError unless it is a whole number of at least 1."""
-    if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1:
+def check_count(argument: str, value: object, least: int = 1) -> int:
+    """`value` as an int; a ValueError unless it is a whole number of at least 1, or another `least`."""
+    if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least:
         return int(value)
-    raise ValueError(f"{argument}: got {value!r}, expected a whole number of at least 1")
+    raise ValueError(f"{argument}: got {value!r}, expected a whole number of at least {least}")
 
 
 def check_seed(seed: object) -> int:

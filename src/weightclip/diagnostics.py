@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 SATURATED = 0.95
 """A tanh unit whose output is at least that far from 0 is saturated."""
@@ -63,6 +64,25 @@ def saturated_share(outputs: Iterable[Tensor], beyond: float = SATURATED) -> flo
 
 
 @torch.no_grad()
+def dormant_share(outputs: Iterable[Tensor], tau: float = 0.025) -> float:
+    """The share of units that hardly answer (Sokar et al., 2023), over all layers; NaN where there are none.
+
+    A unit is dormant if the mean of |h| over samples is at most tau times the mean of that over its layer's units.
+    Outputs are [n, units] each, or [n, channels, height, width] of a convolution, whose units are its channels.
+
+    Examples:
+        >>> dormant_share([torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.01, 0.0]])])
+        0.3333333333333333
+    """
+
+    def dormant(tensor: Tensor) -> Tensor:
+        activity = tensor.abs().transpose(0, 1).flatten(1).mean(1)
+        return activity <= tau * activity.mean()
+
+    return _share((found, found) for found in map(dormant, outputs))
+
+
+@torch.no_grad()
 def approximate_kl(log_ratio: Tensor) -> Tensor:
     """KL(old || new) from actions of the old policy: the mean of (r - 1) - log r, which is never negative.
 
@@ -111,6 +131,63 @@ def rank(matrix: Tensor, values: Tensor | None = None) -> int:
         return 0
     tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * values.max()
     return int((values > tolerance).sum())
+
+
+def gradient_covariance(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    batch: Sequence[Tensor],
+    memory: float = 1e9,
+) -> Tensor:
+    """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), g_i the gradient of the loss of sample i in all parameters: [k, k].
+
+    A gradient of zero has no direction: its row and column are 0. With batch normalisation, or anything else that mixes
+    samples, a sample alone has another loss; put such models in `eval()` first.
+
+    Args:
+        model: called with a batch of one sample: `model(batch[0][i : i + 1])`.
+        loss: called with what the model says and the other tensors, `loss(output, *rest)`: the loss of one sample, [].
+        batch: inputs [k, ...] and what else the loss takes, [k, ...] each.
+        memory: bytes that gradients may take; with fewer, parts of them are computed several times.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-2.0, 0.0]]), torch.tensor([[9.0], [9.0], [9.0]])
+        >>> gradient_covariance(model, nn.functional.mse_loss, (x, y)).round().tolist()
+        [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
+    """
+    parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    others = {name: p.detach() for name, p in (*model.named_parameters(), *model.named_buffers())}
+    entries = sum(p.numel() for p in parameters.values())
+
+    def of_one(changed: dict[str, Tensor], sample: tuple[Tensor, ...]) -> Tensor:
+        first, *rest = (part.unsqueeze(0) for part in sample)
+        return loss(functional_call(model, {**others, **changed}, (first,)), *rest)
+
+    def directions(rows: slice) -> Tensor:
+        found = vmap(grad(of_one), in_dims=(None, 0), randomness="error")(parameters, tuple(x[rows] for x in batch))
+        flat = torch.cat([gradient.flatten(1) for gradient in found.values()], dim=1)
+        return torch.nn.functional.normalize(flat, dim=1)
+
+    samples = len(batch[0])
+    # Two chunks of gradients are there at a time, and while one is put together, its parts are too.
+    size = max(1, min(samples, int(memory / (3 * 4 * max(1, entries)))))
+    chunks = [slice(start, start + size) for start in range(0, samples, size)]
+    matrix = torch.zeros(samples, samples, dtype=torch.float64)
+    for i, rows in enumerate(chunks):
+        left = directions(rows)
+        matrix[rows, rows] = (left @ left.T).double().cpu()
+        for columns in chunks[i + 1 :]:
+            matrix[rows, columns] = (left @ directions(columns).T).double().cpu()
+            matrix[columns, rows] = matrix[rows, columns].T
+    return matrix
+
+
+def off_diagonal(matrix: Tensor) -> float:
+    """The mean of |C[i, j]| over i != j: [k, k] -> a number; NaN of a single sample."""
+    others = matrix.abs().sum() - matrix.diagonal().abs().sum()
+    entries = matrix.numel() - len(matrix)
+    return float(others / entries) if entries else math.nan
 
 
 def _total(sums: Iterable[Tensor]) -> Tensor:

@@ -1,7 +1,8 @@
 import pytest
 import torch
+from torch import nn
 
-from weightclip.lab.flat import flatten, unflatten
+from weightclip.lab.flat import flatten, load_training_state, training_state, unflatten
 
 
 def test_a_nested_state_comes_back_with_its_types() -> None:
@@ -26,3 +27,25 @@ def test_a_nested_state_comes_back_with_its_types() -> None:
 def test_what_would_have_to_be_pickled_is_refused() -> None:
     with pytest.raises(TypeError, match="a/b: got object"):
         flatten({"a": {"b": object()}})
+
+
+def test_training_goes_on_whatever_the_order_in_memory() -> None:
+    """A fused optimizer reads a parameter and its state side by side."""
+
+    def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+    one, other = made(0), made(1)
+    step(*one, seed=0)
+    load_training_state(*other, training_state(*one))
+    for trained in (one, other):
+        step(*trained, seed=1)
+    assert torch.equal(one[0].weight, other[0].weight)

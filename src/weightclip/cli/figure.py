@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from weightclip.lab.paper import FIGURES, all_figures, find_figure
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.results.figure import Drawing, Figure
+    from weightclip.lab.results.figure import Drawing
 
 ALL = "all"
 
@@ -48,10 +48,10 @@ def _figure(arguments: argparse.Namespace) -> int:
         print_table(("figure", "in the paper", "shows"), rows)
         return 0
     figures = all_figures() if arguments.name == ALL else [find_figure(arguments.name)]
-    table = _table(figures, arguments)
+    load = cache(partial(_table, arguments))
     for figure in figures:
         try:
-            drawing = figure.draw(table, arguments.criterion)
+            drawing = figure.draw(load(figure.needs_results, figure.table), arguments.criterion)
         except ValueError as error:
             if arguments.name != ALL:
                 raise
@@ -61,9 +61,9 @@ def _figure(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(figures: Sequence[Figure], arguments: argparse.Namespace) -> pl.DataFrame:
-    if any(figure.needs_results for figure in figures):
-        return load_results(arguments)
+def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None) -> pl.DataFrame:
+    if needs_results:
+        return load_results(arguments, table)
     import polars as pl
 
     return pl.DataFrame()

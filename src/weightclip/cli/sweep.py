@@ -206,7 +206,7 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
         chosen = dict(zip(others, values, strict=True))
         here = {**fixed, **chosen}
-        fitting = [method for method in methods if experiment.possible({**chosen, "method": method})]
+        fitting = [method for method in methods if experiment.possible({**here, "method": method})]
         for method in fitting:  # before the file is read, which is not to blame for these
             experiment.settings(arguments.problem, method, here)
         presets = read_presets(name, experiment, here, option)
@@ -252,7 +252,8 @@ def _blaming(option: str, name: str) -> Iterator[None]:
 
 def _several(axis: str) -> str:
     """The option that takes several values of a field."""
-    return f"--{axis}" if axis.endswith("s") else f"--{axis}s"
+    name = axis.replace("_", "-")
+    return f"--{name}" if name.endswith("s") else f"--{name}s"
 
 
 def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[Any]:

@@ -29,6 +29,11 @@ def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -
     tree = unflatten(state)
     model.load_state_dict(tree["model"])
     optimizer.load_state_dict({**optimizer.state_dict(), **tree["optimizer"]})
+    # Fused optimizers go through a parameter's memory and its state's side by side, so both need one order in memory.
+    for p, own in optimizer.state.items():
+        for name, value in own.items():
+            if isinstance(value, Tensor) and value.shape == p.shape and value.stride() != p.stride():
+                own[name] = torch.empty_like(p).copy_(value)
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from weightclip.bounds import Rule
 from weightclip.checks import check_name, check_number
-from weightclip.clipping import clip_weights
+from weightclip.clipping import clip_weights, find_clipper
 from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
 from weightclip.rivals.madam import Madam
@@ -96,6 +96,14 @@ def make_optimizer(
         else:
             clip_weights(made, model, settings["kappa"], bounds=bounds, statistics=statistics)
     return made
+
+
+def share_at_box(optimizer: Optimizer) -> float:
+    """The share of entries at a side of their box, of those in clipped tensors; 0 where nothing is clipped."""
+    clipper = find_clipper(optimizer)
+    sides = {} if clipper is None else clipper.sides()
+    at = sum(int((tensor.detach().abs() >= side * (1 - 1e-6)).sum()) for tensor, side in sides.items())
+    return at / max(1, sum(tensor.numel() for tensor in sides))
 
 
 def named_settings(optimizer: str, remedies: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.policy.config import ENVIRONMENTS, NAME
@@ -16,7 +14,7 @@ from weightclip.lab.results.chosen import chosen_runs
 from weightclip.lab.results.criteria import DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
-from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, draw_panel, panels
+from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
 from weightclip.lab.results.setups import ordered_methods
 from weightclip.lab.results.style import style_of
 
@@ -37,7 +35,7 @@ def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics
         for row, metric in zip(rows, metrics, strict=True):
             for axes, env in zip(row, envs, strict=True):
                 draw_panel(axes, data.filter(env=env, metric=metric), "samples", METRICS[metric])
-                _count_steps(axes)
+                count_steps(axes)
             row[0].set_ylabel(METRICS[metric].label)
         for axes, env in zip(rows[0], envs, strict=True):
             axes.set_title(env)
@@ -58,16 +56,6 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
         for metric in metrics
     ]
     return pl.concat(found)
-
-
-def _count_steps(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: _steps_text(steps)))
-
-
-def _steps_text(steps: float) -> str:
-    """`2.5M`, `500k`."""
-    return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if steps else "0"
 
 
 RETURN, KL, DIAGNOSTICS = ("return",), ("approx_kl",), ("weight_l2", "saturated")

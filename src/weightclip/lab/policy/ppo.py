@@ -9,7 +9,6 @@ An iteration: `collect` steps the environments, `advantages` looks back, `update
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -23,11 +22,11 @@ from torch import Tensor, nn
 
 from weightclip.certificate import lipschitz
 from weightclip.checks import check_count
-from weightclip.clipping import find_clipper
 from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.flat import load_training_state, training_state
-from weightclip.lab.methods import make_optimizer
+from weightclip.lab.generators import from_array, to_array
+from weightclip.lab.methods import make_optimizer, share_at_box
 from weightclip.lab.nets.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
 from weightclip.lab.policy.config import Config
 from weightclip.lab.policy.environments import Environments
@@ -303,7 +302,7 @@ class Learners:
             "weight_l2": [
                 l2_norm(weight_matrices(nn.ModuleList([one.actor_mean, one.critic]))).item() for one in members
             ],
-            "clipped": [_share_at_box(optimizer) for optimizer in self.optimizers],
+            "clipped": [share_at_box(optimizer) for optimizer in self.optimizers],
             "lipschitz_policy": [self._lipschitz(s, one.actor_mean) for s, one in enumerate(members)],
             "lipschitz_value": [self._lipschitz(s, one.critic) for s, one in enumerate(members)],
             "log_std": [one.actor_logstd.mean().item() for one in members],
@@ -331,7 +330,7 @@ class Learners:
         return {
             **training_state(self.stack.members[s], self.optimizers[s]),
             **{f"normaliser/{name}": array[s].copy() for name, array in self.normaliser.arrays().items()},
-            **{f"generator/{key}": _to_array(own) for key, own in enumerate(self.generators[s])},
+            **{f"generator/{key}": to_array(own) for key, own in enumerate(self.generators[s])},
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
 
@@ -343,7 +342,7 @@ class Learners:
             for name, array in self.normaliser.arrays().items():
                 array[s] = state[f"normaliser/{name}"]
             for key, generator in enumerate(self.generators[s]):
-                _from_array(generator, state[f"generator/{key}"])
+                from_array(generator, state[f"generator/{key}"])
             self._returns[s], self._lengths[s] = state["last"]
         seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
         self._now = self.normaliser.observe(self.environments.reset(seeds))
@@ -382,14 +381,6 @@ def discounted_sums(deltas: Tensor, factors: Tensor) -> Tensor:
     return torch.from_numpy(found.T.copy())
 
 
-def _share_at_box(optimizer: torch.optim.Optimizer) -> float:
-    """The share of entries at a side of their box, of those in clipped tensors."""
-    clipper = find_clipper(optimizer)
-    sides = {} if clipper is None else clipper.sides()
-    at = sum(int((tensor.detach().abs() >= side * (1 - 1e-6)).sum()) for tensor, side in sides.items())
-    return at / max(1, sum(tensor.numel() for tensor in sides))
-
-
 def _by_learner(array: NDArray[np.float32]) -> Tensor:
     """[t, s, ...] -> [s, t, ...]."""
     return torch.from_numpy(np.ascontiguousarray(np.swapaxes(array, 0, 1)))
@@ -397,12 +388,3 @@ def _by_learner(array: NDArray[np.float32]) -> Tensor:
 
 def _generator(seed: int, key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, key]))
-
-
-def _to_array(generator: np.random.Generator) -> NDArray[np.uint8]:
-    """The generator's state as bytes of JSON: NumPy saves that without pickling."""
-    return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
-
-
-def _from_array(generator: np.random.Generator, state: NDArray[np.uint8]) -> None:
-    generator.bit_generator.state = json.loads(state.tobytes())

@@ -202,7 +202,7 @@ def _commands(table: pl.DataFrame, criterion: Criterion) -> Iterator[tuple[str, 
     yield "The best settings", "best"
     experiments = map(find_experiment, table["experiment"].unique().sort())
     for figure in (figure for experiment in experiments for figure in experiment.figures()):
-        if figure.needs_results and _can_be_drawn(figure, table, criterion):
+        if figure.needs_results and figure.table is None and _can_be_drawn(figure, table, criterion):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""
             yield f"{figure.title}{number}", f"figure {figure.name}"
 

@@ -45,10 +45,11 @@ class Figure:
 
     Args:
         name: for the command line: "streaming".
-        number: in the paper: "3", "7 and 11"; empty where it has none.
+        number: in the paper: "3", "7 and 11", "12 to 15"; empty where it has none.
         title: what it shows.
         draw: from any tidy table, and how a method's best setting is found; a ValueError says what the table lacks.
         needs_results: else `draw` takes an empty table.
+        table: the name of a further table of records that it draws from, instead of their main one.
     """
 
     name: str
@@ -56,11 +57,15 @@ class Figure:
     title: str
     draw: Callable[[pl.DataFrame, Criterion], Drawing]
     needs_results: bool = True
+    table: str | None = None
 
     @property
     def numbers(self) -> list[str]:
         """In the paper, one by one."""
-        return re.findall(r"\d+", self.number)
+        found: list[str] = []
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", self.number):
+            found += map(str, range(int(first), int(last or first) + 1))
+        return found
 
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:

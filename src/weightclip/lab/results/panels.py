@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
+from weightclip.lab.results.text import count_text
 
 WIDTH = 6.75
 """Of a page's text, in inches."""
@@ -95,6 +96,12 @@ def count_along(axes: Axes, label: str) -> None:
         middle = round((low + high) / 2)
         axes.set_xlim(middle - 1, middle + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
+
+
+def count_steps(axes: Axes) -> None:
+    """The horizontal axis of what is counted in thousands and millions: `500k`, `2.5M`."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: count_text(steps)))
 
 
 def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:

@@ -33,6 +33,16 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def count_text(count: float) -> str:
+    """A large number.
+
+    Examples:
+        >>> count_text(2_500_000), count_text(500_000), count_text(0)
+        ('2.5M', '500k', '0')
+    """
+    return f"{count / 1e6:g}M" if abs(count) >= 1e6 else f"{count / 1e3:g}k" if count else "0"
+
+
 def settings_text(values: Mapping[str, Any]) -> str:
     """Settings that have a value.
 

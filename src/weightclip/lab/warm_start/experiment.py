@@ -13,12 +13,12 @@ import polars as pl
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.data.dataset import Source
 from weightclip.lab.data.images import Images, load_images
+from weightclip.lab.device import describe_device, find_device
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.results.record import Record, identity
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.threads import threads
 from weightclip.lab.warm_start.config import NAME, NAMED, Config, resolve
-from weightclip.lab.warm_start.device import describe_device, find_device
 from weightclip.lab.warm_start.training import Trainer
 
 DATA = "cifar10"

@@ -14,13 +14,13 @@ from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.diagnostics import l2_norm, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.data.images import Images
+from weightclip.lab.device import check_precision, find_device
 from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.flat import load_training_state, training_state
 from weightclip.lab.methods import make_optimizer, own_settings
 from weightclip.lab.nets.resnet import ResNet, resnet18
 from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, generator, halves, rows_to_test
 from weightclip.lab.warm_start.config import PAPER, SWITCH, Config
-from weightclip.lab.warm_start.device import check_precision, find_device
 from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
 
 TESTED = 500

@@ -1,0 +1,112 @@
+"""Running: a configuration becomes an agent, then part after part a row of the table, then a record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from weightclip.lab.checkpoint import Arrays, Row
+from weightclip.lab.device import describe_device, find_device
+from weightclip.lab.experiment import Event, Progress, ignore
+from weightclip.lab.replay.config import NAME, NAMED, Config, resolve
+from weightclip.lab.replay.training import Trainer
+from weightclip.lab.results.record import Record, identity
+from weightclip.lab.runner import Job, run_job
+from weightclip.lab.threads import threads
+
+WHOLE = ("part", "samples", "updates", "episodes")
+"""Columns with whole numbers."""
+
+COVARIANCE = "covariance"
+"""The further table with gradient covariances: percent of the run, row, column, value."""
+
+
+def run_config(
+    config: Config,
+    data: None = None,
+    *,
+    out: Path | None = None,
+    overwrite: bool = False,
+    on_progress: Progress = ignore,
+    on_event: Event = ignore,
+    on_row: Callable[[Row], None] = ignore,
+) -> Record:
+    """Run one configuration, or go on with it after its last part, or read its record where it is finished.
+
+    A checkpoint holds all but the games, and the replay memory if that is wanted: a run that goes on begins new games.
+    """
+    config = resolve(config)
+    device = find_device(config.device)
+
+    def learn(trainer: Trainer, part: int, rows: Sequence[Row]) -> Row:
+        return trainer.learn(part, on_progress)
+
+    with threads(config.threads):
+        job = Job(
+            experiment=NAME,
+            identity=identify(config),
+            place=place(config),
+            label=f"{config.game} {config.agent} {config.method} seed {config.seed}",
+            config=config.facts(),
+            data=games_of(config),
+            rules=None,
+            row="part",
+            rows=config.points,
+            make=lambda: Trainer(config, device),
+            learn=learn,
+            table=lambda rows: _table(config, rows),
+            tables=lambda trainer: _covariances(trainer.covariances()),
+            platform=describe_device(device),
+        )
+        return run_job(job, out, overwrite, on_event, on_row)
+
+
+def identify(config: Config) -> str:
+    """What stands for the numbers of a resolved configuration's run."""
+    return identity(NAME, config.facts(), None)
+
+
+def place(config: Config) -> str:
+    """replay-ratio/suite-game/agent/method/ratio_settings_seed: where its record lies in a store."""
+    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
+    game, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.game, config.method))
+    ratio = f"ratio{config.replay_ratio:g}"
+    return f"{NAME}/{config.suite}-{game}/{config.agent}/{method}/{ratio}_{settings}_seed{config.seed}"
+
+
+def games_of(config: Config) -> dict[str, Any]:
+    """What a record says of where its experience came from."""
+    package = {"atari": "ale-py", "minatar": "MinAtar"}[config.suite]
+    try:
+        made_by = f"{package} {version(package)}"
+    except PackageNotFoundError:
+        made_by = package
+    return {"name": config.game, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
+
+
+def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
+    """Null where no game had ended yet, or there was no update."""
+    table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
+    early, idle = pl.col("episodes").cum_sum() == 0, pl.col("updates") == 0
+    found = table.with_columns(
+        pl.lit(config.seed, pl.Int64).alias("seed"),
+        pl.col(WHOLE).cast(pl.Int64),
+        pl.when(~early).then(pl.col("return", "length")),
+        pl.when(~idle).then(pl.col("loss", "q")),
+    )
+    return found.select("seed", pl.exclude("seed"))
+
+
+def _covariances(found: Arrays) -> dict[str, pl.DataFrame]:
+    tables = []
+    for percent, matrix in found.items():
+        row, column = np.indices(matrix.shape)
+        columns = {"row": row.ravel(), "column": column.ravel(), "value": matrix.ravel().astype(np.float32)}
+        tables.append(pl.DataFrame(columns).insert_column(0, pl.Series("percent", [int(percent)] * matrix.size)))
+    return {COVARIANCE: pl.concat(tables)} if tables else {}

@@ -1,0 +1,244 @@
+"""Games: several at once, of Atari or of MinAtar, as frames of whole numbers.
+
+`send` begins a step of all games and `receive` ends it. Atari's games run on threads of their own in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weightclip.checks import check_name
+
+Frames = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+
+SUITES = ("atari", "minatar")
+FRAME_SKIP = {"atari": 4, "minatar": 1}
+"""Frames of the game for each step."""
+
+STACK = {"atari": 4, "minatar": 1}
+"""Frames that make a state."""
+
+PAPER_GAMES = {
+    "asterix": "Asterix",
+    "beam_rider": "Beam Rider",
+    "demon_attack": "Demon Attack",
+    "ice_hockey": "Ice Hockey",
+    "jamesbond": "James Bond",
+    "seaquest": "Seaquest",
+    "space_invaders": "Space Invaders",
+    "yars_revenge": "Yars' Revenge",
+}
+"""The paper's games on Atari, and how they are written."""
+
+MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+
+LIMIT = 108_000
+"""Frames after which an episode of Atari is cut."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of all games gave; a game that was over has begun again.
+
+    Args:
+        frames: [e, channels, height, width]; the first one of the next episode where one ended.
+        rewards: [e], as the game gives them.
+        lost: [e], whether a life was lost.
+        terminated, truncated: [e], whether the game was over, or cut.
+        final: [e, channels, height, width], the last frame of an episode that ended; elsewhere as `frames`.
+        episodes: return and length in steps of each episode that ended.
+    """
+
+    frames: Frames
+    rewards: NDArray[np.float64]
+    lost: Bools
+    terminated: Bools
+    truncated: Bools
+    final: Frames
+    episodes: list[tuple[float, int]]
+
+
+class Games(Protocol):
+    """Several games of one kind."""
+
+    actions: int
+    frame: tuple[int, int, int]
+
+    def reset(self, seeds: Sequence[int]) -> Frames:
+        """Begin all of them: the first frames [e, channels, height, width]."""
+        ...
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        """Begin a step with these actions [e]."""
+        ...
+
+    def receive(self) -> Step:
+        """End it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of them."""
+        ...
+
+
+def make_games(suite: str, game: str, number: int, sticky: float) -> Games:
+    """Several games; with a probability `sticky`, the last action is repeated instead of the one that was sent."""
+    return Atari(game, number, sticky) if suite == "atari" else MinAtar(game, number, sticky)
+
+
+def game_name(game: str) -> str:
+    """The name of a game as both suites have it.
+
+    Examples:
+        >>> game_name("SpaceInvaders"), game_name("space_invaders"), game_name("Beam Rider")
+        ('space_invaders', 'space_invaders', 'beam_rider')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[ -]", "_", game).replace("__", "_").lower()
+
+
+def find_game(suite: str, game: str) -> str:
+    """The game's name; a ValueError that suggests the nearest one if its suite does not have it."""
+    if suite == "minatar":
+        return check_name("game", game_name(game), MINATAR_GAMES)
+    from ale_py.roms import get_all_rom_ids
+
+    return check_name("game", game_name(game), sorted(get_all_rom_ids()))
+
+
+class Atari:
+    """With the usual preprocessing: 84x84 in grey, 4 frames for a step, the maximum of the last two, idle steps first.
+
+    Args:
+        game: "space_invaders", or any other way to write it.
+        number: how many.
+        sticky: see `make_games`.
+    """
+
+    def __init__(self, game: str, number: int, sticky: float = 0.0) -> None:
+        from ale_py.vector_env import AtariVectorEnv
+        from gymnasium.vector import AutoresetMode
+
+        self._games = AtariVectorEnv(
+            find_game("atari", game),
+            number,
+            num_threads=1,
+            max_num_frames_per_episode=LIMIT,
+            repeat_action_probability=sticky,
+            full_action_space=False,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            img_height=84,
+            img_width=84,
+            grayscale=True,
+            stack_num=1,
+            frameskip=FRAME_SKIP["atari"],
+            maxpool=True,
+            noop_max=30,
+            episodic_life=False,  # lives are counted here, so that returns are those of whole games
+            life_loss_info=False,
+            reward_clipping=False,
+            use_fire_reset=True,
+        )
+        self.actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
+        self.frame = (1, 84, 84)
+        self._lives = np.zeros(number, np.int64)
+        self._scores = _Scores(number)
+
+    def reset(self, seeds: Sequence[int]) -> Frames:
+        frames, about = self._games.reset(seed=np.array(seeds, np.int64))
+        self._lives = np.array(about["lives"])
+        self._scores.reset()
+        return np.array(frames)
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        self._games.send(actions)
+
+    def receive(self) -> Step:
+        frames, rewards, terminated, truncated, about = self._games.ale.recv()
+        lives, over = np.array(about["lives"]), np.array(terminated | truncated)
+        lost = (lives < self._lives) & ~over
+        self._lives = lives
+        # What is received lies in memory that the next step writes over.
+        frames = np.array(frames)
+        final = np.where(over[:, None, None, None], about["final_obs"], frames) if over.any() else frames
+        rewards = np.array(rewards, np.float64)
+        episodes = self._scores.add(rewards, over)
+        return Step(frames, rewards, lost, np.array(terminated), np.array(truncated), final, episodes)
+
+    def close(self) -> None:
+        self._games.close()
+
+
+class MinAtar:
+    """Young and Tian's small versions of Atari's games: 10x10, a channel for each kind of object.
+
+    Args:
+        game: one of `MINATAR_GAMES`.
+        number: how many.
+        sticky: see `make_games`.
+    """
+
+    def __init__(self, game: str, number: int, sticky: float = 0.1) -> None:
+        from minatar import Environment  # type: ignore[import-untyped]
+
+        name = find_game("minatar", game)
+        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky) for _ in range(number)]
+        self.actions = int(self._games[0].num_actions())
+        height, width, channels = self._games[0].state_shape()
+        self.frame = (channels, height, width)
+        self._scores = _Scores(number)
+        self._sent = np.zeros(number, np.int64)
+
+    def reset(self, seeds: Sequence[int]) -> Frames:
+        self._scores.reset()
+        for game, seed in zip(self._games, seeds, strict=True):
+            game.seed(seed)
+            game.reset()
+        return self._seen()
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        self._sent = actions
+
+    def receive(self) -> Step:
+        rewards, over = np.zeros(len(self._games)), np.zeros(len(self._games), bool)
+        for i, game in enumerate(self._games):
+            rewards[i], over[i] = game.act(int(self._sent[i]))
+        final = self._seen()
+        for game, ended in zip(self._games, over, strict=True):
+            if ended:
+                game.reset()
+        frames = self._seen() if over.any() else final
+        nothing = np.zeros_like(over)
+        return Step(frames, rewards, nothing, over, nothing, final, self._scores.add(rewards, over))
+
+    def close(self) -> None:
+        self._games.clear()
+
+    def _seen(self) -> Frames:
+        return np.stack([game.state() for game in self._games]).transpose(0, 3, 1, 2).astype(np.uint8)
+
+
+class _Scores:
+    """Returns and lengths of the episodes under way."""
+
+    def __init__(self, number: int) -> None:
+        self._returns, self._lengths = np.zeros(number), np.zeros(number, np.int64)
+
+    def reset(self) -> None:
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+
+    def add(self, rewards: NDArray[np.float64], over: Bools) -> list[tuple[float, int]]:
+        """A step; the episodes that ended with it."""
+        self._returns += rewards
+        self._lengths += 1
+        ended = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
+        self._returns[over] = 0.0
+        self._lengths[over] = 0
+        return ended

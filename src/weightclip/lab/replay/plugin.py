@@ -1,0 +1,162 @@
+"""The replay-ratio experiment, as the command line, sweeps, figures and the report see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, arguments_of, ignore, run_each
+from weightclip.lab.methods import REMEDIES
+from weightclip.lab.replay.config import (
+    AGENTS,
+    METHODS,
+    NAME,
+    NAMED,
+    Config,
+    method_settings,
+    presets,
+    resolve,
+)
+from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
+from weightclip.lab.replay.metrics import METRICS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from weightclip.lab.paper import Reproduction
+    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.record import Record
+
+
+class ReplayRatio(Experiment[Config]):
+    """DQN and Rainbow with many updates for each step (section 4.4 of the paper)."""
+
+    name = NAME
+    config = Config
+    axes = ("method", "agent", "game", "replay_ratio")
+    setting_fields = (*NAMED, "settings")
+    score = "test_return"
+    along = "part"
+    unit = "frames"
+
+    def problems(self) -> Sequence[str]:
+        return (NAME,)
+
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
+        return resolve(Config(problem, **arguments_of(Config, settings)))
+
+    def methods(self) -> Sequence[str]:
+        return METHODS
+
+    def values(self, axis: str) -> Sequence[Any]:
+        return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": METHODS}[axis]
+
+    def possible(self, settings: Mapping[str, Any]) -> bool:
+        # "all" games of MinAtar are those of the paper that it has.
+        return settings.get("suite") != "minatar" or game_name(settings["game"]) not in {*PAPER_GAMES} - {
+            *MINATAR_GAMES
+        }
+
+    def methods_help(self) -> str:
+        return (
+            f"an optimizer of torch.optim in lower case, or madam, with +remedy: {', '.join(REMEDIES)}\n"
+            f"  those of the paper: {', '.join(METHODS)}\n\n"
+            f"games:\n  all of Atari; those of the paper: {', '.join(PAPER_GAMES)}\n"
+            f"  with --suite minatar: {', '.join(MINATAR_GAMES)}"
+        )
+
+    def metrics(self) -> Mapping[str, Metric]:
+        return METRICS
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        return method_settings(method)
+
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+        return presets(options.get("suite", "atari"), options.get("agent", "dqn"))
+
+    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if row["method"] not in METHODS or row.get("suite") != "atari" or row.get("game") not in PAPER_GAMES:
+            return None
+        found: Mapping[str, Any] = presets("atari", str(row["agent"]))["best"][NAME][row["method"]]
+        return found
+
+    def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> None:
+        """No data, but a game that may not be there."""
+        find_game(config.suite, config.game)
+
+    def data_key(self, config: Config) -> Hashable:
+        return config.suite, config.game
+
+    def identify(self, config: Config, data: None) -> str:
+        from weightclip.lab.replay.experiment import identify
+
+        return identify(resolve(config))
+
+    def place(self, config: Config) -> str:
+        from weightclip.lab.replay.experiment import place
+
+        return place(config)
+
+    def run(
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
+    ) -> list[Record]:
+        from weightclip.lab.replay.experiment import run_config
+
+        return run_each(run_config, configs, None, out, overwrite, watch)
+
+    def length(self, config: Config) -> int:
+        return config.frames or 0
+
+    def estimate(self, config: Config, data: None) -> Cost:
+        from weightclip.lab.replay.cost import estimate
+
+        return estimate(config)
+
+    def alike(self, config: Config) -> Hashable:
+        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
+        return tuple((name, str(value)) for name, value in same.facts().items())
+
+    def shown(self, score: float) -> str:
+        return f"return {score:.4g}"
+
+    def describe(self, config: Config) -> str:
+        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+        ratio = f"replay ratio {config.replay_ratio:g}"
+        return f"{config.method}: {settings}; {config.agent}, {config.suite}'s {config.game}, {ratio}"
+
+    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
+        import polars as pl
+
+        names = ("test_return", "return", "weight_l2")
+        ends = pl.concat([table.select(pl.col(names).last()) for table in tables]).mean().row(0, named=True)
+        numbers = {name: math.nan if value is None else value for name, value in ends.items()}
+        text = "return {test_return:.4g} at the end, {return:.4g} in training; weight norm {weight_l2:.3g}"
+        return text.format(**numbers)
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        import polars as pl
+
+        from weightclip.lab.results.run_picture import draw_runs
+
+        shown = [METRICS[name] for name in ("test_return", "loss", "q", "weight_l2")]
+        config = records[0].config
+        tables = {config["method"]: pl.concat([record.table for record in records])}
+        ratio = f"replay ratio {config['replay_ratio']:g}"
+        draw_runs(tables, shown, "part", path, title=f"{config['agent']}, {config['game']}, {ratio}")
+
+    def figures(self) -> Sequence[Figure]:
+        from weightclip.lab.replay.figures import FIGURES
+
+        return FIGURES
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        from weightclip.lab.replay.reproductions import REPRODUCTIONS
+
+        return REPRODUCTIONS
+
+
+EXPERIMENT = ReplayRatio()

@@ -1,0 +1,284 @@
+"""Training: an agent plays, remembers and learns, one part of the run after the other.
+
+The updates that are due after some steps are made while the games take the next ones, from a memory that does not have
+these yet. So it does not matter for the result which of the two is faster.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from weightclip.diagnostics import (
+    dormant_share,
+    gradient_covariance,
+    gradient_matrices,
+    l2_norm,
+    weight_matrices,
+)
+from weightclip.lab.checkpoint import Arrays, Row
+from weightclip.lab.experiment import Progress, ignore
+from weightclip.lab.generators import from_array, to_array
+from weightclip.lab.methods import share_at_box
+from weightclip.lab.nets.noisy import still
+from weightclip.lab.replay.agent import Agent
+from weightclip.lab.replay.config import Config
+from weightclip.lab.replay.dqn import DQN
+from weightclip.lab.replay.games import FRAME_SKIP, make_games
+from weightclip.lab.replay.memory import Memory
+from weightclip.lab.replay.rainbow import Rainbow
+
+AGENTS: dict[str, type[Agent]] = {"dqn": DQN, "rainbow": Rainbow}
+LONGEST = 27_000
+"""Steps after which an episode of an evaluation is cut."""
+
+LOOKED_AT = 256
+"""States that units are looked at with."""
+
+_PLAY, _SAMPLE, _GAMES, _TEST, _LOOK = range(5)
+"""Keep the draws of one seed apart."""
+
+
+class Trainer:
+    """A run of DQN or Rainbow.
+
+    Args:
+        config: a resolved one.
+        device: where the networks are.
+    """
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config = config
+        environments = config.environments or 1
+        self.games = make_games(config.suite, config.game, environments, config.sticky or 0.0)
+        self.agent = AGENTS[config.agent](config, self.games.frame, self.games.actions, device)
+        self.memory = self._empty_memory()
+        self.steps = 0
+        self._generators = {key: _generator(config.seed, key) for key in (_PLAY, _SAMPLE, _GAMES)}
+        self._filled_from = 0
+        self._covariances: Arrays = {}
+        self._returns = self._lengths = math.nan
+        self._loss = self._value = 0.0
+        self._begin()
+
+    def _empty_memory(self) -> Memory:
+        c = self.config
+        return Memory(
+            c.memory or 0,
+            c.environments or 1,
+            self.games.frame,
+            c.stack,
+            c.n_step,
+            c.gamma,
+            c.alpha if c.agent == "rainbow" else 0.0,
+        )
+
+    def _begin(self) -> None:
+        """New episodes everywhere."""
+        seeds = self._generators[_GAMES].integers(2**31, size=self.config.environments).tolist()
+        self._frames = self.games.reset(seeds)
+        self._stacks = np.tile(self._frames, (1, self.config.stack, 1, 1))
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.config.steps - self.config.steps % (self.config.environments or 1)
+
+    def learn(self, part: int, on_progress: Progress = ignore) -> Row:
+        """Part 0, 1, ... of the run: a row of the table."""
+        config, began, before = self.config, time.perf_counter(), (self.steps, self.agent.updates)
+        end = self.total * (part + 1) // config.points
+        episodes: list[tuple[float, int]] = []
+        sums = torch.zeros(2, device=self.agent.device)
+        while self.steps < end:
+            epsilon = config.epsilon_after(self.steps)
+            actions = self.agent.act(self._stacks, epsilon, self._generators[_PLAY])
+            self.games.send(actions)
+            sums += self._update()
+            episodes += self._store(actions)
+            if self.steps % 100 < len(actions):
+                on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
+        if part + 1 == config.points:
+            sums += self._update()
+        if episodes:
+            self._returns, self._lengths = np.mean(episodes, axis=0).tolist()
+        steps, updates = self.steps - before[0], self.agent.updates - before[1]
+        if updates:
+            self._loss, self._value = (sums / updates).tolist()
+        seconds = time.perf_counter() - began
+        row = {
+            "part": part + 1,
+            "samples": self.steps * FRAME_SKIP[config.suite],
+            "updates": self.agent.updates,
+            "episodes": len(episodes),
+            "return": self._returns,
+            "length": self._lengths,
+            "test_return": self.evaluate(part),
+            "loss": self._loss,
+            "q": self._value,
+            **self._look(),
+            "epsilon": config.epsilon_after(self.steps),
+            "frames_per_second": steps * FRAME_SKIP[config.suite] / seconds,
+            "updates_per_second": updates / seconds,
+        }
+        self._note_covariance(part)
+        on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
+        return row
+
+    def _update(self) -> Tensor:
+        """Practise as much as is due."""
+        config = self.config
+        if self.steps - self._filled_from < (config.warm_up or 0):
+            return torch.zeros(2, device=self.agent.device)
+        return self.practise(config.updates_after(self.steps) - self.agent.updates)
+
+    def play(self, times: int) -> None:
+        """Steps of all games, without updates."""
+        for _ in range(times):
+            actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
+            self.games.send(actions)
+            self._store(actions)
+
+    def practise(self, updates: int) -> Tensor:
+        """Updates; the sums of losses and of the best actions' values, [2]."""
+        config, sums = self.config, torch.zeros(2, device=self.agent.device)
+        for _ in range(updates):
+            batch = self.memory.sample(config.batch, self._generators[_SAMPLE], config.beta_after(self.steps))
+            update = self.agent.learn(batch)
+            self.memory.prioritise(batch.places, update.errors.cpu().numpy())
+            sums += torch.stack([update.loss, self.agent.judged(update.outputs).amax(1).mean()])
+        return sums
+
+    def _store(self, actions: NDArray[np.int64]) -> list[tuple[float, int]]:
+        """End a step: remember it; the episodes that ended with it."""
+        step = self.games.receive()
+        terminal = step.terminated | step.lost if self.config.lives else step.terminated
+        rewards = np.sign(step.rewards) if self.config.clip_rewards else step.rewards
+        self.memory.add(self._frames, actions, rewards, terminal, step.truncated, step.final)
+        self._frames = step.frames
+        self._stacks = stacked(self._stacks, step.frames, terminal | step.truncated)
+        self.steps += len(actions)
+        return step.episodes
+
+    @torch.no_grad()
+    def evaluate(self, part: int) -> float:
+        """The mean return of whole games that are played with few actions by chance, and without noise."""
+        config, generator = self.config, _generator(self.config.seed, _TEST, part)
+        games = make_games(config.suite, config.game, config.episodes, config.sticky or 0.0)
+        frames = games.reset(generator.integers(2**31, size=config.episodes).tolist())
+        stacks = np.tile(frames, (1, config.stack, 1, 1))
+        returns, running = np.zeros(config.episodes), np.ones(config.episodes, bool)
+        still(self.agent.online)  # there is other noise before the next update
+        for _ in range(LONGEST):
+            games.send(self.agent.act(stacks, config.epsilon_test, generator))
+            step = games.receive()
+            returns += step.rewards * running
+            over = step.terminated | step.truncated
+            stacks = stacked(stacks, step.frames, over)
+            running &= ~over
+            if not running.any():
+                break
+        games.close()
+        return float(returns.mean())
+
+    @torch.no_grad()
+    def _look(self) -> dict[str, float]:
+        """What is measured of the network at a part's end."""
+        online = self.agent.online
+        outputs: list[Tensor] = []
+        hooks = [
+            layer.register_forward_hook(lambda _, __, output: outputs.append(output))
+            for layer in online.modules()
+            if isinstance(layer, nn.ReLU)
+        ]
+        dormant = math.nan
+        if len(self.memory):
+            batch = self.memory.sample(LOOKED_AT, _generator(self.config.seed, _LOOK, self.steps))
+            self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
+            dormant = dormant_share(outputs)
+        for hook in hooks:
+            hook.remove()
+        return {
+            "weight_l2": l2_norm(weight_matrices(online)).item(),
+            "gradient_l2": l2_norm(gradient_matrices(online)).item(),
+            "clipped": share_at_box(self.agent.optimizer),
+            "dormant": dormant,
+        }
+
+    def covariance(self) -> Tensor:
+        """C[i, j], the cosine of the gradients of sampled transitions' losses: [k, k]."""
+        generator = _generator(self.config.seed, _LOOK, self.steps, 1)
+        batch = self.agent.moved(self.memory.sample(self.config.covariance, generator))
+        still(self.agent.online)
+        still(self.agent.target)
+        goals = self.agent.goals(batch)
+
+        def loss(outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
+            return self.agent.errors(outputs, actions, goals).sum()
+
+        return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, goals))
+
+    def _note_covariance(self, part: int) -> None:
+        """Take it, where that was asked for."""
+        points = self.config.points
+        for percent in self.config.covariance_at:
+            if self.config.covariance and part + 1 == math.ceil(percent * points / 100):
+                self._covariances[str(percent)] = self.covariance().numpy()
+
+    def covariances(self) -> Arrays:
+        """By percent of the run."""
+        return dict(self._covariances)
+
+    def state(self) -> Arrays:
+        """All that a later process needs to go on, but for the episodes under way: other ones begin."""
+        found = {
+            **{f"agent/{name}": array for name, array in self.agent.state().items()},
+            **{f"generator/{key}": to_array(own) for key, own in self._generators.items()},
+            **{f"covariance/{name}": array for name, array in self._covariances.items()},
+            "steps": np.array(self.steps),
+            "last": np.array([self._returns, self._lengths, self._loss, self._value]),
+        }
+        if self.config.save_memory:
+            found |= {f"memory/{name}": array for name, array in self.memory.state().items()}
+        return found
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on where `state` was taken, in new episodes."""
+
+        def part(name: str) -> Arrays:
+            return {key.removeprefix(name): array for key, array in state.items() if key.startswith(name)}
+
+        self.agent.load_state(part("agent/"))
+        for key, generator in self._generators.items():
+            from_array(generator, state[f"generator/{key}"])
+        self._covariances = part("covariance/")
+        self.steps = int(state["steps"])
+        self._returns, self._lengths, self._loss, self._value = state["last"].tolist()
+        memory = part("memory/")
+        if memory:
+            self.memory.load_state(memory)
+        else:
+            self._filled_from = self.steps
+        self._begin()
+
+    def close(self) -> None:
+        """Let go of the games."""
+        self.games.close()
+
+
+def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], begun: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Stacks [e, stack * channels, ...] with the next frames [e, channels, ...], repeated at the beginning."""
+    channels = frames.shape[1]
+    found = np.concatenate([stacks[:, channels:], frames], axis=1)
+    if begun.any():
+        found[begun] = np.tile(frames[begun], (1, stacks.shape[1] // channels, 1, 1))
+    return found
+
+
+def _generator(*seeds: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seeds))

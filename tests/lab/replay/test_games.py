@@ -1,0 +1,89 @@
+import re
+
+import numpy as np
+import pytest
+
+from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, make_games
+
+
+@pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])
+def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, str]) -> None:
+    made = [make_games(*suite_game, 2, 0.1) for _ in range(2)]
+    generator = np.random.default_rng(0)
+    first, second = (games.reset([3, 4]) for games in made)
+    np.testing.assert_array_equal(first, second)
+    assert first.dtype == np.uint8
+    assert first.shape == (2, *made[0].frame)
+    for _ in range(60):
+        actions = generator.integers(made[0].actions, size=2)
+        steps = []
+        for games in made:
+            games.send(actions)
+            steps.append(games.receive())
+        np.testing.assert_array_equal(steps[0].frames, steps[1].frames)
+        np.testing.assert_array_equal(steps[0].rewards, steps[1].rewards)
+    for games in made:
+        games.close()
+
+
+@pytest.mark.parametrize("game", MINATAR_GAMES)
+def test_minatars_episodes_end_and_begin_again(game: str) -> None:
+    games = make_games("minatar", game, 2, 0.1)
+    games.reset([0, 1])
+    generator = np.random.default_rng(0)
+    total, ended = np.zeros(2), 0
+    for _ in range(6000):
+        games.send(generator.integers(games.actions, size=2))
+        step = games.receive()
+        total += step.rewards
+        over = np.flatnonzero(step.terminated)
+        assert len(step.episodes) == len(over)
+        for i, (value, _) in zip(over, step.episodes):
+            assert value == pytest.approx(total[i])
+            total[i] = 0
+        ended += len(over)
+        if ended > 3:
+            break
+    assert ended > 3
+
+
+def test_ataris_lives_and_games_are_told_apart() -> None:
+    games = make_games("atari", "SpaceInvaders", 2, 0.0)
+    assert games.frame == (1, 84, 84)
+    assert games.actions == 6
+    games.reset([1, 2])
+    generator = np.random.default_rng(0)
+    lost, over, returns = 0, 0, []
+    for _ in range(700):
+        games.send(generator.integers(6, size=2))
+        step = games.receive()
+        lost += step.lost.sum()
+        over += step.terminated.sum()
+        returns += [value for value, _ in step.episodes]
+        ended = step.terminated | step.truncated
+        assert not (step.lost & ended).any()
+        np.testing.assert_array_equal(step.final[~ended], step.frames[~ended])
+        if over:
+            break
+    games.close()
+    assert over == len(returns) > 0
+    assert lost >= 2 * over  # of three lives, the last one ends the game
+    assert max(returns) > 10  # points as the game gives them
+    assert step.rewards.dtype == np.float64
+
+
+def test_every_game_of_the_paper_is_there() -> None:
+    for game, name in PAPER_GAMES.items():
+        assert find_game("atari", name.replace("'", "").replace("James Bond", "Jamesbond")) == game
+
+
+@pytest.mark.parametrize(
+    ("suite", "game", "message"),
+    [
+        ("atari", "SpaceInvader", "game: got 'space_invader', expected one of"),
+        ("minatar", "Pong", "game: got 'pong', expected one of asterix, breakout, freeway, seaquest, space_invaders"),
+    ],
+)
+def test_a_game_that_is_not_there_is_refused(suite: str, game: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        find_game(suite, game)

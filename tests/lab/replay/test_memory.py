@@ -1,0 +1,174 @@
+"""The memory against lists that remember everything."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weightclip.lab.replay.memory import Batch, Memory
+
+GAMMA = 0.9
+
+
+@dataclass
+class Played:
+    """All episodes of an environment: frames, actions and rewards, and how it ended."""
+
+    frames: list[int] = field(default_factory=list)
+    actions: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    terminal: bool = False
+
+
+def fill(memory: Memory, steps: int, environments: int, seed: int = 0, cuts: bool = True) -> list[list[Played]]:
+    """Frames are numbered through; returns the episodes of each environment."""
+    generator = np.random.default_rng(seed)
+    number = iter(range(1, 10**9))
+
+    def frame(value: int) -> Any:
+        return np.array([value % 256, value // 256], np.uint8).reshape(1, 1, 2)
+
+    played = [[Played(frames=[next(number)])] for _ in range(environments)]
+    for _ in range(steps):
+        now = np.stack([frame(own[-1].frames[-1]) for own in played])
+        actions, rewards = generator.integers(4, size=environments), generator.normal(size=environments)
+        terminal = generator.random(environments) < 0.15
+        truncated = (generator.random(environments) < 0.1) & cuts
+        final = np.zeros_like(now)
+        for e, own in enumerate(played):
+            episode = own[-1]
+            episode.actions.append(int(actions[e]))
+            episode.rewards.append(float(rewards[e]))
+            if terminal[e]:
+                episode.terminal = True
+            else:
+                episode.frames.append(next(number))
+                final[e] = frame(episode.frames[-1])
+            if terminal[e] or truncated[e]:
+                own.append(Played(frames=[next(number)]))
+        memory.add(now, actions, rewards, terminal, truncated, final)
+    return played
+
+
+def expected(played: list[list[Played]], stack: int, steps: int) -> dict[int, tuple[Any, ...]]:
+    """First frame of a transition -> its stack, action, return, discount and the stack that it leads to."""
+    found = {}
+    for own in played:
+        for episode, last in zip(own, [*[False] * (len(own) - 1), True]):
+            ended = not last  # the one under way goes on
+
+            def stacked(t: int, frames: list[int] = episode.frames) -> tuple[int, ...]:
+                return tuple(frames[max(0, t - j)] for j in reversed(range(stack)))
+
+            length = len(episode.actions)
+            for t in range(length):
+                m = min(steps, length - t)
+                reaches_end = t + m == length and episode.terminal
+                if not reaches_end and not ended and t + steps > length - 1:
+                    continue  # what it leads to is not in the memory yet
+                value = sum(GAMMA**i * episode.rewards[t + i] for i in range(m))
+                following = None if reaches_end else stacked(t + m)
+                discount = 0.0 if reaches_end else GAMMA**m
+                found[episode.frames[t]] = (stacked(t), episode.actions[t], value, discount, following)
+    return found
+
+
+def seen(batch: Batch, k: int) -> tuple[Any, ...]:
+    numbers = batch.states[..., 0, 0].astype(int) + 256 * batch.states[..., 0, 1].astype(int)  # [2, n, stack]
+    return (
+        tuple(numbers[0, k]),
+        int(batch.actions[k]),
+        float(batch.returns[k]),
+        float(batch.discounts[k]),
+        tuple(numbers[1, k]),
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize(("environments", "capacity"), [(1, 1000), (3, 3000), (3, 90), (2, 41)])
+@pytest.mark.parametrize(("stack", "steps"), [(1, 1), (4, 3), (2, 5)])
+def test_stacks_and_returns_are_those_of_the_episodes(
+    alpha: float, environments: int, capacity: int, stack: int, steps: int
+) -> None:
+    memory = Memory(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha)
+    wanted = expected(fill(memory, 200, environments), stack, steps)
+    generator = np.random.default_rng(1)
+    drawn = set()
+    for _ in range(300):
+        batch = memory.sample(32, generator)
+        for k in range(32):
+            states, action, value, discount, following = seen(batch, k)
+            drawn.add(states[-1])
+            right = wanted[states[-1]]
+            assert (states, action) == right[:2]
+            assert (value, discount) == pytest.approx(right[2:4], abs=1e-5)
+            if right[4] is not None:
+                assert following == right[4]
+    assert len(drawn) == len(memory)  # each of them, sooner or later
+    if capacity >= 1000:
+        assert drawn == set(wanted)  # and nothing that is whole is left out
+
+
+def test_all_are_drawn_alike_without_priorities() -> None:
+    memory = Memory(200, 2, (1, 1, 2), 1, 1)
+    fill(memory, 500, 2)
+    generator = np.random.default_rng(0)
+    counts = np.bincount(np.concatenate([memory.sample(50, generator).places for _ in range(2000)]))
+    counts = counts[counts > 0]
+    assert len(counts) == len(memory)
+    assert counts.std() / counts.mean() < 0.06
+
+
+def test_priorities_and_weights_are_those_of_the_definition() -> None:
+    memory = Memory(40, 1, (1, 1, 2), 1, 1, alpha=0.5)
+    fill(memory, 20, 1, cuts=False)
+    generator = np.random.default_rng(0)
+    places = np.unique(memory.sample(500, generator).places)
+    errors = np.linspace(0.1, 4.0, len(places))
+    memory.prioritise(places, errors)
+    priorities = (errors + 1e-6) ** 0.5
+    shares = priorities / priorities.sum()
+    batch = memory.sample(20_000, generator, beta=0.7)
+    counts = np.array([(batch.places == place).mean() for place in places])
+    np.testing.assert_allclose(counts, shares, atol=0.005)
+    weights = (len(places) * shares) ** -0.7
+    expected = (weights / weights.max())[np.searchsorted(places, batch.places)]
+    np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
+    assert (memory.sample(50, generator, beta=0.0).weights == 1).all()
+
+
+def test_what_is_new_has_the_highest_priority_so_far() -> None:
+    memory = Memory(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
+    fill(memory, 10, 1, cuts=False)
+    places = np.unique(memory.sample(200, np.random.default_rng(0)).places)
+    memory.prioritise(places, np.full(len(places), 8.0))
+    before = len(memory)
+    fill(memory, 1, 1, seed=3, cuts=False)
+    assert len(memory) == before + 1
+    batch = memory.sample(5000, np.random.default_rng(0))
+    counts = np.bincount(batch.places)[np.unique(batch.places)]
+    assert counts.min() > 0.7 * counts.max()
+
+
+def test_it_is_saved_small_and_whole() -> None:
+    made = [Memory(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
+    fill(made[0], 150, 3)
+    batch = made[0].sample(32, np.random.default_rng(0))
+    made[0].prioritise(batch.places, np.arange(32.0))
+    made[1].load_state(made[0].state())
+    one, other = (memory.sample(64, np.random.default_rng(5), 0.4) for memory in made)
+    for name in ("states", "actions", "returns", "discounts", "weights", "places"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    big = Memory(2000, 1, (1, 84, 84))
+    frames = np.zeros((1, 1, 84, 84), np.uint8)
+    for _ in range(2000):
+        big.add(frames, np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), frames)
+    assert sum(array.nbytes for array in big.state().values()) < 2000 * 84 * 84 / 50
+
+
+def test_frames_are_stored_once() -> None:
+    memory = Memory(1000, 10, (1, 84, 84))
+    stored = sum(array.nbytes for array in vars(memory).values() if isinstance(array, np.ndarray))
+    assert 100 * stored < 0.9e9  # of 100k transitions
+    assert 1000 * stored < 8e9

@@ -1,0 +1,62 @@
+import re
+
+import pytest
+
+from weightclip.lab.replay.config import Config, presets, resolve
+
+
+def test_on_atari_what_is_not_given_is_tianshous() -> None:
+    config = resolve(Config(agent="rainbow"))
+    assert (config.lr, config.kappa, config.environments, config.memory) == (6.25e-5, 1.0, 10, 100_000)
+    assert (config.frames, config.steps, config.warm_up, config.epsilon_steps) == (
+        10_000_000,
+        2_500_000,
+        320,
+        1_000_000,
+    )
+    assert (config.sticky, config.clip_rewards, config.stack, config.game) == (0.0, True, 4, "space_invaders")
+    assert resolve(Config()).lr == 0.0001
+    assert resolve(Config(method="adam")).kappa is None
+
+
+def test_on_minatar_runs_are_shorter() -> None:
+    config = resolve(Config(suite="minatar", game="Asterix"))
+    assert (config.steps, config.stack, config.environments, config.game) == (300_000, 1, 1, "asterix")
+
+
+def test_the_papers_tables() -> None:
+    assert presets()["grid"] == {"seeds": 5, "lr": [0.0001], "kappa": [1.0, 5.0]}
+    assert presets("atari", "rainbow")["best"]["replay-ratio"]["adam+wc"] == {"lr": 6.25e-5, "kappa": 1.0}
+
+
+def test_schedules() -> None:
+    config = resolve(Config())
+    assert config.epsilon_after(0) == 1.0
+    assert config.epsilon_after(500_000) == pytest.approx(0.525)
+    assert config.epsilon_after(10_000_000) == pytest.approx(0.05)
+    assert config.beta_after(2_500_000) == pytest.approx(0.7)
+    assert config.updates_after(320) == 0
+    assert resolve(Config(replay_ratio=0.1)).updates_after(1320) == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"suite": "nes"}, "suite: got 'nes'"),
+        ({"agent": "sac"}, "agent: got 'sac'"),
+        ({"replay_ratio": 0.0}, "replay_ratio: got 0.0"),
+        ({"replay_ratio": -1.0}, "replay_ratio: got -1.0"),
+        ({"epsilon": 2.0}, "epsilon: got 2.0, expected a number from 0 to 1"),
+        ({"v_min": 3.0, "v_max": 2.0}, "v_max: got 2.0, expected more than v_min, 3.0"),
+        ({"memory": 50}, "memory: got 50, expected at least 90"),
+        ({"warm_up": 10}, "warm_up: got 10, expected at least 72: enough for a batch"),
+        ({"frames": 2000}, "points: got 100, expected at most 50 here"),
+        ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
+        ({"loss": "l3"}, "loss: got 'l3'"),
+        ({"game": 3}, "game: got 3, expected a name"),
+        ({"method": "adam", "kappa": 2.0}, "kappa: got 2.0, but adam has no such setting"),
+    ],
+)
+def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        resolve(Config(**given))  # type: ignore[arg-type]
