@@ -18,11 +18,11 @@ def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
     return (
         nn.Sequential(
             nn.Conv2d(channels, 32, 8, stride=4),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 4, stride=2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
         ),
         3136,
@@ -31,7 +31,7 @@ def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
 
 def minatar_torso(channels: int) -> tuple[nn.Sequential, int]:
     """Young and Tian (2019): [n, channels, 10, 10] -> [n, 1024]; and that number."""
-    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Flatten()), 1024
+    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(inplace=True), nn.Flatten()), 1024
 
 
 TORSOS: dict[tuple[int, ...], tuple[Callable[[int], tuple[nn.Sequential, int]], int]] = {
@@ -58,7 +58,7 @@ class QNetwork(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.torso, features = make(channels)
-            self.head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, actions))
+            self.head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, actions))
 
     def forward(self, frames: Tensor) -> Tensor:
         """[n, channels, height, width] -> [n, actions]."""
@@ -99,7 +99,7 @@ class RainbowNetwork(nn.Module):
             return NoisyLinear(inputs, outputs, sigma) if noisy else nn.Linear(inputs, outputs)
 
         def head(outputs: int) -> nn.Sequential:
-            return nn.Sequential(layer(features, hidden), nn.ReLU(), layer(hidden, outputs))
+            return nn.Sequential(layer(features, hidden), nn.ReLU(inplace=True), layer(hidden, outputs))
 
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

@@ -26,7 +26,7 @@ class Transitions:
     """A batch on the device.
 
     Args:
-        states, next_states: [n, channels, height, width], whole numbers.
+        states, next_states: [n, channels, height, width].
         actions: [n].
         returns, discounts, weights: [n]; see `Batch`.
     """
@@ -114,8 +114,8 @@ class Agent(ABC):
         return actions
 
     def moved(self, batch: Batch) -> Transitions:
-        """The batch on the device: its frames in one copy, its numbers in another."""
-        states = torch.from_numpy(batch.states).to(self.device)
+        """The batch on the device: its frames in one copy, its numbers in another; frames in floating point."""
+        states = torch.from_numpy(batch.states).to(self.device).float()
         numbers = torch.from_numpy(np.stack([batch.returns, batch.discounts, batch.weights])).to(self.device)
         actions = torch.from_numpy(batch.actions).to(self.device)
         return Transitions(states[0], states[1], actions, *numbers)

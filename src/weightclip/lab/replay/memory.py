@@ -34,6 +34,7 @@ class Batch:
 
     Args:
         states: [2, n, channels, height, width], whole numbers: where the actions were taken, and where they led to.
+            In memory, the channels come last.
         actions: [n].
         returns: [n], sum of gamma^i r over the steps to the second state.
         discounts: [n], gamma^m after m steps; 0 where the episode ended on the way.
@@ -147,9 +148,11 @@ class Memory:
             weights = (raw / raw.max()).astype(np.float32)
         parts = (self._rewards, self._terminal, self._last, self._final, self._written)
         rows, returns, discounts = _gather(*parts, places, self._stack, self._steps, self._gamma)
-        flat = self._frames.reshape(-1, *self._frames.shape[2:])
-        seen = flat[rows]  # [2, n, stack, channels, height, width]
-        states = seen.reshape(2, number, -1, *seen.shape[-2:])
+        channels, height, width = self._frames.shape[2:]
+        flat = self._frames.reshape(-1, channels, height * width)
+        seen = _look(flat, rows.reshape(2 * number, self._stack))
+        # In memory the channels come last, as convolutions like them.
+        states = seen.reshape(2, number, height, width, -1).transpose(0, 1, 4, 2, 3)
         return Batch(states, self._actions.reshape(-1)[places], returns, discounts, weights, places)
 
     def prioritise(self, places: Places, errors: NDArray[Any]) -> None:
@@ -279,3 +282,18 @@ def _gather(
                     frame -= 1
                 rows[which, k, stack - 1 - j] = e * length + frame % length
     return rows, returns, discounts
+
+
+@njit(cache=True)
+def _look(frames: NDArray[np.uint8], rows: Places) -> NDArray[np.uint8]:
+    """Frames [rows, channels, pixels] at rows [n, stack] -> stacks [n, pixels, stack * channels]."""
+    _, channels, pixels = frames.shape
+    stack = rows.shape[1]
+    found = np.empty((len(rows), pixels, stack * channels), np.uint8)
+    for k in range(len(rows)):
+        for j in range(stack):
+            for channel in range(channels):
+                seen, at = frames[rows[k, j], channel], j * channels + channel
+                for p in range(pixels):
+                    found[k, p, at] = seen[p]
+    return found
