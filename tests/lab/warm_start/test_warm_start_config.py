@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from weightclip.lab.warm_start.config import COUNTS, Config, method_settings, presets, resolve
+from weightclip.lab.warm_start.config import COUNTS, Config, presets, resolve
 
 
 def test_what_is_not_given_is_the_papers() -> None:
@@ -59,9 +59,9 @@ def test_a_combination_takes_the_settings_of_its_parts() -> None:
 
 
 def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
-    assert method_settings("adamw+wc") == ("lr", "kappa")
-    assert method_settings("madam") == ("lr", "kappa")
-    assert method_settings("rmsprop+sp@switch") == ("lr", "decay", "sigma")
+    assert Config.named_settings("adamw+wc") == ("lr", "kappa")
+    assert Config.named_settings("madam") == ("lr", "kappa")
+    assert Config.named_settings("rmsprop+sp@switch") == ("lr", "decay", "sigma")
     assert resolve(Config(method="rmsprop", lr=0.1, settings={"momentum": 0.9})).all_settings() == {
         "lr": 0.1,
         "momentum": 0.9,

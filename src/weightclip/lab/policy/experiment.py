@@ -16,12 +16,13 @@ import polars as pl
 
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
 from weightclip.lab.experiment import NOBODY, Event, Watch
-from weightclip.lab.policy.config import NAME, NAMED, Config, resolve
+from weightclip.lab.policy.config import NAME, Config, resolve
 from weightclip.lab.policy.ppo import Episode, Learners
 from weightclip.lab.results.record import Record, identity
 from weightclip.lab.results.store import checkpoint_path, record_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish
 from weightclip.lab.threads import threads
+from weightclip.lab.torch_experiment import place_text
 
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
 WHOLE = ("iteration", "samples", "episodes")
@@ -61,9 +62,8 @@ def identify(config: Config) -> str:
 
 def place(config: Config) -> str:
     """policy-collapse/environment/method/settings_seed: where its record lies in a store."""
-    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
     env, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.env, config.method))
-    return f"{NAME}/{env}/{method}/{settings}_seed{config.seed}"
+    return f"{NAME}/{env}/{method}/{place_text(config)}_seed{config.seed}"
 
 
 class _Run:

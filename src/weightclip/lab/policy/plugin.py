@@ -8,22 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.experiment import NOBODY, NONE, OTHER, Cost, Event, Experiment, Watch, arguments_of, ignore
-from weightclip.lab.methods import REMEDIES
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore
+from weightclip.lab.method_config import NAMED
 from weightclip.lab.policy.config import (
     ENVIRONMENTS,
     EQUAL_BETAS,
     LOCKSTEP,
     METHODS,
     NAME,
-    NAMED,
     Config,
-    method_settings,
-    other_settings,
     presets,
     resolve,
 )
 from weightclip.lab.policy.metrics import METRICS
+from weightclip.lab.torch_experiment import TorchExperiment, settings_text
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
@@ -31,46 +29,36 @@ if TYPE_CHECKING:
 
     from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
-    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
 
 
-class PolicyCollapse(Experiment[Config]):
+class PolicyCollapse(TorchExperiment[Config]):
     """PPO on MuJoCo for long, where policies collapse (section 4.3 of the paper)."""
 
     name = NAME
     config = Config
     axes = ("method", "env")
-    setting_fields = (*NAMED, "settings")
+    paper_methods = METHODS
+    measured = METRICS
+    pictured = ("return", "approx_kl", "weight_l2", "saturated")
     score = "return"
     along = "iteration"
     unit = "steps"
 
-    def problems(self) -> Sequence[str]:
-        return (NAME,)
+    def resolve(self, config: Config) -> Config:
+        return resolve(config)
 
-    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
-        return resolve(Config(problem, **arguments_of(Config, settings)))
-
-    def methods(self) -> Sequence[str]:
-        return METHODS
+    def title(self, config: Mapping[str, Any]) -> str:
+        return f"{NAME}, {config['env']}"
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS
 
     def methods_help(self) -> str:
         return (
-            f"an optimizer of torch.optim in lower case, madam, or {EQUAL_BETAS} (beta2 = beta1),\n"
-            f"  with +remedy: {', '.join(REMEDIES)}\n"
-            f"  those of the paper: {', '.join(METHODS)}\n\n"
+            f"{super().methods_help()}\n  besides: {EQUAL_BETAS}, Adam with beta2 = beta1\n\n"
             f"environments:\n  any of Gymnasium with a Box of actions; those of the paper: {', '.join(ENVIRONMENTS)}"
         )
-
-    def metrics(self) -> Mapping[str, Metric]:
-        return METRICS
-
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return [*method_settings(method), *(f"{OTHER}{name}" for name in other_settings(method))]
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         return presets(options.get("env", ""), options.get("scale", "paper"))
@@ -108,7 +96,8 @@ class PolicyCollapse(Experiment[Config]):
         return run_configs(configs, out, overwrite, watch)
 
     def batch(self, config: Config) -> Hashable:
-        return self.alike(config), config.seed // LOCKSTEP
+        same = replace(config, seed=0)
+        return tuple((name, str(value)) for name, value in same.facts().items()), config.seed // LOCKSTEP
 
     def length(self, config: Config) -> int:
         return config.iterations * config.rollout
@@ -118,16 +107,14 @@ class PolicyCollapse(Experiment[Config]):
 
         return estimate(resolve(config))
 
-    def alike(self, config: Config) -> Hashable:
-        return tuple((name, str(value)) for name, value in replace(config, seed=0).facts().items())
-
     def shown(self, score: float) -> str:
         return f"return {score:,.0f}"
 
     def describe(self, config: Config) -> str:
-        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
         bounds = f" ({config.bounds} bounds)" if "wc" in config.method else ""
-        return f"{config.method}{bounds}: {settings}; {config.env}, {counted(config.iterations, 'iteration')}"
+        return (
+            f"{config.method}{bounds}: {settings_text(config)}; {config.env}, {counted(config.iterations, 'iteration')}"
+        )
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
@@ -136,16 +123,6 @@ class PolicyCollapse(Experiment[Config]):
         ends = pl.concat([table.select(last, best) for table in tables]).mean().row(0, named=True)
         numbers = {name: math.nan if value is None else value for name, value in ends.items()}
         return "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
-
-    def draw(self, records: Sequence[Record], path: Path) -> None:
-        import polars as pl
-
-        from weightclip.lab.results.run_picture import draw_runs
-
-        shown = [METRICS[name] for name in ("return", "approx_kl", "weight_l2", "saturated")]
-        config = records[0].config
-        tables = {config["method"]: pl.concat([record.table for record in records])}
-        draw_runs(tables, shown, "iteration", path, title=f"{NAME}, {config['env']}")
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.policy.figures import FIGURES

@@ -14,11 +14,12 @@ import polars as pl
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.device import describe_device, find_device
 from weightclip.lab.experiment import Event, Progress, ignore
-from weightclip.lab.replay.config import NAME, NAMED, Config, resolve
+from weightclip.lab.replay.config import NAME, Config, resolve
 from weightclip.lab.replay.training import Trainer
 from weightclip.lab.results.record import Record, identity
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.threads import threads
+from weightclip.lab.torch_experiment import place_text
 
 WHOLE = ("part", "samples", "updates", "episodes")
 """Columns with whole numbers."""
@@ -74,10 +75,9 @@ def identify(config: Config) -> str:
 
 def place(config: Config) -> str:
     """replay-ratio/suite-game/agent/method/ratio_settings_seed: where its record lies in a store."""
-    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
     game, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.game, config.method))
     ratio = f"ratio{config.replay_ratio:g}"
-    return f"{NAME}/{config.suite}-{game}/{config.agent}/{method}/{ratio}_{settings}_seed{config.seed}"
+    return f"{NAME}/{config.suite}-{game}/{config.agent}/{method}/{ratio}_{place_text(config)}_seed{config.seed}"
 
 
 def games_of(config: Config) -> dict[str, Any]:

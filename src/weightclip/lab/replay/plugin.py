@@ -4,53 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, arguments_of, ignore, run_each
-from weightclip.lab.methods import REMEDIES
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore, run_each
 from weightclip.lab.replay.config import (
     AGENTS,
     METHODS,
     NAME,
-    NAMED,
     Config,
-    method_settings,
     presets,
     resolve,
 )
 from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
 from weightclip.lab.replay.metrics import METRICS
+from weightclip.lab.torch_experiment import TorchExperiment, settings_text
 
 if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
-    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
 
 
-class ReplayRatio(Experiment[Config]):
+class ReplayRatio(TorchExperiment[Config]):
     """DQN and Rainbow with many updates for each step (section 4.4 of the paper)."""
 
     name = NAME
     config = Config
     axes = ("method", "agent", "game", "replay_ratio")
-    setting_fields = (*NAMED, "settings")
+    paper_methods = METHODS
+    measured = METRICS
+    pictured = ("test_return", "loss", "q", "weight_l2")
     score = "test_return"
     along = "part"
     unit = "frames"
 
-    def problems(self) -> Sequence[str]:
-        return (NAME,)
+    def resolve(self, config: Config) -> Config:
+        return resolve(config)
 
-    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
-        return resolve(Config(problem, **arguments_of(Config, settings)))
-
-    def methods(self) -> Sequence[str]:
-        return METHODS
+    def title(self, config: Mapping[str, Any]) -> str:
+        return f"{config['agent']}, {config['game']}, replay ratio {config['replay_ratio']:g}"
 
     def values(self, axis: str) -> Sequence[Any]:
         return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": METHODS}[axis]
@@ -63,17 +58,10 @@ class ReplayRatio(Experiment[Config]):
 
     def methods_help(self) -> str:
         return (
-            f"an optimizer of torch.optim in lower case, or madam, with +remedy: {', '.join(REMEDIES)}\n"
-            f"  those of the paper: {', '.join(METHODS)}\n\n"
+            f"{super().methods_help()}\n\n"
             f"games:\n  all of Atari; those of the paper: {', '.join(PAPER_GAMES)}\n"
             f"  with --suite minatar: {', '.join(MINATAR_GAMES)}"
         )
-
-    def metrics(self) -> Mapping[str, Metric]:
-        return METRICS
-
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return method_settings(method)
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         return presets(options.get("suite", "atari"), options.get("agent", "dqn"))
@@ -116,17 +104,12 @@ class ReplayRatio(Experiment[Config]):
 
         return estimate(config)
 
-    def alike(self, config: Config) -> Hashable:
-        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
-        return tuple((name, str(value)) for name, value in same.facts().items())
-
     def shown(self, score: float) -> str:
         return f"return {score:.4g}"
 
     def describe(self, config: Config) -> str:
-        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
         ratio = f"replay ratio {config.replay_ratio:g}"
-        return f"{config.method}: {settings}; {config.agent}, {config.suite}'s {config.game}, {ratio}"
+        return f"{config.method}: {settings_text(config)}; {config.agent}, {config.suite}'s {config.game}, {ratio}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
@@ -136,17 +119,6 @@ class ReplayRatio(Experiment[Config]):
         numbers = {name: math.nan if value is None else value for name, value in ends.items()}
         text = "return {test_return:.4g} at the end, {return:.4g} in training; weight norm {weight_l2:.3g}"
         return text.format(**numbers)
-
-    def draw(self, records: Sequence[Record], path: Path) -> None:
-        import polars as pl
-
-        from weightclip.lab.results.run_picture import draw_runs
-
-        shown = [METRICS[name] for name in ("test_return", "loss", "q", "weight_l2")]
-        config = records[0].config
-        tables = {config["method"]: pl.concat([record.table for record in records])}
-        ratio = f"replay ratio {config['replay_ratio']:g}"
-        draw_runs(tables, shown, "part", path, title=f"{config['agent']}, {config['game']}, {ratio}")
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.replay.figures import FIGURES

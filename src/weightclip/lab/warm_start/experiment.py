@@ -18,7 +18,8 @@ from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.results.record import Record, identity
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.threads import threads
-from weightclip.lab.warm_start.config import NAME, NAMED, Config, resolve
+from weightclip.lab.torch_experiment import place_text
+from weightclip.lab.warm_start.config import NAME, Config, resolve
 from weightclip.lab.warm_start.training import Trainer
 
 DATA = "cifar10"
@@ -112,9 +113,8 @@ def identify(config: Config, data: Photographs) -> str:
 
 def place(config: Config) -> str:
     """warm-start/method/stages_settings_seed: where its record lies in a store."""
-    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
     method = re.sub(r"[^\w+.@-]", "-", config.method)
-    return f"{NAME}/{method}/{config.stages}stage_{config.variant}_{settings}_seed{config.seed}"
+    return f"{NAME}/{method}/{config.stages}stage_{config.variant}_{place_text(config)}_seed{config.seed}"
 
 
 def _table(config: Config, rows: list[Row]) -> pl.DataFrame:

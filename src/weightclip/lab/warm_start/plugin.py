@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_count
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Experiment, Watch, arguments_of, ignore, run_each
+from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore, run_each
+from weightclip.lab.torch_experiment import TorchExperiment, settings_text
 from weightclip.lab.warm_start.config import (
     DEFAULT,
     METHODS,
     NAME,
-    NAMED,
     PAPER,
     REMEDIES,
     SWITCH,
     Config,
-    method_settings,
     presets,
     resolve,
 )
@@ -30,30 +28,29 @@ if TYPE_CHECKING:
 
     from weightclip.lab.paper import Reproduction
     from weightclip.lab.results.figure import Figure
-    from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
     from weightclip.lab.warm_start.experiment import Photographs
 
 
-class WarmStart(Experiment[Config]):
+class WarmStart(TorchExperiment[Config]):
     """CIFAR-10 in one stage or two, the second half of the data after the first (section 4.1 of the paper)."""
 
     name = NAME
     config = Config
     axes = ("method", "stages")
-    setting_fields = (*NAMED, "settings")
+    paper_methods = METHODS
+    remedies = REMEDIES
+    measured = METRICS
+    pictured = ("test_accuracy", "train_accuracy", "gap", "weight_l2")
     score = "test_accuracy"
     along = "epoch"
     unit = "images"
 
-    def problems(self) -> Sequence[str]:
-        return (NAME,)
+    def resolve(self, config: Config) -> Config:
+        return resolve(config)
 
-    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
-        return resolve(Config(problem, **arguments_of(Config, settings)))
-
-    def methods(self) -> Sequence[str]:
-        return METHODS
+    def title(self, config: Mapping[str, Any]) -> str:
+        return f"{NAME}, {config['variant']} variant"
 
     def values(self, axis: str) -> Sequence[Any]:
         return (1, 2) if axis == "stages" else METHODS
@@ -62,16 +59,7 @@ class WarmStart(Experiment[Config]):
         return not (settings.get("stages") == 1 and SWITCH in settings["method"])
 
     def methods_help(self) -> str:
-        return (
-            f"an optimizer of torch.optim in lower case, with +remedy: {', '.join(REMEDIES)}\n"
-            f"  those of the paper: {', '.join(METHODS)} ({SWITCH}: once, when the second half of the data arrives)"
-        )
-
-    def metrics(self) -> Mapping[str, Metric]:
-        return METRICS
-
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return method_settings(method)
+        return f"{super().methods_help()} ({SWITCH}: once, when the second half of the data arrives)"
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         return presets(options.get("variant", DEFAULT), options.get("scale", "paper"))
@@ -115,19 +103,15 @@ class WarmStart(Experiment[Config]):
 
         return estimate(config, data)
 
-    def alike(self, config: Config) -> Hashable:
-        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
-        return tuple((name, str(value)) for name, value in same.facts().items())
-
     def shown(self, score: float) -> str:
         return f"test accuracy {score:.1%}"
 
     def describe(self, config: Config) -> str:
-        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
         stages = "one stage" if config.stages == 1 else "two stages"
         length = f"{stages} of {counted(config.epochs or 0, 'epoch')}"
         network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
-        return f"{config.method} ({config.variant} variant): {settings}; {length}, {config.images:,} images; {network}"
+        method = f"{config.method} ({config.variant} variant): {settings_text(config)}"
+        return f"{method}; {length}, {config.images:,} images; {network}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         def mean(column: str, row: int) -> float:
@@ -139,16 +123,6 @@ class WarmStart(Experiment[Config]):
             f"test accuracy {middle}{mean('test_accuracy', -1):.2%} at the end; "
             f"train accuracy {mean('train_accuracy', -1):.2%}"
         )
-
-    def draw(self, records: Sequence[Record], path: Path) -> None:
-        import polars as pl
-
-        from weightclip.lab.results.run_picture import draw_runs
-
-        shown = [METRICS[name] for name in ("test_accuracy", "train_accuracy", "gap", "weight_l2")]
-        config = records[0].config
-        tables = {config["method"]: pl.concat([record.table for record in records])}
-        draw_runs(tables, shown, "epoch", path, title=f"{NAME}, {config['variant']} variant")
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.warm_start.figures import FIGURES

@@ -1,0 +1,109 @@
+"""What configurations have in common whose methods are optimizers of PyTorch with remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar
+
+from weightclip.checks import check_name, check_seed
+from weightclip.lab.methods import (
+    check_other_settings,
+    choose_settings,
+    named_settings,
+    optimizer_settings,
+    split_method,
+)
+
+NAMED = ("lr", "kappa", "decay", "sigma")
+"""Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
+
+
+def helped(text: str) -> dict[str, str]:
+    """The metadata of a field: its line of help."""
+    return {"help": text}
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method and its settings; experiments add fields of their own.
+
+    Class attributes:
+        how: fields that say how a run is made, or stand for others; the run's numbers are not theirs.
+    """
+
+    how: ClassVar[tuple[str, ...]] = ()
+
+    problem: str = field(default="", metadata=helped("the problem"))
+    method: str = field(
+        default="adam+wc", metadata=helped("optimizer+remedy+..., for example adam, adam+wc, adam+l2init")
+    )
+    lr: float | None = field(default=None, metadata=helped("step size"))
+    kappa: float | None = field(default=None, metadata=helped("half-width of the box in units of s_l (wc)"))
+    decay: float | None = field(default=None, metadata=helped("lambda of l2, l2init and sp"))
+    sigma: float | None = field(default=None, metadata=helped("standard deviation of sp's noise"))
+    settings: Mapping[str, float] = field(
+        default_factory=dict, metadata=helped("other arguments of the optimizer, for example beta2=0.9")
+    )
+    seed: int = field(default=0, metadata=helped("fixes all that is drawn by chance"))
+
+    @classmethod
+    def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
+        """The optimizer and the remedies of a method; a ValueError for what nobody knows."""
+        return split_method(method)
+
+    @classmethod
+    def named_settings(cls, method: str) -> tuple[str, ...]:
+        """The settings of a method that have a field of their own."""
+        return named_settings(*cls.split(method), NAMED)
+
+    @classmethod
+    def other_settings(cls, method: str) -> tuple[str, ...]:
+        """The other arguments of a method's optimizer."""
+        names = optimizer_settings(cls.split(method)[0])
+        betas = ("beta1", "beta2") if "betas" in names else ()
+        return (*betas, *(name for name in names if name not in ("betas", *NAMED)))
+
+    def parts(self) -> tuple[str, tuple[str, ...]]:
+        """The optimizer and the remedies."""
+        return self.split(self.method)
+
+    def all_settings(self) -> dict[str, float]:
+        """Every setting of the method by name; of a resolved configuration."""
+        return {**self.given(), **self.settings}
+
+    def given(self) -> dict[str, float]:
+        """The settings with a field of their own that are not None."""
+        return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
+
+    def facts(self) -> dict[str, Any]:
+        """What the run's numbers depend on."""
+        own = {name: value for name, value in asdict(self).items() if name not in self.how}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+
+
+M = TypeVar("M", bound=MethodConfig)
+
+
+def check_names(config: MethodConfig, names: tuple[str, ...]) -> None:
+    """A ValueError if one of these fields is no text."""
+    for name in names:
+        if not isinstance(getattr(config, name), str):
+            raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a name")
+
+
+def with_settings(config: M, best: Mapping[str, Mapping[str, Any]]) -> M:
+    """The configuration with every setting of its method: given, or those of a table by method; checked.
+
+    A combination takes its settings from its parts: `adam+l2init+wc` from `adam`, `adam+l2init` and `adam+wc`.
+    """
+    optimizer, remedies = config.parts()
+    parts = (optimizer, *(f"{optimizer}+{remedy}" for remedy in remedies), config.method)
+    tables = [best.get(part, {}) for part in parts]
+    found = choose_settings(config.method, config.named_settings(config.method), tables, config.given())
+    others = {name: value for table in tables for name, value in table.get("settings", {}).items()}
+    others |= check_other_settings(config.settings, [one.name for one in fields(config)])
+    for name in others:
+        check_name("settings", name, config.other_settings(config.method))
+    named: dict[str, Any] = {name: found.get(name) for name in NAMED}
+    return replace(config, **named, settings=others, seed=check_seed(config.seed))

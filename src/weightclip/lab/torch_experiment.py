@@ -1,0 +1,88 @@
+"""What experiments have in common whose one problem has their own name, and whose methods are PyTorch's."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
+from weightclip.lab.method_config import NAMED, M
+from weightclip.lab.methods import REMEDIES
+
+if TYPE_CHECKING:
+    from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.record import Record
+
+
+class TorchExperiment(Experiment[M], Generic[M]):
+    """An experiment with a `MethodConfig`.
+
+    Class attributes:
+        paper_methods: what `--methods all` means.
+        remedies: that its methods can have.
+        measured: what the columns of its main table mean.
+        pictured: those in the picture of a run.
+    """
+
+    setting_fields = (*NAMED, "settings")
+    paper_methods: ClassVar[tuple[str, ...]]
+    remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
+    measured: ClassVar[Mapping[str, Metric]]
+    pictured: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def resolve(self, config: M) -> M:
+        """The same configuration, checked, with nothing left open."""
+
+    @abstractmethod
+    def title(self, config: Mapping[str, Any]) -> str:
+        """Above the picture of a run with that configuration."""
+
+    def problems(self) -> Sequence[str]:
+        return (self.name,)
+
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> M:
+        return self.resolve(self.config(problem=problem, **arguments_of(self.config, settings)))
+
+    def methods(self) -> Sequence[str]:
+        return self.paper_methods
+
+    def methods_help(self) -> str:
+        return (
+            f"an optimizer of torch.optim in lower case, or madam, with +remedy: {', '.join(self.remedies)}\n"
+            f"  those of the paper: {', '.join(self.paper_methods)}"
+        )
+
+    def metrics(self) -> Mapping[str, Metric]:
+        return self.measured
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        others = (f"{OTHER}{name}" for name in self.config.other_settings(method))
+        return [*self.config.named_settings(method), *others]
+
+    def alike(self, config: M) -> Hashable:
+        without: dict[str, Any] = dict.fromkeys(NAMED)
+        same = replace(config, seed=0, **without, settings={})
+        return tuple((name, str(value)) for name, value in same.facts().items())
+
+    def draw(self, records: Sequence[Record], path: Path) -> None:
+        import polars as pl
+
+        from weightclip.lab.results.run_picture import draw_runs
+
+        config = records[0].config
+        tables = {config["method"]: pl.concat([record.table for record in records])}
+        draw_runs(tables, [self.measured[name] for name in self.pictured], self.along, path, self.title(config))
+
+
+def settings_text(config: M) -> str:
+    """Every setting of the method, for a line that describes a run."""
+    return ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+
+
+def place_text(config: M) -> str:
+    """The settings with a field of their own, for the name of a file."""
+    return "_".join(f"{name}{value:g}" for name, value in config.given().items())
