@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
+from torch import nn
+from torch.optim import Optimizer
+
+from weightclip.bounds import Rule
 from weightclip.checks import check_name, check_seed
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
+    make_optimizer,
     named_settings,
     optimizer_settings,
     split_method,
@@ -17,6 +22,10 @@ from weightclip.lab.methods import (
 
 NAMED = ("lr", "kappa", "decay", "sigma")
 """Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
+
+
+BOUNDS: Mapping[str, Rule] = {"paper": "paper", "default": "fan_in"}
+"""By shape and order alone, as the paper's authors did, or by the type of a layer."""
 
 
 def helped(text: str) -> dict[str, str]:
@@ -80,6 +89,11 @@ class MethodConfig:
         """What the run's numbers depend on."""
         own = {name: value for name, value in asdict(self).items() if name not in self.how}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+
+    def make_optimizer(self, model: nn.Module, bounds: str = "default", **more: Any) -> Optimizer:
+        """An optimizer of all parameters with its remedies attached; `more` as for `methods.make_optimizer`."""
+        settings = self.all_settings()
+        return make_optimizer(model, *self.parts(), settings, seed=self.seed, bounds=BOUNDS[bounds], **more)
 
 
 M = TypeVar("M", bound=MethodConfig)

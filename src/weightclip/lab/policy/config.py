@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_number
-from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import BOUNDS, MethodConfig, check_names, helped, with_settings
 from weightclip.lab.methods import split_method
 
 if sys.version_info >= (3, 11):
@@ -33,7 +33,6 @@ ENVIRONMENTS = ("Ant-v4", "Walker2d-v4", "Humanoid-v4", "HumanoidStandup-v4")
 LOCKSTEP = 8
 """So many seeds train together; more gain little."""
 
-BOUNDS = ("paper", "default")
 SCALES = ("paper", "laptop")
 COUNTS = ("steps", "epochs", "rollout", "minibatches")
 SHARES = ("gamma", "lam")
@@ -98,7 +97,7 @@ def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "env", "method", "scale", "bounds"))
     check_choice("problem", config.problem, (NAME,))
-    check_choice("bounds", config.bounds, BOUNDS)
+    check_choice("bounds", config.bounds, tuple(BOUNDS))
     size = _tables()[check_choice("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}

@@ -26,7 +26,7 @@ from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, wei
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.flat import load_training_state, training_state
 from weightclip.lab.generators import from_array, to_array
-from weightclip.lab.methods import make_optimizer, share_at_box
+from weightclip.lab.methods import share_at_box
 from weightclip.lab.nets.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
 from weightclip.lab.policy.config import Config
 from weightclip.lab.policy.environments import Environments
@@ -121,24 +121,15 @@ class Learners:
         self.environments = Environments(self.config.env, len(seeds))
         observations, actions = self.environments.observations, self.environments.actions
         self.stack = Stack([ActorCritic(observations, actions, self.config.hidden, seed) for seed in seeds])
-        self.optimizers = [self._optimizer(*pair) for pair in zip(self.stack.members, configs, strict=True)]
+        self.optimizers = [
+            config.make_optimizer(member, config.bounds, fused=True)
+            for config, member in zip(configs, self.stack.members, strict=True)
+        ]
         self.normaliser = Normaliser(len(seeds), observations, self.config.gamma)
         self.generators = [[_generator(seed, key) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds]
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
         self._now = self.normaliser.observe(self.environments.reset(seeds))
-
-    def _optimizer(self, member: ActorCritic, config: Config) -> torch.optim.Optimizer:
-        optimizer, remedies = config.parts()
-        return make_optimizer(
-            member,
-            optimizer,
-            remedies,
-            config.all_settings(),
-            seed=config.seed,
-            bounds="paper" if config.bounds == "paper" else "fan_in",
-            fused=True,
-        )
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Iteration 0, 1, ...: a row for each learner, and the episodes that ended. NaN for those that have stopped."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.flat import flatten, load_training_state, training_state, unflatten
-from weightclip.lab.methods import make_optimizer
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.memory import Batch
 
@@ -55,16 +54,7 @@ class Agent(ABC):
         network = self.network(channels * config.stack, size, actions)
         self.online = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.target = deepcopy(self.online).requires_grad_(False)
-        optimizer, remedies = config.parts()
-        self.optimizer = make_optimizer(
-            self.online,
-            optimizer,
-            remedies,
-            config.all_settings(),
-            seed=config.seed,
-            bounds="paper" if config.bounds == "paper" else "fan_in",
-            fused=True,
-        )
+        self.optimizer = config.make_optimizer(self.online, config.bounds, fused=True)
         self.updates = 0
 
     @abstractmethod

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_number
-from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import BOUNDS, MethodConfig, check_names, helped, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, game_name
 
 if sys.version_info >= (3, 11):
@@ -25,7 +25,6 @@ METHODS = ("adam", "adam+wc")
 """Those of the paper."""
 
 AGENTS = ("dqn", "rainbow")
-BOUNDS = ("default", "paper")
 LOSSES = ("squared", "huber")
 COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "atoms")
 
@@ -118,7 +117,7 @@ def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "suite", "agent", "game", "method", "bounds", "loss", "device"))
     check_choice("problem", config.problem, (NAME,))
-    check_choice("bounds", config.bounds, BOUNDS)
+    check_choice("bounds", config.bounds, tuple(BOUNDS))
     check_choice("loss", config.loss, LOSSES)
     check_choice("agent", config.agent, AGENTS)
     usual = _tables()[check_choice("suite", config.suite, SUITES)]["usual"]
