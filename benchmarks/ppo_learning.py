@@ -17,7 +17,8 @@ import torch
 from plain_ppo import Settings, train
 
 from weightclip.cli.arguments import count
-from weightclip.lab.policy.config import NAME
+from weightclip.lab.policy.config import Config, resolve
+from weightclip.lab.policy.experiment import identify
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.statistics import half_width
 
@@ -51,6 +52,15 @@ def final_return(table: pl.DataFrame, steps: int) -> float:
     return float(last.select((pl.col("return") * pl.col("episodes")).sum() / pl.col("episodes").sum()).item())
 
 
+def run_of(runs: pl.DataFrame, env: str, seed: int, steps: int) -> pl.DataFrame:
+    """Ours with CleanRL's settings, and no other."""
+    wanted = identify(resolve(Config(env=env, method="adam", seed=seed, steps=steps)))
+    found = runs.filter(identity=wanted)
+    if found.is_empty():
+        raise SystemExit(f"there is no run of {env} adam seed {seed} with {steps:,} steps and the paper's settings")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", required=True)
@@ -65,8 +75,8 @@ def main() -> None:
     plain = [run_plain(arguments.env, seed, arguments.steps, arguments.plain) for seed in seeds]
     if arguments.ours is None:
         return
-    runs = load(arguments.ours).filter(experiment=NAME, env=arguments.env, method="adam", steps=arguments.steps)
-    ours = [runs.filter(pl.col("seed") == seed) for seed in seeds]
+    runs = load(arguments.ours)
+    ours = [run_of(runs, arguments.env, seed, arguments.steps) for seed in seeds]
     rows = [
         {"env": arguments.env, "loop": loop, "seed": seed, "return": final_return(table, arguments.steps)}
         for loop, tables in (("plain", plain), ("weightclip", ours))

@@ -29,6 +29,12 @@ class Look(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
+        self.note()
+
+    def _on_training_end(self) -> None:
+        self.note()
+
+    def note(self) -> None:
         kl = self.model.logger.name_to_value.get("train/approx_kl")
         if kl is not None:  # there is none before the first update
             self.rows.append((self.num_timesteps, kl, l2_norm(weight_matrices(self.model.policy)).item()))

@@ -94,7 +94,7 @@ agent.save("resumed.zip")
 def test_sb3_ppo_on_ant_compares_kl_and_weight_norm(capsys):
     runs = load_example("sb3_ppo_ant").main(steps=6144)
     assert "approximate KL" in capsys.readouterr().out
-    assert all(len(rows) == 2 and all(kl > 0 for _, kl, _ in rows) for rows in runs.values())
+    assert all(len(rows) == 3 and all(kl > 0 for _, kl, _ in rows) for rows in runs.values())
     assert runs[3.0][-1][2] < runs[None][-1][2]
 
 

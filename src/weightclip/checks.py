@@ -23,6 +23,13 @@ def check_count(argument: str, value: object, least: int = 1) -> int:
     raise ValueError(f"{argument}: got {value!r}, expected a whole number of at least {least}")
 
 
+def check_truth(argument: str, value: object) -> bool:
+    """`value`; a ValueError unless it is true or false."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{argument}: got {value!r}, expected True or False")
+
+
 def check_seed(seed: object) -> int:
     """`seed` as an int; a ValueError unless it is a whole number that every generator takes."""
     if not isinstance(seed, bool) and isinstance(seed, Integral) and 0 <= int(seed) < 2**63:

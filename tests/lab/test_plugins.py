@@ -76,7 +76,7 @@ class Walk(Experiment):
     def length(self, config):
         return 5
 
-    def estimate(self, config, data):
+    def estimate(self, config, data, together):
         return Cost(0.01, 2000)
 
     def run(self, configs, data, out, overwrite=False, watch=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from weightclip.cli.arguments import count
+from weightclip.cli.arguments import count, seeds
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,10 +21,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a record's path, or the beginning of it")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .mp4 or .gif (default: beside the record)")
-    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the episode (default: 0)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the episode (default: 0)")
     parser.add_argument("--steps", type=count, default=1000, metavar="N", help="at most so many (default: 1000)")
     parser.add_argument("--noise", action="store_true", help="act as in training, not by the mean action")
     parser.set_defaults(action=_watch)
+
+
+def _seed(text: str) -> int:
+    (seed,) = seeds(text)[:1]
+    return seed
 
 
 def _watch(arguments: argparse.Namespace) -> int:

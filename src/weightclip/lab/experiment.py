@@ -214,8 +214,8 @@ class Experiment(ABC, Generic[C]):
         """Steps in all, in the unit of progress."""
 
     @abstractmethod
-    def estimate(self, config: C, data: Any) -> Cost:
-        """The cost of the run, from a measurement of a second or so."""
+    def estimate(self, config: C, data: Any, together: int) -> Cost:
+        """The cost of the run, one of so many that are run together, from a measurement of a second or so."""
 
     def alike(self, config: C) -> Hashable:
         """Equal for configurations that cost the same."""

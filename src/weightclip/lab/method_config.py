@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weightclip.bounds import Rule
-from weightclip.checks import check_name, check_seed
+from weightclip.checks import check_choice, check_name, check_seed
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
@@ -90,10 +90,15 @@ class MethodConfig:
         own = {name: value for name, value in asdict(self).items() if name not in self.how}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
 
-    def make_optimizer(self, model: nn.Module, bounds: str = "default", **more: Any) -> Optimizer:
+    def make_optimizer(self, model: nn.Module, bounds: str | None = None, **more: Any) -> Optimizer:
         """An optimizer of all parameters with its remedies attached; `more` as for `methods.make_optimizer`."""
-        settings = self.all_settings()
-        return make_optimizer(model, *self.parts(), settings, seed=self.seed, bounds=BOUNDS[bounds], **more)
+        rule = BOUNDS[bounds or "default"]
+        return make_optimizer(model, *self.parts(), self.all_settings(), seed=self.seed, bounds=rule, **more)
+
+    def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
+        """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""
+        check_choice("bounds", usual if bounds is None else bounds, tuple(BOUNDS))
+        return bounds or usual if "wc" in self.parts()[1] else None
 
 
 M = TypeVar("M", bound=MethodConfig)

@@ -27,7 +27,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         pictured: those in the picture of a run.
     """
 
-    setting_fields = (*NAMED, "settings")
+    setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
     paper_methods: ClassVar[tuple[str, ...]]
     remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
     measured: ClassVar[Mapping[str, Metric]]

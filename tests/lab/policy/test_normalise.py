@@ -1,7 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from toy import NAME
+from pushed_point import NAME
 
 from weightclip.lab.policy.environments import Environments
 from weightclip.lab.policy.normalise import Normaliser

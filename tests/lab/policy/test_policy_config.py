@@ -32,6 +32,13 @@ def test_equal_betas_are_a_method() -> None:
     assert resolve(Config(method="adam-equal-betas")).settings["beta2"] == 0.9
 
 
+def test_bounds_are_a_setting_of_clipping_alone() -> None:
+    assert resolve(Config()).bounds == "paper"
+    assert resolve(Config(bounds="default")).bounds == "default"
+    plain, same = resolve(Config(method="adam")), resolve(Config(method="adam", bounds="default"))
+    assert plain.facts() == same.facts()
+
+
 def test_other_methods_have_settings_too() -> None:
     config = resolve(Config(method="adam+l2init+wc"))
     assert (config.decay, config.kappa) == (0.0001, 5.0)
@@ -53,6 +60,8 @@ def test_other_methods_have_settings_too() -> None:
         ({"clip": 0.0}, "clip: got 0.0"),
         ({"hidden": (64, 0)}, "hidden: got 0"),
         ({"env": 3}, "env: got 3, expected a name"),
+        ({"hidden": 64}, "hidden: got 64, expected the units of each layer"),
+        ({"anneal": "no"}, "anneal: got 'no', expected True or False"),
         ({"problem": "x"}, "problem: got 'x'"),
         ({"scale": "huge"}, "scale: got 'huge'"),
     ],

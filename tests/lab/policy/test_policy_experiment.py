@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from toy import NAME, config
+from pushed_point import NAME, config
 
 from weightclip.lab.experiment import Watch
 from weightclip.lab.policy import experiment
@@ -98,9 +98,13 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
         with pytest.raises(KeyboardInterrupt):
             run_configs([config(seed=seed)], tmp_path, watch=Watch(progress=stop_at(steps)))
     told: list[str] = []
+    sizes: list[int] = []
+    train = experiment._train
+    monkeypatch.setattr(experiment, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
     records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
     assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration {seed + 1}" for seed in (0, 1)]
     assert [len(record.table) for record in records] == [4, 4, 4]
+    assert sizes == [1, 2, 3]  # who is behind catches up, and from there on they go together
 
 
 def test_a_damaged_checkpoint_is_told_and_begun_anew(tmp_path: Path) -> None:
@@ -144,6 +148,32 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
     assert second.table["return"].is_finite().all()
     (alone,) = run_configs([config(seed=0)])
     assert alone.table["weight_l2"].is_nan().to_list() == [False, False, True, True]
+
+
+def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    configs = [config("sgd", seed, lr=1e30, steps=8 * 64) for seed in (0, 1)]
+
+    def stop(done: int, score: float) -> None:
+        if done == 5 * 64:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+    for record in run_configs(configs, tmp_path):
+        assert record.table["iteration"].to_list() == list(range(1, 9))
+        assert record.table["samples"].to_list() == list(range(64, 9 * 64, 64))
+        assert record.table["weight_l2"].is_nan()[-1]
+        assert record.tables["stopped"]["iteration"].item() < 5
+
+
+def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
+    run_configs([config(seed=1)], tmp_path)
+    steps: list[int] = []
+    run_configs(
+        [config(seed=seed) for seed in (0, 1)], tmp_path, watch=Watch(progress=lambda done, _: steps.append(done))
+    )
+    assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 
 
 def test_before_an_episode_has_ended_there_is_no_return() -> None:

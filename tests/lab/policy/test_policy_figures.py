@@ -2,7 +2,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from toy import NAME, config
+from pushed_point import NAME, config
 
 from weightclip.lab.paper import find_figure
 from weightclip.lab.policy.experiment import run_configs
@@ -30,6 +30,19 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert labels == ["Adam", "Adam + WC"]
     assert sum("best of several settings by auc" in note for note in drawing.notes) == 2
     assert drawing.data["seeds"].unique().to_list() == [2]
+
+
+def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) -> None:
+    broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
+    nothing = [
+        pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
+    ]
+    stopped = table.with_columns(nothing)
+    drawing = draw_metrics(stopped, metrics=RETURN)
+    assert f"{NAME}: adam: 1 of 2 seeds stopped, and count until then" in drawing.notes
+    line = drawing.data.filter(env=NAME, method="adam").sort("iteration")
+    assert line["seeds"].to_list() == [2, 2, 1, 1]
+    assert line["mean"].is_finite().all()
 
 
 def test_curves_are_thinned(table: pl.DataFrame) -> None:

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from toy import NAME, config
+from pushed_point import NAME, config
 
 from weightclip.cli import main
 from weightclip.lab.paper import reproductions
@@ -40,7 +40,7 @@ def test_the_search_varies_kappa() -> None:
 
 
 def test_an_estimate_is_made() -> None:
-    cost = EXPERIMENT.estimate(config(), None)
+    cost = EXPERIMENT.estimate(config(), None, 2)
     assert cost.seconds > 0
     assert cost.bytes > 1000
 

@@ -1,12 +1,19 @@
 import math
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from ppo_as_written import Draws, train
+from pushed_point import LIMIT, config
 from torch.distributions.normal import Normal
-from toy import config
 
+from weightclip.lab.generators import from_array
+from weightclip.lab.nets.actor_critic import ActorCritic
 from weightclip.lab.policy.config import Config, resolve
+from weightclip.lab.policy.environments import Environments, Step
 from weightclip.lab.policy.ppo import Learners, discounted_sums
 
 
@@ -44,6 +51,30 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone_on_mujoco(env: str, i
         torch.testing.assert_close(together.stack.weights[5], alone.stack.weights[0], rtol=0, atol=1e-6)
         for name in set(row) - {"speed"}:
             assert rows[5][name] == pytest.approx(row[name], rel=1e-3, abs=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.02])
+def test_it_learns_what_ppo_learns_as_it_is_written_down(entropy_weight: float) -> None:
+    given = {"lr": 0.01, "value_weight": 0.3, "entropy_weight": entropy_weight, "gamma": 0.97, "lam": 0.9, "clip": 0.1}
+    ours = learners("adam", range(2), **given)
+    for member in ours.stack.members:
+        member.actor_logstd.data -= 0.3  # away from 0, where it could be left out
+    plain = [ActorCritic(3, 2, (8, 8), seed) for seed in range(2)]
+    for network in plain:
+        network.actor_logstd.data -= 0.3
+
+    def draws(seed: int) -> Iterator[Draws]:
+        noise, order = (np.random.default_rng(np.random.SeedSequence([seed, key])) for key in range(2))
+        while True:
+            yield Draws(noise.standard_normal((64, 2), dtype=np.float32), [order.permutation(64) for _ in range(2)])
+
+    runs = [train(ours.configs[seed], plain[seed], draws(seed)) for seed in range(2)]
+    for iteration in range(4):
+        _, episodes = ours.iterate(iteration)
+        for seed, run in enumerate(runs):
+            assert [one.value for one in episodes if one.learner == seed] == pytest.approx(next(run), rel=1e-4)
+            for found, expected in zip(ours.stack.members[seed].parameters(), plain[seed].parameters()):
+                torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
 
 
 def test_losses_are_those_of_the_definition() -> None:
@@ -112,6 +143,22 @@ def test_a_truncated_episode_ends_unless_it_is_bootstrapped(bootstrap: bool) -> 
             expected = rollout.rewards[s, t].item() + (ours.config.gamma * last if bootstrap else 0.0)
             assert targets.returns[s, t].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
             assert not torch.equal(rollout.final[s, t], rollout.observations[s, t + 1])
+
+
+def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = learners("adam", range(2), bootstrap=True, rollout=128)
+    step = ours.environments.step
+
+    def both(actions: np.ndarray, stopped: dict[int, str]) -> Step:
+        found = step(actions, stopped)
+        return replace(found, terminated=found.terminated | found.truncated)  # as Gymnasium's time limit says then
+
+    monkeypatch.setattr(ours.environments, "step", both)
+    rollout = ours.collect()
+    assert rollout.ended.sum() > 2 * (128 // LIMIT)
+    assert rollout.truncated.sum() == 0
+    last = rollout.ended.bool()
+    torch.testing.assert_close(ours.advantages(rollout).returns[last], rollout.rewards[last])
 
 
 def test_each_gradient_is_shortened_by_itself() -> None:
@@ -190,6 +237,18 @@ def test_a_learner_goes_on_with_all_but_its_episode() -> None:
             if not name.startswith("observations"):  # which have seen a new episode's first one
                 np.testing.assert_array_equal(array, ours.normaliser.arrays()[name])
         torch.testing.assert_close(other.stack.weights, ours.stack.weights, rtol=0, atol=0)
+        for s in range(2):
+            assert len(ours.optimizers[s].state) == len(other.optimizers[s].state) > 0
+            for one, same in zip(ours.optimizers[s].state.values(), other.optimizers[s].state.values()):
+                assert torch.equal(one["exp_avg"], same["exp_avg"])
+                assert one["step"] == same["step"] > 1
+            drawn = [own.random() for own in other.generators[s][:2]]
+            assert drawn == [deepcopy(own).random() for own in ours.generators[s][:2]]
+            for key, generator in enumerate(other.generators[s][:2]):
+                from_array(generator, states[s][f"generator/{key}"])
+        seeds = [int(deepcopy(own[2]).integers(2**31)) for own in ours.generators]
+        first = Environments(ours.config.env, 2).reset(seeds)
+        np.testing.assert_array_equal(other._now, other.normaliser.normalised(first))
     rows = [other.iterate(1)[0] for other in others]
     for one, other in zip(*rows):
         assert {**one, "speed": 0} == {**other, "speed": 0}

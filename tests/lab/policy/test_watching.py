@@ -2,11 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from toy import LIMIT, NAME, config
+from pushed_point import LIMIT, NAME, Toy, config
 
 from weightclip.cli import main
 from weightclip.lab.experiment import Watch
+from weightclip.lab.nets.actor_critic import ActorCritic
 from weightclip.lab.policy import experiment
 from weightclip.lab.policy.experiment import identify, place, run_configs
 from weightclip.lab.policy.ppo import Learners
@@ -36,6 +38,33 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
         saved.arrays["weights"], learners.stack.weights[0].detach().numpy(), rtol=1e-3, atol=1e-4
     )
     np.testing.assert_allclose(saved.arrays["mean"], learners.normaliser.observations.mean[0], rtol=1e-3, atol=1e-4)
+
+
+def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = find_policy(store / place(config(seed=0)))
+    acted: list[np.ndarray] = []
+    step = Toy.step
+    monkeypatch.setattr(Toy, "step", lambda self, action: (acted.append(action), step(self, action))[1])
+    play(saved, seed=5, steps=1)
+    env = Toy()
+    seen, _ = env.reset(seed=5)
+    x = np.clip((seen - saved.arrays["mean"]) / np.sqrt(saved.arrays["var"] + 1e-8), -10, 10)
+    network = ActorCritic(3, 2, (8, 8))
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(saved.arrays["weights"]), network.parameters())
+    expected = network.actor_mean(torch.from_numpy(x).float()).detach().numpy()
+    np.testing.assert_allclose(acted[0], np.clip(expected, -1, 1), rtol=1e-5)
+    assert not np.allclose(seen, x)
+
+
+def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
+    run_configs([config(seed=seed) for seed in (1, 10)], tmp_path)
+    assert find_policy(tmp_path / place(config(seed=1))).config["seed"] == 1
+
+
+def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
+    run_configs([config("sgd", lr=1e30)], tmp_path)
+    with pytest.raises(ValueError, match="the run had stopped, as its weights were not finite"):
+        find_policy(tmp_path)
 
 
 def test_an_episode_is_played_again(store: Path) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from small import batch, config
+from short_runs import batch, config
 
 from weightclip.lab.nets.noisy import NoisyLinear, still
 from weightclip.lab.replay.rainbow import Rainbow, projected

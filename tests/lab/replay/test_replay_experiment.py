@@ -3,7 +3,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from small import config
+from short_runs import config
 
 from weightclip.lab.replay.experiment import identify, place, run_config
 from weightclip.lab.replay.metrics import METRICS

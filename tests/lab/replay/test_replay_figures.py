@@ -2,7 +2,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from small import config
+from short_runs import config
 
 from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config

@@ -1,5 +1,5 @@
 import pytest
-from small import config
+from short_runs import config
 
 from weightclip.cli import main
 from weightclip.lab.paper import reproductions
@@ -25,7 +25,7 @@ def test_the_papers_setting_is_known_for_its_games_alone() -> None:
 
 
 def test_an_estimate_is_made() -> None:
-    cost = EXPERIMENT.estimate(config(), None)
+    cost = EXPERIMENT.estimate(config(), None, 1)
     assert cost.seconds > 0
     assert cost.bytes > 1000
 

@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from small import config
+from short_runs import config
 
 from weightclip.lab.nets.q_networks import QNetwork
 from weightclip.lab.replay.config import Config

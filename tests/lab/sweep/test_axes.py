@@ -126,7 +126,7 @@ def test_one_run_takes_its_time_on_two_workers_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["sweep", "toy", "--methods", "fast", "--stages", "1", "--dry-run"]
-    monkeypatch.setattr(Toy, "estimate", lambda self, config, data: Cost(51.0, 1000))
+    monkeypatch.setattr(Toy, "estimate", lambda self, config, data, together: Cost(51.0, 1000))
     assert main([*words, "--workers", "2"]) == 0
     assert main([*words, "--workers", "1", "--seeds", "2"]) == 0
     out = capsys.readouterr().out

@@ -17,7 +17,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(Toy, "alike", lambda self, config: config.method)
     found: list[str] = []
 
-    def estimate(self: Toy, config: object, data: object) -> Cost:
+    def estimate(self: Toy, config: object, data: object, together: int) -> Cost:
         found.append(config.method)  # type: ignore[attr-defined]
         return Cost(2.0, 1000)
 

@@ -78,7 +78,7 @@ class Toy(Experiment[ToyConfig]):
     def length(self, config: ToyConfig) -> int:
         return config.rows
 
-    def estimate(self, config: ToyConfig, data: Any) -> Cost:
+    def estimate(self, config: ToyConfig, data: Any, together: int) -> Cost:
         return Cost(0.1, 1000)
 
     def run(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_number
-from weightclip.lab.method_config import BOUNDS, MethodConfig, check_names, helped, with_settings
+from weightclip.checks import check_choice, check_count, check_number, check_truth
+from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
 from weightclip.lab.methods import split_method
 
 if sys.version_info >= (3, 11):
@@ -48,7 +49,7 @@ class Config(MethodConfig):
     seed: int = field(default=0, metadata=helped("fixes initial weights, environments, actions and minibatches"))
     env: str = field(default="Ant-v4", metadata=helped("an id of Gymnasium with a Box of actions"))
     scale: str = field(default="paper", metadata=helped("paper, or laptop (not the paper's setting)"))
-    bounds: str = field(default="paper", metadata=helped("of clipping: paper (log-std too), or default (layers alone)"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too), or default (layers)"))
     steps: int | None = field(default=None, metadata=helped("of the environment, in all"))
     anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0 over the run"))
     epochs: int | None = field(default=None, metadata=helped("passes over each rollout"))
@@ -95,9 +96,8 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
 
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
-    check_names(config, ("problem", "env", "method", "scale", "bounds"))
+    check_names(config, ("problem", "env", "method", "scale"))
     check_choice("problem", config.problem, (NAME,))
-    check_choice("bounds", config.bounds, tuple(BOUNDS))
     size = _tables()[check_choice("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
@@ -115,9 +115,14 @@ def resolve(config: Config) -> Config:
         check_number(name, getattr(config, name), infinite=True)
     for name in ("value_weight", "entropy_weight"):
         check_number(name, getattr(config, name), zero=True)
+    for name in ("anneal", "clip_values", "normalise_advantages", "bootstrap"):
+        check_truth(name, getattr(config, name))
+    if not isinstance(config.hidden, Sequence):
+        raise ValueError(f"hidden: got {config.hidden!r}, expected the units of each layer, such as (64, 64)")
     hidden = tuple(check_count("hidden", units) for units in config.hidden)
     config = with_settings(config, presets(config.env, config.scale)["best"][NAME])
-    return replace(config, **counts, hidden=hidden, settings=_with_equal_betas(config))
+    bounds = config.checked_bounds(config.bounds, "paper")
+    return replace(config, **counts, hidden=hidden, bounds=bounds, settings=_with_equal_betas(config))
 
 
 def _with_equal_betas(config: Config) -> dict[str, float]:

@@ -103,7 +103,7 @@ def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
             environment = gym.make(name, disable_env_checker=True, **options)
         except gym.error.DependencyNotInstalled as error:
             raise ValueError(f"env: {name} needs more than is installed: {error}") from error
-        except gym.error.Error as error:
+        except (gym.error.Error, ImportError) as error:
             raise ValueError(f"env: got {name!r}: {' '.join(str(error).split())}") from error
     for kind, space in (("observations", environment.observation_space), ("actions", environment.action_space)):
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):

@@ -45,13 +45,16 @@ def run_configs(
     runs = [_Run(config, out) for config in configs]
     for run in runs:
         run.look(overwrite, watch.event)
-    groups: dict[int, list[_Run]] = {}
-    for run in runs:
-        if run.record is None:
-            groups.setdefault(len(run.rows), []).append(run)
+    begun = [run for run in runs if run.record is None]
+    total = runs[0].config.iterations
+    for run in begun:
+        for row in run.rows:
+            watch.row(run.given, row)
     with threads(1):  # more are slower on networks this small
-        for begun in sorted(groups):
-            _train(groups[begun], begun, watch)
+        while (behind := min((len(run.rows) for run in begun), default=total)) < total:
+            # Those that are behind catch up with the next ones; from there on they go together.
+            ahead = [len(run.rows) for run in begun if len(run.rows) > behind]
+            _train([run for run in begun if len(run.rows) == behind], min(ahead, default=total), runs, watch)
     return [run.finished() for run in runs]
 
 
@@ -96,9 +99,9 @@ class _Run:
             return
         if checkpoint is not None:
             self.rows, self.seconds, self.state = checkpoint.rows, checkpoint.seconds, checkpoint.state
-            self.episodes = [tuple(one) for one in self.state.pop(_EPISODES).tolist()]
+            self.episodes = [tuple(one) for one in self.state[_EPISODES].tolist()]
             if _STOPPED in self.state:
-                self.stopped = int(self.state.pop(_STOPPED)), str(self.state.pop(_REASON))
+                self.stopped = int(self.state[_STOPPED]), str(self.state[_REASON])
             event(f"{self.label}: going on after iteration {len(self.rows)}")
 
     def save(self, learners: Learners, s: int) -> None:
@@ -116,6 +119,22 @@ class _Run:
             Checkpoint(self.identity, self.rows, {**learners.state(s), **more}, self.seconds),
             checkpoint_path(self.path),
         )
+
+    def iterations(self) -> int:
+        """How far it is."""
+        return len(self.rows) if self.record is None else self.config.iterations
+
+    def note(self, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
+        """One more iteration."""
+        samples = (iteration + 1) * self.config.rollout
+        self.rows.append({**row, "iteration": iteration + 1, "samples": samples})
+        self.episodes += [(one.step, one.value, one.length) for one in episodes]
+
+    def note_stop(self, iteration: int, reason: str | None, event: Event) -> None:
+        """Why it has stopped, if it has now."""
+        if reason is not None and self.stopped is None:
+            self.stopped = iteration + 1, reason
+            event(f"{self.label}: stopped in iteration {iteration + 1}: {reason}")
 
     def end(self, networks: Arrays) -> None:
         """Make the record, and write it."""
@@ -140,50 +159,52 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], begun: int, watch: Watch) -> None:
-    """Train runs that have come equally far to their end."""
-    config = runs[0].config
-    learners = Learners([run.config for run in runs])
-    if begun:
-        learners.load_state([run.state for run in runs])
-    learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
-    for run in runs:
-        for row in run.rows:
-            watch.row(run.given, row)
+def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Watch) -> None:
+    """Train runs that have come equally far, up to an iteration; at the last one they are finished."""
+    config, begun = runs[0].config, len(runs[0].rows)
+    learners = _begin(runs)
     began = saved = time.perf_counter()
-    rows = [dict(run.rows[-1]) for run in runs if run.rows]
-    episodes: list[Episode] = []
-    for iteration in range(begun, config.iterations):
-        if len(learners.stopped) < len(runs):
-            rows, episodes = learners.iterate(iteration)
+    for iteration in range(begun, until):
+        rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_nothing(runs), [])
         now = time.perf_counter()
         for s, run in enumerate(runs):
             run.seconds += (now - began) / len(runs)
-            _note(run, iteration, rows[s], [one for one in episodes if one.learner == s])
-            _note_stop(run, iteration, learners.stopped.get(s), watch.event)
+            run.note(iteration, rows[s], [one for one in episodes if one.learner == s])
+            run.note_stop(iteration, learners.stopped.get(s), watch.event)
             watch.row(run.given, run.rows[-1])
         began = now
+        # Of all runs together, as those count that were finished before.
+        steps = sum(run.iterations() for run in everyone) * config.rollout // len(everyone)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
-        watch.progress((iteration + 1) * config.rollout, float(np.mean(returns)) if returns else math.nan)
+        watch.progress(steps, float(np.mean(returns)) if returns else math.nan)
         if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             saved = now
             for s, run in enumerate(runs):
                 run.save(learners, s)
     for s, run in enumerate(runs):
-        run.end(learners.policy(s))
+        if until == config.iterations:
+            run.end(learners.policy(s))
+        else:
+            run.state = learners.state(s)
     learners.close()
 
 
-def _note(run: _Run, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
-    samples = (iteration + 1) * run.config.rollout
-    run.rows.append({"iteration": iteration + 1, "samples": samples, **row})
-    run.episodes += [(one.step, one.value, one.length) for one in episodes]
+def _begin(runs: Sequence[_Run]) -> Learners:
+    """The learners, where the runs are."""
+    learners = Learners([run.config for run in runs])
+    learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
+    if runs[0].rows:
+        try:
+            learners.load_state([run.state for run in runs])
+        except (KeyError, RuntimeError) as error:
+            there = ", ".join(run.label for run in runs)
+            raise ValueError(f"the checkpoints of {there} do not fit: delete them, or use --overwrite") from error
+    return learners
 
 
-def _note_stop(run: _Run, iteration: int, reason: str | None, event: Event) -> None:
-    if reason is not None and run.stopped is None:
-        run.stopped = iteration + 1, reason
-        event(f"{run.label}: stopped in iteration {iteration + 1}: {reason}")
+def _nothing(runs: Sequence[_Run]) -> list[Row]:
+    """Rows of learners that have all stopped."""
+    return [dict.fromkeys(run.rows[-1], math.nan) for run in runs]
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
 from weightclip.lab.results.setups import ordered_methods
 from weightclip.lab.results.style import style_of
+from weightclip.numerals import counted
 
 POINTS = 100
 """A curve has at most so many, each the mean of as many iterations as that takes."""
@@ -27,6 +28,7 @@ COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "hi
 def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str]) -> Drawing:
     """A row of panels for each metric, a column for each environment, against the environment's steps."""
     runs, notes = chosen_runs(table, NAME, criterion)
+    notes += _stops(runs)
     data = _curves(runs, metrics)
     envs = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
     # A single row of panels is a little higher than it is wide.
@@ -46,10 +48,23 @@ def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics
     return Drawing(picture, data, tuple(notes))
 
 
+def _stops(runs: pl.DataFrame) -> list[str]:
+    """Which seeds had stopped, and are in no mean from there on."""
+    ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
+    broken = ends.agg(pl.col("weight_l2").last().is_nan().alias("stopped")).group_by(
+        "env", "method", maintain_order=True
+    )
+    counts = broken.agg(pl.col("stopped").sum(), pl.len().alias("seeds")).filter(pl.col("stopped") > 0)
+    return [
+        f"{env}: {method}: {stopped} of {counted(seeds, 'seed')} stopped, and count until then"
+        for env, method, stopped, seeds in counts.iter_rows()
+    ]
+
+
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     """`COLUMNS`, the paper's methods first."""
     order = ordered_methods(runs["method"], find_experiment(NAME))
-    runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)))
+    runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
     every = max(1, runs.select(pl.col("iteration").max()).item() // POINTS)
     found = [
         curves(runs, metric, every=every).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)

@@ -13,7 +13,7 @@ METRICS = by_name(
         "approx_kl", "Approximate KL", "mean of (r - 1) - log r, r = new / old probability; last minibatch", "", "lower"
     ),
     Metric("old_approx_kl", "Approximate KL (-log r)", "mean of -log r, which can be negative; last minibatch"),
-    Metric("clip_fraction", "Clipped ratios", "ratios outside 1 - 0.2 to 1 + 0.2, over all minibatches", SHARE),
+    Metric("clip_fraction", "Clipped ratios", "ratios that were clipped, over all minibatches", SHARE),
     Metric("policy_loss", "Policy loss", "of the last minibatch"),
     Metric("value_loss", "Value loss", "of the last minibatch", "", "lower"),
     Metric("entropy", "Entropy", "of the policy, in nats; last minibatch"),

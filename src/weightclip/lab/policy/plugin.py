@@ -38,6 +38,7 @@ class PolicyCollapse(TorchExperiment[Config]):
     name = NAME
     config = Config
     axes = ("method", "env")
+    setting_fields = (*NAMED, "settings", "bounds")
     paper_methods = METHODS
     measured = METRICS
     pictured = ("return", "approx_kl", "weight_l2", "saturated")
@@ -102,19 +103,19 @@ class PolicyCollapse(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return config.iterations * config.rollout
 
-    def estimate(self, config: Config, data: None) -> Cost:
+    def estimate(self, config: Config, data: None, together: int) -> Cost:
         from weightclip.lab.policy.cost import estimate
 
-        return estimate(resolve(config))
+        return estimate(resolve(config), together)
 
     def shown(self, score: float) -> str:
         return f"return {score:,.0f}"
 
     def describe(self, config: Config) -> str:
-        bounds = f" ({config.bounds} bounds)" if "wc" in config.method else ""
-        return (
-            f"{config.method}{bounds}: {settings_text(config)}; {config.env}, {counted(config.iterations, 'iteration')}"
-        )
+        method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
+        length = counted(config.iterations, "iteration")
+        scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
+        return f"{method}: {settings_text(config)}; {config.env}, {length}{scale}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl

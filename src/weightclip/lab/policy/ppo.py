@@ -58,7 +58,7 @@ class Rollout:
         log_probs: [s, t], of the actions when they were drawn.
         rewards: normalised, [s, t].
         ended: [s, t], 1 where the episode ended with that step, else 0.
-        truncated: [s, t], 1 where it ended because its time was over.
+        truncated: [s, t], 1 where it ended because its time was over, and for no other reason.
         final: [s, t, d], where an episode was truncated its last observation, normalised; elsewhere nothing of meaning.
         episodes: those that ended.
     """
@@ -168,7 +168,8 @@ class Learners:
         noise = np.stack(draws, axis=1)  # [t, s, a]
         tensors = {name: tensor.detach() for name, tensor in self.stack.tensors().items()}
         log_std = tensors["actor_logstd"].numpy()[:, 0]  # [s, a]
-        scaled = np.exp(log_std) * noise
+        with np.errstate(over="ignore", invalid="ignore"):  # a learner that breaks is told of by name
+            scaled = np.exp(log_std) * noise
         policy = _Policy(layers_of(tensors, "actor_mean"))
         actions = np.empty_like(noise)
         episodes = []
@@ -179,7 +180,7 @@ class Learners:
             step = self.environments.step(actions[t], self.stopped)
             self._now = self.normaliser.observe(step.final)
             rewards[t] = self.normaliser.reward(step.rewards, step.terminated)
-            ended[t], truncated[t] = step.terminated | step.truncated, step.truncated
+            ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
             if step.episodes:  # both observations count, the last one and the first one of the next episode
                 final[t] = self._now
                 self._now = self.normaliser.observe(step.observations, step.terminated | step.truncated)
@@ -221,7 +222,8 @@ class Learners:
         flat = [part.reshape(learners * config.rollout, -1) for part in parts]
         first = torch.arange(learners).unsqueeze(1) * config.rollout
         clipped, norms = torch.zeros(2, learners)
-        for _ in range(check_count("epochs", config.epochs)):
+        epochs = check_count("epochs", config.epochs)
+        for _ in range(epochs):
             order = np.stack([own[_ORDER].permutation(config.rollout) for own in self.generators])
             for rows in (torch.from_numpy(order) + first).chunk(config.minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
@@ -233,7 +235,7 @@ class Learners:
                     if s not in self.stopped:
                         optimizer.step()
                 clipped += ((losses.ratio.detach() - 1).abs() > config.clip).float().mean(1)
-        updates = config.minibatches * check_count("epochs", config.epochs)
+        updates = config.minibatches * epochs
         units = [[unit[s] for unit in losses.units] for s in range(learners)]
         return {
             "approx_kl": approximate_kl(losses.log_ratio),

@@ -71,17 +71,25 @@ def find_policy(path: Path) -> Saved:
         whole = read_record(record)
         if whole.experiment != NAME:
             raise ValueError(f"{record}: it is a run of {whole.experiment}, expected one of {NAME}")
-        return Saved(record, whole.config, dict(whole.arrays))
+        return _checked(Saved(record, whole.config, dict(whole.arrays)))
     state = read_checkpoint(checkpoint_path(record)).state
     if CONFIG not in state:
         raise ValueError(f"{checkpoint_path(record)}: it is no checkpoint of {NAME}")
     arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
-    return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
+    return _checked(Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays))
+
+
+def _checked(saved: Saved) -> Saved:
+    if not all(np.isfinite(array).all() for array in saved.arrays.values()):
+        raise ValueError(f"{saved.path}: the run had stopped, as its weights were not finite; expected another one")
+    return saved
 
 
 def _runs(path: Path) -> Iterator[Path]:
     """The records that there are, or will be."""
-    within = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*")
+    # seed1 is the beginning of seed10, too, but seed1_ is not.
+    whole, part = (list(path.parent.glob(path.name + ending)) for ending in ("_*", "*"))
+    within = path.rglob("*") if path.is_dir() else whole or part
     names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
     for name, one in names.items():
         # Further tables of a record lie beside it: RECORD.episodes.parquet.
@@ -94,7 +102,8 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # what draws without a screen
     environment = make_environment(saved.config["env"], render_mode="rgb_array")
-    network, generator = _network(saved), np.random.default_rng(seed)
+    network = _network(saved, int(np.prod(environment.action_space.shape or ())))
+    generator = np.random.default_rng(seed)
     deviation = np.exp(network.actor_logstd.detach().numpy()[0]) if noise else 0.0
     low, high = environment.action_space.low, environment.action_space.high  # type: ignore[attr-defined]
     seen, _ = environment.reset(seed=seed)
@@ -126,12 +135,8 @@ def write_video(episode: Episode, path: Path) -> None:
         imageio.mimsave(path, list(episode.frames), fps=episode.rate, macro_block_size=2)
 
 
-def _network(saved: Saved) -> ActorCritic:
-    observations = len(saved.arrays["mean"])
-    environment = make_environment(saved.config["env"])
-    actions = int(np.prod(environment.action_space.shape or ()))
-    environment.close()
-    network = ActorCritic(observations, actions, saved.config["hidden"])
+def _network(saved: Saved, actions: int) -> ActorCritic:
+    network = ActorCritic(len(saved.arrays["mean"]), actions, saved.config["hidden"])
     vector_to_parameters(torch.from_numpy(saved.arrays["weights"].copy()), network.parameters())
     return network
 

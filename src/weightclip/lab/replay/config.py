@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_number
-from weightclip.lab.method_config import BOUNDS, MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, game_name
 
 if sys.version_info >= (3, 11):
@@ -41,7 +41,7 @@ class Config(MethodConfig):
     agent: str = field(default="dqn", metadata=helped("dqn, or rainbow"))
     game: str = field(default="SpaceInvaders", metadata=helped("for example SpaceInvaders, or space_invaders"))
     replay_ratio: float = field(default=1.0, metadata=helped("updates for each step of the game, on average"))
-    bounds: str = field(default="default", metadata=helped("of clipping: default (by layer), or paper (by shape)"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: default (by layer), or paper (by shape)"))
     frames: int | None = field(default=None, metadata=helped("of the games, in all; a step of Atari has 4"))
     environments: int | None = field(default=None, metadata=helped("games at once"))
     sticky: float | None = field(default=None, metadata=helped("probability of repeating the last action"))
@@ -115,9 +115,8 @@ def presets(suite: str = "atari", agent: str = "dqn") -> dict[str, Any]:
 
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
-    check_names(config, ("problem", "suite", "agent", "game", "method", "bounds", "loss", "device"))
+    check_names(config, ("problem", "suite", "agent", "game", "method", "loss", "device"))
     check_choice("problem", config.problem, (NAME,))
-    check_choice("bounds", config.bounds, tuple(BOUNDS))
     check_choice("loss", config.loss, LOSSES)
     check_choice("agent", config.agent, AGENTS)
     usual = _tables()[check_choice("suite", config.suite, SUITES)]["usual"]
@@ -137,7 +136,8 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"covariance_at: got {percent}, expected percents of the run, from 1 to 100")
     _check_sizes(replace(config, **counts))
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
-    return replace(config, **counts, game=game_name(config.game))
+    bounds = config.checked_bounds(config.bounds, "default")
+    return replace(config, **counts, game=game_name(config.game), bounds=bounds)
 
 
 def _check_sizes(config: Config) -> None:

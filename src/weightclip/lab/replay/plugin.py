@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore, run_each
+from weightclip.lab.method_config import NAMED
 from weightclip.lab.replay.config import (
     AGENTS,
     METHODS,
@@ -34,6 +35,7 @@ class ReplayRatio(TorchExperiment[Config]):
     name = NAME
     config = Config
     axes = ("method", "agent", "game", "replay_ratio")
+    setting_fields = (*NAMED, "settings", "bounds")
     paper_methods = METHODS
     measured = METRICS
     pictured = ("test_return", "loss", "q", "weight_l2")
@@ -99,7 +101,7 @@ class ReplayRatio(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return config.frames or 0
 
-    def estimate(self, config: Config, data: None) -> Cost:
+    def estimate(self, config: Config, data: None, together: int) -> Cost:
         from weightclip.lab.replay.cost import estimate
 
         return estimate(config)

@@ -34,7 +34,7 @@ def curves(table: pl.DataFrame, metric: str | None = None, every: int = 1, level
         value = pl.col("mean")
         averaged = (
             binned.group_by((*columns.setting, "_point"), maintain_order=True)
-            .agg(pl.col(ends).max(), value.mean(), value.std().alias("_std"), pl.len().alias("seeds"))
+            .agg(pl.col(ends).max(), value.mean(), value.std().alias("_std"), value.count().alias("seeds"))
             .sort((*columns.setting, "_point"), nulls_last=True)
         )
         width = half_width(averaged["_std"], averaged["seeds"], level).fill_null(0.0)

@@ -28,7 +28,8 @@ def score_runs(
 
     Args:
         table: a tidy one.
-        metric: a column of it; default: the experiment's own score.
+        metric: a column of it; default: the experiment's own score. Rows where it is null do not count, as there was
+            nothing to measure; where it is NaN, so is the score.
         criterion: "auc" or "final".
         last: the rows that count for "final": a share of them, at least one row, or, from 1 on, their number.
     """
@@ -38,13 +39,13 @@ def score_runs(
     def score(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         about = (*columns.setting, "seed", "identity")
-        value = pl.col(name).cast(pl.Float64).fill_null(float("nan"))
+        value = pl.col(name).cast(pl.Float64)
         if criterion == "auc":
-            weight = _weight(part)
+            weight = _weight(part) * value.is_not_null()
             scored = (value * weight).sum() / weight.sum()
         else:
             rows = pl.len() * last if last < 1 else pl.lit(last)
-            scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean()
+            scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean().fill_null(float("nan"))
         ordered = part.sort("identity", columns.along, maintain_order=True)
         return ordered.group_by(about, maintain_order=True).agg(pl.len().alias("rows"), scored.alias("score"))
 

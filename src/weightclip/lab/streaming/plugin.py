@@ -104,7 +104,7 @@ class Streaming(Experiment[Config]):
     def length(self, config: Config) -> int:
         return config.steps
 
-    def estimate(self, config: Config, data: Dataset) -> Cost:
+    def estimate(self, config: Config, data: Dataset, together: int) -> Cost:
         from weightclip.lab.streaming.cost import estimate
 
         return estimate(config, data)

@@ -15,7 +15,7 @@ from weightclip import __version__
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.experiment import Cost, Event, ignore
 from weightclip.lab.files import write_whole
-from weightclip.lab.sweep.plan import Plan
+from weightclip.lab.sweep.plan import Plan, batches
 from weightclip.lab.sweep.sweep import Inventory
 
 UNKNOWN = Cost(0.0, 0)
@@ -27,7 +27,11 @@ def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[s
     Runs that cost the same have the median of those of them that are done; where none is, and some are to be run, one
     is measured, and remembered in the cache.
     """
-    keys = {run.identity: _key(run.experiment, plan.experiment.alike(run.config)) for run in plan.runs}
+    together = {run.identity: len(batch) for batch in batches(inventory.missing) for run in batch}
+    keys = {
+        run.identity: _key(run.experiment, plan.experiment.alike(run.config), together.get(run.identity, 1))
+        for run in plan.runs
+    }
     took: dict[str, list[Cost]] = {}
     for identity, cost in inventory.costs.items():
         took.setdefault(keys[identity], []).append(cost)
@@ -39,7 +43,7 @@ def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[s
         if key not in found and key not in known:
             event(f"measuring {run.method}")
             try:
-                known[key] = plan.experiment.estimate(run.config, plan.data[run.data])
+                known[key] = plan.experiment.estimate(run.config, plan.data[run.data], together[run.identity])
             except Exception as error:  # its runs will fail, each with a note; the others should not
                 event(f"{run.method} cannot be measured: {error}")
                 found[key] = UNKNOWN
@@ -53,8 +57,8 @@ def _median(costs: Sequence[Cost]) -> Cost:
     return Cost(median(cost.seconds for cost in costs), round(median(cost.bytes for cost in costs)))
 
 
-def _key(experiment: str, alike: object) -> str:
-    return hashlib.sha256(repr((__version__, experiment, alike)).encode()).hexdigest()[:16]
+def _key(experiment: str, alike: object, together: int) -> str:
+    return hashlib.sha256(repr((__version__, experiment, alike, together)).encode()).hexdigest()[:16]
 
 
 def _read(path: Path) -> dict[str, Cost]:

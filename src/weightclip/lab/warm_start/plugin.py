@@ -98,7 +98,7 @@ class WarmStart(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return check_count("epochs", config.epochs) * check_count("images", config.images)
 
-    def estimate(self, config: Config, data: Photographs) -> Cost:
+    def estimate(self, config: Config, data: Photographs, together: int) -> Cost:
         from weightclip.lab.warm_start.cost import estimate
 
         return estimate(config, data)
