@@ -25,6 +25,7 @@ def write_run(
     seconds: float = 1.0,
     table: pl.DataFrame | None = None,
     experiment: str = "streaming",
+    has_data: bool = True,
     **config: Any,
 ) -> Record:
     """A run whose accuracy begins at `accuracy`, a little higher with higher seeds, and changes by `slope` a task."""
@@ -43,8 +44,10 @@ def write_run(
             },
             schema_overrides={"saturated": pl.Float64},
         )
-    checksum = f"{'official' if official else 'stand-in'} {problem}"
+    checksum = f"{'official' if official else 'stand-in'} {problem}" if has_data else None
     data = {"name": problem.rpartition("-")[2], "kind": "directory", "checksum": checksum, "official": official}
+    if not has_data:
+        data |= {"kind": "simulator", "official": None}
     record = Record(experiment, identity(experiment, facts, checksum), facts, table, data, seconds)
     write_record(
         record, record_path(store, f"{problem[:8]}/{method[:3]}_seed{seed}".replace("<", "-"), record.identity)

@@ -101,6 +101,13 @@ def test_stand_in_data_is_marked_wherever_its_numbers_are(html: str) -> None:
     assert Page(html).text["span"].count("stand-in data") == 4  # data, runs, best settings, trend
 
 
+def test_a_simulator_has_no_checksum(tmp_path: Path) -> None:
+    write_run(tmp_path, "sgd", has_data=False)
+    page = Page(render(gather([tmp_path])))
+    assert "simulator" in page.text["td"]
+    assert "None" not in [*page.text["td"], *page.text.get("code", [])]
+
+
 def test_text_from_results_stays_text(tmp_path: Path) -> None:
     for kappa in (1.0, 2.0):
         write_run(tmp_path, HOSTILE, problem=HOSTILE, kappa=kappa, activation=HOSTILE, official=False)

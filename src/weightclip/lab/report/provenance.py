@@ -25,7 +25,7 @@ class Data:
     name: str
     problems: tuple[str, ...]
     kind: str
-    checksum: str
+    checksum: str | None
     official: bool | None
     runs: int
 
