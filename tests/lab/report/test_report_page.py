@@ -103,7 +103,7 @@ def test_stand_in_data_is_marked_wherever_its_numbers_are(html: str) -> None:
 
 def test_a_simulator_has_no_checksum(tmp_path: Path) -> None:
     write_run(tmp_path, "sgd", has_data=False)
-    page = Page(render(gather([tmp_path])))
+    page = Page(render(gather(tmp_path)))
     assert "simulator" in page.text["td"]
     assert "None" not in [*page.text["td"], *page.text.get("code", [])]
 
