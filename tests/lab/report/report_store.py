@@ -47,7 +47,7 @@ def write_run(
     checksum = f"{'official' if official else 'stand-in'} {problem}" if has_data else None
     data = {"name": problem.rpartition("-")[2], "kind": "directory", "checksum": checksum, "official": official}
     if not has_data:
-        data |= {"kind": "simulator", "official": None}
+        data["kind"] = "simulator"
     record = Record(experiment, identity(experiment, facts, checksum), facts, table, data, seconds)
     write_record(
         record, record_path(store, f"{problem[:8]}/{method[:3]}_seed{seed}".replace("<", "-"), record.identity)
