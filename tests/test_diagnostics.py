@@ -142,6 +142,36 @@ def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None
     )
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e-15, 1e-30])
+def test_small_gradients_have_directions_too(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(5, 1)
+    x, y = torch.randn(4, 5, generator=generator), 3 + torch.rand(4, 1, generator=generator)
+    expected = diagnostics.gradient_covariance(model, nn.functional.mse_loss, (x, y))
+
+    def scaled(output: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        return scale * nn.functional.mse_loss(output, goal)
+
+    found = diagnostics.gradient_covariance(model, scaled, (x, y))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.diagonal(), torch.ones(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8)])
+def test_chunks_of_gradients_keep_within_the_memory(dtype: torch.dtype, size: int) -> None:
+    model = nn.Linear(10, 1, bias=False, dtype=dtype)
+    seen = []
+
+    def loss(output: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return (output - goal).square().sum()
+
+    diagnostics.gradient_covariance(
+        model, loss, (torch.randn(6, 10, dtype=dtype), torch.randn(6, 1, dtype=dtype)), 3 * size * 10 * 3
+    )
+    assert len(seen) == 3  # two chunks of three: the first, the second beside it, the second
+
+
 def test_a_sample_without_a_gradient_is_like_no_other() -> None:
     model = nn.Linear(2, 1, bias=False)
     x, y = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0], [50.0]])

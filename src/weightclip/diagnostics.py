@@ -158,7 +158,7 @@ def gradient_covariance(
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     others = {name: p.detach() for name, p in (*model.named_parameters(), *model.named_buffers())}
-    entries = sum(p.numel() for p in parameters.values())
+    size_of_one = sum(p.numel() * p.element_size() for p in parameters.values())
 
     def of_one(changed: dict[str, Tensor], sample: tuple[Tensor, ...]) -> Tensor:
         first, *rest = (part.unsqueeze(0) for part in sample)
@@ -166,12 +166,11 @@ def gradient_covariance(
 
     def directions(rows: slice) -> Tensor:
         found = vmap(grad(of_one), in_dims=(None, 0), randomness="error")(parameters, tuple(x[rows] for x in batch))
-        flat = torch.cat([gradient.flatten(1) for gradient in found.values()], dim=1)
-        return torch.nn.functional.normalize(flat, dim=1)
+        return _to_unit_length(torch.cat([gradient.flatten(1) for gradient in found.values()], dim=1))
 
     samples = len(batch[0])
     # Two chunks of gradients are there at a time, and while one is put together, its parts are too.
-    size = max(1, min(samples, int(memory / (3 * 4 * max(1, entries)))))
+    size = max(1, min(samples, int(memory / (3 * max(1, size_of_one)))))
     chunks = [slice(start, start + size) for start in range(0, samples, size)]
     matrix = torch.zeros(samples, samples, dtype=torch.float64)
     for i, rows in enumerate(chunks):
@@ -188,6 +187,14 @@ def off_diagonal(matrix: Tensor) -> float:
     others = matrix.abs().sum() - matrix.diagonal().abs().sum()
     entries = matrix.numel() - len(matrix)
     return float(others / entries) if entries else math.nan
+
+
+def _to_unit_length(rows: Tensor) -> Tensor:
+    """The rows themselves [k, n], each by its length; those of zeros stay."""
+    for order in (math.inf, 2):  # by the largest entry first: squares of small ones would vanish
+        lengths = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
+        rows.div_(torch.where(lengths > 0, lengths, 1.0))
+    return rows
 
 
 def _total(sums: Iterable[Tensor]) -> Tensor:

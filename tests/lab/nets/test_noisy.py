@@ -43,8 +43,9 @@ def test_all_layers_of_a_network_are_drawn_and_stilled() -> None:
     loud = network(x)
     assert not torch.equal(quiet, loud)
     assert torch.equal(loud, network(x))
-    still(network)
-    assert torch.equal(network(x), quiet)
+    with still(network):
+        assert torch.equal(network(x), quiet)
+    assert torch.equal(network(x), loud)
 
 
 def test_means_and_scales_are_clipped_alike() -> None:

@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pytest
 
+from weightclip.lab.replay import games as games_module
 from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, make_games
 
 
@@ -72,9 +73,37 @@ def test_ataris_lives_and_games_are_told_apart() -> None:
     assert step.rewards.dtype == np.float64
 
 
+def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make_games("atari", "SpaceInvaders", 1, 0.0)
+    monkeypatch.setattr(games_module, "LIMIT", 200)
+    cut = make_games("atari", "SpaceInvaders", 1, 0.0)
+    np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
+    generator, total = np.random.default_rng(0), 0.0
+    for _ in range(60):
+        actions = generator.integers(6, size=1)
+        for games in (whole, cut):
+            games.send(actions)
+        going_on, step = whole.receive(), cut.receive()
+        total += step.rewards[0]
+        if step.truncated[0]:
+            break
+        np.testing.assert_array_equal(step.frames, going_on.frames)
+        np.testing.assert_array_equal(step.final, going_on.frames)
+    assert step.truncated[0]
+    assert not step.terminated[0]
+    assert not step.lost[0]
+    assert not going_on.truncated[0]
+    assert (step.final != going_on.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
+    assert (step.frames != step.final).mean() > 0.1  # the first frame of the next episode
+    assert step.episodes == [(total, 50)]
+    for games in (whole, cut):
+        games.close()
+
+
 def test_every_game_of_the_paper_is_there() -> None:
     for game, name in PAPER_GAMES.items():
-        assert find_game("atari", name.replace("'", "").replace("James Bond", "Jamesbond")) == game
+        for written in (name, name.replace(" ", ""), game):
+            assert find_game("atari", written) == game
 
 
 @pytest.mark.parametrize(

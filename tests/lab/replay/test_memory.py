@@ -1,5 +1,6 @@
 """The memory against lists that remember everything."""
 
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +22,16 @@ class Played:
     terminal: bool = False
 
 
-def fill(memory: Memory, steps: int, environments: int, seed: int = 0, cuts: bool = True) -> list[list[Played]]:
+def frame(value: int) -> Any:
+    return np.array([value % 256, value // 256], np.uint8).reshape(1, 1, 2)
+
+
+def fill(
+    memory: Memory, steps: int, environments: int, seed: int = 0, cuts: bool = True, first: int = 1
+) -> list[list[Played]]:
     """Frames are numbered through; returns the episodes of each environment."""
     generator = np.random.default_rng(seed)
-    number = iter(range(1, 10**9))
-
-    def frame(value: int) -> Any:
-        return np.array([value % 256, value // 256], np.uint8).reshape(1, 1, 2)
-
+    number = iter(range(first, 10**9))
     played = [[Played(frames=[next(number)])] for _ in range(environments)]
     for _ in range(steps):
         now = np.stack([frame(own[-1].frames[-1]) for own in played])
@@ -93,6 +96,36 @@ def test_stacks_and_returns_are_those_of_the_episodes(
 ) -> None:
     memory = Memory(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha)
     wanted = expected(fill(memory, 200, environments), stack, steps)
+    drawn = check_drawn(memory, wanted)
+    if capacity >= 1000:
+        assert drawn == set(wanted)  # and nothing that is whole is left out
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize(("environments", "capacity"), [(1, 1000), (3, 3000), (3, 150)])
+@pytest.mark.parametrize(("stack", "steps"), [(1, 1), (4, 3), (2, 5)])
+@pytest.mark.parametrize("before", [0, 2, 33, 100])
+def test_nothing_runs_from_episodes_that_were_interrupted_into_later_ones(
+    alpha: float, environments: int, capacity: int, stack: int, steps: int, before: int
+) -> None:
+    memory, other = (Memory(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha) for _ in range(2))
+    played = fill(memory, before, environments)
+    under_way = np.stack([frame(own[-1].frames[-1]) for own in played])
+    other.load_state(memory.state())
+    other.interrupt(under_way)
+    wanted = expected([[*own, Played()] for own in played], stack, steps)
+    if before:
+        assert check_drawn(other, wanted) <= set(wanted)
+    for own, more in zip(played, fill(other, 40, environments, seed=1, first=10_000)):
+        own += more
+    wanted = expected(played, stack, steps)
+    drawn = check_drawn(other, wanted)
+    if capacity >= 1000:
+        assert drawn == set(wanted)
+
+
+def check_drawn(memory: Memory, wanted: dict[int, tuple[Any, ...]]) -> set[int]:
+    """Sampled transitions are as wanted; the first frames of all that are in the memory."""
     generator = np.random.default_rng(1)
     drawn = set()
     for _ in range(300):
@@ -106,8 +139,33 @@ def test_stacks_and_returns_are_those_of_the_episodes(
             if right[4] is not None:
                 assert following == right[4]
     assert len(drawn) == len(memory)  # each of them, sooner or later
-    if capacity >= 1000:
-        assert drawn == set(wanted)  # and nothing that is whole is left out
+    return drawn
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None:
+    memory = Memory(40, 1, (1, 1, 2), 1, 3, alpha=alpha)
+    nothing = np.zeros(1, bool)
+    for written in range(4):
+        for draw in (memory.sample, memory.sample_alike):
+            with pytest.raises(ValueError, match=f"memory: got {written} slots without a whole transition"):
+                draw(2, np.random.default_rng(0))
+        memory.add(frame(written)[None], np.zeros(1, np.int64), np.zeros(1), nothing, nothing, frame(0)[None])
+    assert len(memory.sample(2, np.random.default_rng(0)).places) == 2
+
+
+@pytest.mark.parametrize(("stack", "channels"), [(4, 1), (4, 2), (1, 3)])
+def test_channels_of_a_state_are_those_of_its_frames_in_turn(stack: int, channels: int) -> None:
+    memory, generator = Memory(50, 1, (channels, 5, 3), stack, 1), np.random.default_rng(0)
+    frames = generator.integers(256, size=(30, 1, channels, 5, 3)).astype(np.uint8)
+    nothing = np.zeros(1, bool)
+    for now in frames:
+        memory.add(now, np.zeros(1, np.int64), np.zeros(1), nothing, nothing, now)
+    batch = memory.sample(40, generator)
+    for k, place in enumerate(batch.places):
+        for which in (0, 1):
+            wanted = [frames[max(0, place + which - j), 0] for j in reversed(range(stack))]
+            np.testing.assert_array_equal(batch.states[which, k], np.concatenate(wanted))
 
 
 def test_all_are_drawn_alike_without_priorities() -> None:
@@ -138,6 +196,20 @@ def test_priorities_and_weights_are_those_of_the_definition() -> None:
     assert (memory.sample(50, generator, beta=0.0).weights == 1).all()
 
 
+def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
+    memory = Memory(200, 2, (1, 1, 2), 1, 1, alpha=1.0)
+    fill(memory, 500, 2)
+    generator = np.random.default_rng(0)
+    places = np.unique(memory.sample(2000, generator).places)
+    memory.prioritise(places, np.linspace(0.01, 50.0, len(places)))
+    batch = memory.sample_alike(100_000, generator)
+    counts = np.bincount(batch.places)[places]
+    assert counts.sum() == 100_000
+    assert counts.std() / counts.mean() < 0.06
+    assert (batch.weights == 1).all()
+    assert abs(np.corrcoef(np.arange(100_000), batch.places)[0, 1]) < 0.01
+
+
 def test_what_is_new_has_the_highest_priority_so_far() -> None:
     memory = Memory(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 10, 1, cuts=False)
@@ -165,6 +237,21 @@ def test_it_is_saved_small_and_whole() -> None:
     for _ in range(2000):
         big.add(frames, np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), frames)
     assert sum(array.nbytes for array in big.state().values()) < 2000 * 84 * 84 / 50
+
+
+def test_saving_and_loading_take_little_memory_besides() -> None:
+    made = [Memory(4000, 2, (1, 84, 84)) for _ in range(2)]
+    nothing = np.zeros(2, bool)
+    for k in range(2000):
+        frames = np.full((2, 1, 84, 84), k % 256, np.uint8)
+        made[0].add(frames, np.zeros(2, np.int64), np.zeros(2), nothing, nothing, frames)
+    tracemalloc.start()
+    made[1].load_state(made[0].state())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4000 * 84 * 84 / 5
+    one, other = (memory.sample(64, np.random.default_rng(5)) for memory in made)
+    np.testing.assert_array_equal(one.states, other.states)
 
 
 def test_frames_are_stored_once() -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from short_runs import batch, config
 
-from weightclip.lab.nets.noisy import NoisyLinear, still
+from weightclip.lab.nets.noisy import NoisyLinear
 from weightclip.lab.replay.rainbow import Rainbow, projected
 
 
@@ -47,7 +47,6 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
 @pytest.mark.parametrize("double", [False, True])
 def test_goals_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    still(made.online)
     found = made.goals(made.moved(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following).exp(), made.target(following).exp()
@@ -89,6 +88,17 @@ def test_every_update_has_other_noise() -> None:
             if isinstance(layer, NoisyLinear)
         ]
     assert len(set(seen)) == len(seen)
+
+
+def test_its_state_is_all_of_it() -> None:
+    one, other = (agent(method="adam+wc", lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
+    for k in range(3):
+        one.learn(batch(seed=k))
+    other.load_state(one.state())
+    for made in (one, other):
+        made.learn(batch(seed=9))
+    for (name, p), q in zip(one.online.state_dict().items(), other.online.state_dict().values()):
+        assert torch.equal(p, q), name
 
 
 def test_without_noise_and_dueling_it_has_neither() -> None:

@@ -7,6 +7,7 @@ from short_runs import config
 
 from weightclip.lab.replay.experiment import identify, place, run_config
 from weightclip.lab.replay.metrics import METRICS
+from weightclip.lab.replay.training import Trainer
 from weightclip.lab.results.loading import load
 
 
@@ -47,8 +48,23 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 def test_before_the_first_update_there_is_no_loss() -> None:
     told: list[str] = []
     table = run_config(config(warm_up=150), on_event=told.append).table
-    assert table["loss"].is_null().to_list() == [True, False, False, False]
+    for column in ("loss", "q", "gradient_l2"):
+        assert table[column].is_null().to_list() == [True, False, False, False]
     assert not told
+
+
+def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Trainer] = []
+    monkeypatch.setattr(Trainer, "close", lambda self: closed.append(self))
+
+    def stop(frames: int, score: float) -> None:
+        raise KeyboardInterrupt
+
+    run_config(config(points=1))
+    assert len(closed) == 1
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), on_progress=stop)
+    assert len(closed) == 2
 
 
 def test_its_place_tells_game_agent_and_ratio() -> None:

@@ -1,9 +1,14 @@
+import math
+from typing import Any
+
+import polars as pl
 import pytest
 from short_runs import config
 
 from weightclip.cli import main
 from weightclip.lab.paper import reproductions
 from weightclip.lab.plugins import experiment_of
+from weightclip.lab.replay.dqn import DQN
 from weightclip.lab.replay.plugin import EXPERIMENT
 
 
@@ -28,6 +33,27 @@ def test_an_estimate_is_made() -> None:
     cost = EXPERIMENT.estimate(config(), None, 1)
     assert cost.seconds > 0
     assert cost.bytes > 1000
+
+
+def test_an_estimate_plays_no_more_than_it_needs_and_as_in_most_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    chances: list[float] = []
+    act = DQN.act
+
+    def noting(self: DQN, states: Any, epsilon: float, generator: Any) -> Any:
+        chances.append(epsilon)
+        return act(self, states, epsilon, generator)
+
+    monkeypatch.setattr(DQN, "act", noting)
+    EXPERIMENT.estimate(config(frames=100_000, warm_up=50_000), None)
+    assert len(chances) < 100
+    assert {*chances} == {0.05}
+
+
+def test_before_a_game_has_ended_there_is_no_return() -> None:
+    assert EXPERIMENT.shown(math.nan) == "no game ended yet"
+    assert EXPERIMENT.shown(12.5) == "return 12.5"
+    table = pl.DataFrame({"test_return": [3.0], "return": [None], "weight_l2": [20.0]}, strict=False)
+    assert EXPERIMENT.summarise([table]) == "return 3 at the end, – in training; weight norm 20"
 
 
 def test_all_games_of_minatar_are_those_that_the_paper_has(

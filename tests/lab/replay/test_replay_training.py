@@ -1,12 +1,19 @@
+import math
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scripted import Event, Scripted, places
 from short_runs import config
 
+from weightclip.lab.nets.noisy import noisy_layers, still
 from weightclip.lab.nets.q_networks import QNetwork
+from weightclip.lab.replay import training
 from weightclip.lab.replay.config import Config
+from weightclip.lab.replay.memory import Batch
 from weightclip.lab.replay.training import Trainer, stacked
 
 CPU = torch.device("cpu")
@@ -63,7 +70,7 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
         other = Trainer(config(agent), CPU)
         other.load_state(state)
         assert other.steps == 200
-        assert len(other.memory) == len(trainer.memory)
+        assert len(other.memory) == 200  # of the games under way, too: they were cut
         rows.append([other.learn(part) for part in (2, 3)])
         assert other.agent.updates == other.config.updates_after(400)
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
@@ -81,10 +88,46 @@ def test_without_its_memory_it_fills_a_new_one_first() -> None:
     assert other.agent.updates == other.config.updates_after(400)
 
 
-def test_evaluation_disturbs_nothing() -> None:
-    (one, _), (other, _) = trained(1), trained(1)
-    one.evaluate(7)
-    np.testing.assert_equal(without_speed([one.learn(1)]), without_speed([other.learn(1)]))
+@pytest.mark.parametrize("replay_ratio", [0.25, 4.0])
+def test_what_was_missed_meanwhile_is_spread_over_later_steps(replay_ratio: float) -> None:
+    more = {"save_memory": False, "environments": 2, "replay_ratio": replay_ratio}
+    trainer, _ = trained(2, **more)
+    other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
+    other.load_state(trainer.state())
+    before, made = other.agent.updates, []
+    practise = other.practise
+
+    def noting(updates: int) -> torch.Tensor:
+        made.append(updates)
+        return practise(updates)
+
+    other.practise = noting  # type: ignore[method-assign]
+    for part in (2, 3):
+        other.learn(part)
+    assert sum(made[:30]) == 0  # 60 steps until the memory is as full as after the warm-up
+    assert max(made) <= other.config.most_updates == max(2, 4 * replay_ratio)
+    assert other.agent.updates == before + sum(made) == other.config.updates_after(400)
+
+
+def test_all_that_is_due_is_made_in_the_end() -> None:
+    more = {"save_memory": False, "points": 10, "n_step": 1}
+    trainer, _ = trained(9, **more)
+    other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
+    other.load_state(trainer.state())
+    other.learn(9)  # 40 steps: fewer than the warm-up
+    assert other.agent.updates == other.config.updates_after(400)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+def test_evaluation_disturbs_nothing(agent: str) -> None:
+    (one, rows), other = trained(agent=agent), Trainer(config(agent), CPU)
+    other.evaluate = lambda part: math.nan  # type: ignore[method-assign]
+    alone = [other.learn(part) for part in range(4)]
+    for row in (*rows, *alone):
+        row["test_return"] = 0.0
+    np.testing.assert_equal(without_speed(rows), without_speed(alone))
+    for p, q in zip(one.agent.online.state_dict().values(), other.agent.online.state_dict().values()):
+        assert torch.equal(p, q)
 
 
 def test_a_covariance_is_taken_when_it_is_asked_for() -> None:
@@ -98,6 +141,152 @@ def test_a_covariance_is_taken_when_it_is_asked_for() -> None:
     again = Trainer(config(covariance=6, covariance_at=(50, 100)), CPU)
     again.load_state(trainer.state())
     np.testing.assert_array_equal(again.covariances()["50"], found["50"])
+
+
+def test_without_transitions_there_is_no_covariance() -> None:
+    more = {"points": 400, "n_step": 10, "covariance": 6, "covariance_at": (1,), "episodes": 1}
+    trainer, _ = trained(4, **more)
+    assert trainer.covariances() == {}
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> None:
+    trainer, _ = trained(2, agent=agent, method="adam", covariance=6)
+    learner, drawn = trainer.agent, []
+    sample_alike = trainer.memory.sample_alike
+
+    def noting(number: int, generator: np.random.Generator) -> Batch:
+        drawn.append(sample_alike(number, generator))
+        return drawn[-1]
+
+    trainer.memory.sample_alike = noting  # type: ignore[method-assign]
+    found = trainer.covariance()
+    gradients = []
+    with still(learner.online, learner.target):
+        for k in range(6):
+            names = ("actions", "returns", "discounts", "weights", "places")
+            one = {name: getattr(drawn[0], name)[k : k + 1] for name in names}
+            batch = learner.moved(Batch(drawn[0].states[:, k : k + 1], **one))
+            goals = learner.goals(batch)
+            learner.online.zero_grad()
+            learner.errors(learner.online(batch.states), batch.actions, goals).sum().backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in learner.online.parameters() if p.grad is not None]))
+    directions = torch.nn.functional.normalize(torch.stack(gradients).double(), dim=1)
+    torch.testing.assert_close(found, directions @ directions.T, rtol=1e-4, atol=1e-4)
+
+
+WHOLE = (Event(3.0), Event(-2.0, lost=True), Event(0.5), Event(7.0, terminated=True))
+CUT = (Event(1.0), Event(4.0), Event(0.0, truncated=True))
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
+    """A trainer on games by these scripts."""
+    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(*scripts))
+    return Trainer(config(environments=len(scripts), **more), CPU)
+
+
+@pytest.mark.parametrize("clip_rewards", [False, True])
+@pytest.mark.parametrize("lives", [False, True])
+def test_rewards_and_ends_are_remembered_as_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
+) -> None:
+    more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "lives": lives}
+    trainer = scripted(monkeypatch, WHOLE, CUT, **more)
+    trainer.play(30)
+    batch = trainer.memory.sample(500, np.random.default_rng(0))
+    before, after = (places(states) for states in batch.states)
+    seen = set()
+    for k, (game, episode, step) in enumerate(before):
+        event = (WHOLE, CUT)[game][step]
+        ends = event.terminated or (event.lost and lives)
+        assert batch.returns[k] == (np.sign(event.reward) if clip_rewards else event.reward)
+        assert batch.discounts[k] == (0.0 if ends else 0.5)
+        if not ends:
+            assert after[k] == (game, episode, step + 1)
+        seen.add((game, step))
+    assert len(seen) == len(WHOLE) + len(CUT)
+
+
+def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = [Event(1.0)] * 250
+    trainer = scripted(monkeypatch, long, long, n_step=3)
+    trainer.play(20)
+    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(long, long, beginning=7))
+    other = Trainer(config(environments=2, n_step=3), CPU)
+    other.load_state(trainer.state())
+    other.play(20)
+    batch = other.memory.sample(1000, np.random.default_rng(0))
+    before, after = (places(states) for states in batch.states)
+    assert {place[1] for place in before} == {0, 7}
+    for k, (game, episode, step) in enumerate(before):
+        last = 20 if episode == 0 else 19
+        steps = min(3, last - step)
+        assert after[k] == (game, episode, step + steps)
+        assert batch.discounts[k] == pytest.approx(0.99**steps)
+        assert batch.returns[k] == pytest.approx(sum(0.99**i for i in range(steps)))
+    assert max(step for _, episode, step in before if episode == 0) == 19
+
+
+def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", epsilon_steps=150, beta_steps=250)
+    chances, betas, learned, prioritised = [], [], [], []
+    act, learn = trainer.agent.act, trainer.agent.learn
+    sample, prioritise = trainer.memory.sample, trainer.memory.prioritise
+
+    def noting_act(states: Any, epsilon: float, generator: Any) -> Any:
+        chances.append((trainer.steps, epsilon))
+        return act(states, epsilon, generator)
+
+    def noting_learn(batch: Batch) -> Any:
+        learned.append((batch.places, learn(batch)))
+        return learned[-1][1]
+
+    def noting_sample(number: int, generator: Any, beta: float) -> Batch:
+        assert number == 16
+        betas.append((trainer.steps, beta))
+        return sample(number, generator, beta)
+
+    def noting_prioritise(places: Any, errors: Any) -> None:
+        prioritised.append((places, errors))
+        prioritise(places, errors)
+
+    trainer.agent.act, trainer.agent.learn = noting_act, noting_learn  # type: ignore[method-assign]
+    trainer.memory.sample, trainer.memory.prioritise = noting_sample, noting_prioritise  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer, "evaluate", lambda part: 0.0)
+    for part in range(4):
+        trainer.learn(part)
+    assert chances == [(steps, pytest.approx(1 - 0.95 * min(1, steps / 150))) for steps in range(0, 400, 2)]
+    assert len(betas) == trainer.agent.updates == 340
+    assert all(beta == pytest.approx(0.4 + 0.6 * min(1, steps / 250)) for steps, beta in betas)
+    assert {steps for steps, _ in betas} == {*range(62, 402, 2)}
+    for (drawn, update), (changed, errors) in zip(learned, prioritised, strict=True):
+        np.testing.assert_array_equal(drawn, changed)
+        np.testing.assert_array_equal(update.errors.numpy(), errors)
+
+
+def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted(monkeypatch, WHOLE, agent="rainbow", episodes=2, epsilon_test=0.25, clip_rewards=True)
+    trainer.play(40)
+    trainer.practise(1)
+    noises = [layer.noise_in.clone() for layer in noisy_layers(trainer.agent.online)]
+    assert all(noise.abs().sum() > 0 for noise in noises)
+    longer = (*[Event(0.25)] * 9, Event(10.0, truncated=True))
+    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(WHOLE, longer))
+    act = trainer.agent.act
+    seen = []
+
+    def noting(states: Any, epsilon: float, generator: Any) -> Any:
+        assert not any(layer.noise_in.any() or layer.noise_out.any() for layer in noisy_layers(trainer.agent.online))
+        assert epsilon == 0.25
+        seen.append(places(states)[1])
+        return act(states, epsilon, generator)
+
+    trainer.agent.act = noting  # type: ignore[method-assign]
+    # A lost life ends no game, points are as the game gives them, and what follows the first game's end does not count.
+    assert trainer.evaluate(0) == (8.5 + 12.25) / 2
+    assert seen == [(1, 0, step) for step in range(10)]
+    for noise, layer in zip(noises, noisy_layers(trainer.agent.online)):
+        assert torch.equal(noise, layer.noise_in)
 
 
 def test_stacks_begin_with_their_first_frame() -> None:

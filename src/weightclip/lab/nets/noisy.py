@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * e_w) x + mu_b + sigma_b * e_b, with noise e_w = f(e_out) f(e_in)^T and e_b = f(e_out).
 
     f(x) = sign(x) sqrt(|x|), and e_in, e_out are normal. [n, inputs] -> [n, outputs]. The noise stays until
-    `draw_noise`; `still` takes it away.
+    `draw_noise`; there is none within `still`.
 
     Args:
         inputs, outputs: their numbers.
@@ -42,11 +44,6 @@ class NoisyLinear(nn.Module):
             drawn = torch.randn(noise.shape, generator=generator)
             noise.copy_(drawn.sign() * drawn.abs().sqrt())
 
-    def still(self) -> None:
-        """No noise from now on."""
-        self.noise_in.zero_()
-        self.noise_out.zero_()
-
     def forward(self, x: Tensor) -> Tensor:
         """[n, inputs] -> [n, outputs]."""
         # (sigma * e_out e_in^T) x = e_out * (sigma (e_in * x)): without a matrix of noise.
@@ -54,18 +51,30 @@ class NoisyLinear(nn.Module):
         return linear(x, self.mu_weight, self.mu_bias) + noisy + self.sigma_bias * self.noise_out
 
 
+def noisy_layers(network: nn.Module) -> list[NoisyLinear]:
+    """All of them, in the network's order."""
+    return [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
+
+
 def draw_noise(network: nn.Module, generator: torch.Generator) -> None:
     """Other noise in all noisy layers."""
-    for layer in network.modules():
-        if isinstance(layer, NoisyLinear):
-            layer.draw_noise(generator)
+    for layer in noisy_layers(network):
+        layer.draw_noise(generator)
 
 
-def still(network: nn.Module) -> None:
-    """No noise in any layer."""
-    for layer in network.modules():
-        if isinstance(layer, NoisyLinear):
-            layer.still()
+@contextmanager
+def still(*networks: nn.Module) -> Iterator[None]:
+    """No noise in any layer meanwhile; afterwards that of before."""
+    layers = [layer for network in networks for layer in noisy_layers(network)]
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    before = [noise.clone() for noise in noises]
+    for noise in noises:
+        noise.zero_()
+    try:
+        yield
+    finally:
+        for noise, kept in zip(noises, before, strict=True):
+            noise.copy_(kept)
 
 
 # Means and scales of the noise alike start within 1/sqrt(fan_in), and so they are clipped alike.

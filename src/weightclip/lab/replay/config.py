@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from importlib.resources import files
+from numbers import Real
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_number
@@ -26,7 +28,7 @@ METHODS = ("adam", "adam+wc")
 
 AGENTS = ("dqn", "rainbow")
 LOSSES = ("squared", "huber")
-COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "atoms")
+COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,17 @@ class Config(MethodConfig):
 
     def updates_after(self, steps: int) -> int:
         """How many there are after so many steps: exactly the replay ratio of those after the warm-up, rounded down."""
-        beyond = max(0, steps - (self.warm_up or 0))
-        return int(Fraction(str(self.replay_ratio)) * beyond)
+        return int(_exact(self.replay_ratio) * max(0, steps - (self.warm_up or 0)))
+
+    @property
+    def most_updates(self) -> int:
+        """At most so many between two steps of all games: twice those of the replay ratio, for a run that is behind."""
+        return 2 * math.ceil(_exact(self.replay_ratio) * (self.environments or 1))
+
+    @property
+    def least_warm_up(self) -> int:
+        """Steps after which the memory has enough for a batch."""
+        return self.batch + (self.environments or 1) * (self.n_step + 1)
 
     def epsilon_after(self, steps: int) -> float:
         """The probability of an action by chance after so many steps."""
@@ -100,6 +111,12 @@ class Config(MethodConfig):
     def beta_after(self, steps: int) -> float:
         """That of importance weights after so many steps."""
         return self.beta + min(1.0, steps / max(1, self.beta_steps)) * (1.0 - self.beta)
+
+
+@cache
+def _exact(ratio: float) -> Fraction:
+    """0.1 as 1/10: as it is written."""
+    return Fraction(str(ratio))
 
 
 @cache
@@ -122,6 +139,7 @@ def resolve(config: Config) -> Config:
     usual = _tables()[check_choice("suite", config.suite, SUITES)]["usual"]
     config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
+    counts["atoms"] = check_count("atoms", config.atoms, least=2)
     for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
         counts[name] = check_count(name, getattr(config, name), least=0)
     for name in ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta"):
@@ -129,6 +147,8 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a number from 0 to 1")
     check_number("replay_ratio", config.replay_ratio)
     check_number("noise", config.noise, zero=True)
+    for name in ("v_min", "v_max"):
+        _check_finite(name, getattr(config, name))
     if not config.v_min < config.v_max:
         raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
     for percent in config.covariance_at:
@@ -140,6 +160,11 @@ def resolve(config: Config) -> Config:
     return replace(config, **counts, game=game_name(config.game), bounds=bounds)
 
 
+def _check_finite(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name}: got {value!r}, expected a finite number")
+
+
 def _check_sizes(config: Config) -> None:
     environments, memory = check_count("environments", config.environments), check_count("memory", config.memory)
     least = environments * (config.n_step + config.stack + 2)
@@ -147,6 +172,6 @@ def _check_sizes(config: Config) -> None:
         raise ValueError(f"memory: got {memory}, expected at least {max(least, config.batch)}")
     if config.steps < config.points * environments:
         raise ValueError(f"points: got {config.points}, expected at most {max(1, config.steps // environments)} here")
-    least = config.batch + environments * (config.n_step + 1)
-    if (config.warm_up or 0) < least:
+    if (config.warm_up or 0) < config.least_warm_up:
+        least = config.least_warm_up
         raise ValueError(f"warm_up: got {config.warm_up}, expected at least {least}: enough for a batch")

@@ -19,13 +19,15 @@ def estimate(config: Config) -> Cost:
     """The time of a step and of an update; evaluations are left out, which end sooner or later."""
     config = resolve(config)
     each = config.environments or 1
-    steps = STEPS + (config.warm_up or 0)
-    few = replace(config, memory=max(2 * steps, 1000), covariance=0, points=1, frames=4 * steps)
+    times = -(-STEPS // each)
+    # Most of a run is played as in its end: by the network.
+    usual = replace(config, epsilon=config.epsilon_final)
     with threads(config.threads):
-        trainer = Trainer(few, find_device(config.device))
+        trainer = Trainer(usual, find_device(config.device))
+        trainer.play(-(-config.least_warm_up // each))
         began = time.perf_counter()
-        trainer.play(-(-steps // each))
-        played = (time.perf_counter() - began) / steps
+        trainer.play(times)
+        played = (time.perf_counter() - began) / (times * each)
         trainer.practise(1)  # the first one is slower
         began = time.perf_counter()
         trainer.practise(UPDATES)

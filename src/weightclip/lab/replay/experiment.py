@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,13 @@ def run_config(
     def learn(trainer: Trainer, part: int, rows: Sequence[Row]) -> Row:
         return trainer.learn(part, on_progress)
 
-    with threads(config.threads):
+    with threads(config.threads), ExitStack() as end:
+
+        def make() -> Trainer:
+            trainer = Trainer(config, device)
+            end.callback(trainer.close)
+            return trainer
+
         job = Job(
             experiment=NAME,
             identity=identify(config),
@@ -59,7 +66,7 @@ def run_config(
             rules=None,
             row="part",
             rows=config.points,
-            make=lambda: Trainer(config, device),
+            make=make,
             learn=learn,
             table=lambda rows: _table(config, rows),
             tables=lambda trainer: _covariances(trainer.covariances()),
@@ -98,7 +105,7 @@ def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
         pl.lit(config.seed, pl.Int64).alias("seed"),
         pl.col(WHOLE).cast(pl.Int64),
         pl.when(~early).then(pl.col("return", "length")),
-        pl.when(~idle).then(pl.col("loss", "q")),
+        pl.when(~idle).then(pl.col("loss", "q", "gradient_l2")),
     )
     return found.select("seed", pl.exclude("seed"))
 

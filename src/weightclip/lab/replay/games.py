@@ -97,10 +97,12 @@ def game_name(game: str) -> str:
     """The name of a game as both suites have it.
 
     Examples:
-        >>> game_name("SpaceInvaders"), game_name("space_invaders"), game_name("Beam Rider")
-        ('space_invaders', 'space_invaders', 'beam_rider')
+        >>> game_name("SpaceInvaders"), game_name("space_invaders"), game_name("Yars' Revenge"), game_name("James Bond")
+        ('space_invaders', 'space_invaders', 'yars_revenge', 'jamesbond')
     """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[ -]", "_", game).replace("__", "_").lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[ -]", "_", re.sub("['’]", "", game)).replace("__", "_").lower()
+    # Two words in the paper may be one in the suites.
+    return {paper.replace("_", ""): paper for paper in PAPER_GAMES}.get(name.replace("_", ""), name)
 
 
 def find_game(suite: str, game: str) -> str:
@@ -128,10 +130,14 @@ class Atari:
         self._games = AtariVectorEnv(
             find_game("atari", game),
             number,
+            batch_size=0,  # all of them in each step
             num_threads=1,
+            thread_affinity_offset=-1,  # threads run where the system lets them
             max_num_frames_per_episode=LIMIT,
             repeat_action_probability=sticky,
             full_action_space=False,
+            continuous=False,
+            continuous_action_threshold=0.5,
             autoreset_mode=AutoresetMode.SAME_STEP,
             img_height=84,
             img_width=84,

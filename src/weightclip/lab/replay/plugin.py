@@ -107,7 +107,7 @@ class ReplayRatio(TorchExperiment[Config]):
         return estimate(config)
 
     def shown(self, score: float) -> str:
-        return f"return {score:.4g}"
+        return "no game ended yet" if math.isnan(score) else f"return {score:.4g}"
 
     def describe(self, config: Config) -> str:
         ratio = f"replay ratio {config.replay_ratio:g}"
@@ -116,11 +116,12 @@ class ReplayRatio(TorchExperiment[Config]):
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
 
+        from weightclip.lab.results.text import metric_text
+
         names = ("test_return", "return", "weight_l2")
         ends = pl.concat([table.select(pl.col(names).last()) for table in tables]).mean().row(0, named=True)
-        numbers = {name: math.nan if value is None else value for name, value in ends.items()}
-        text = "return {test_return:.4g} at the end, {return:.4g} in training; weight norm {weight_l2:.3g}"
-        return text.format(**numbers)
+        test, training, norm = (metric_text(ends[name], METRICS[name]) for name in names)
+        return f"return {test} at the end, {training} in training; weight norm {norm}"
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.replay.figures import FIGURES

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.nets.noisy import draw_noise
 from weightclip.lab.nets.q_networks import RainbowNetwork
 from weightclip.lab.replay.agent import Agent, Transitions, Update
@@ -48,6 +49,13 @@ class Rainbow(Agent):
         chosen = of_actions(following, self.judged(judge).argmax(1)).exp()
         places = batch.returns.unsqueeze(1) + batch.discounts.unsqueeze(1) * self.atoms
         return projected(chosen, places, self.atoms)
+
+    def state(self) -> Arrays:
+        return {**super().state(), "noise": self._noise.get_state().numpy()}
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._noise.set_state(torch.tensor(state["noise"]))
 
     def errors(self, outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
         """Cross-entropy: - sum over atoms of goal * log-probability."""

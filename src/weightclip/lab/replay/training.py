@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -60,10 +61,9 @@ class Trainer:
         self.memory = self._empty_memory()
         self.steps = 0
         self._generators = {key: _generator(config.seed, key) for key in (_PLAY, _SAMPLE, _GAMES)}
-        self._filled_from = 0
         self._covariances: Arrays = {}
         self._returns = self._lengths = math.nan
-        self._loss = self._value = 0.0
+        self._loss = self._value = self._gradient = 0.0
         self._begin()
 
     def _empty_memory(self) -> Memory:
@@ -99,17 +99,18 @@ class Trainer:
             epsilon = config.epsilon_after(self.steps)
             actions = self.agent.act(self._stacks, epsilon, self._generators[_PLAY])
             self.games.send(actions)
-            sums += self._update()
+            sums += self._update(config.most_updates)
             episodes += self._store(actions)
             if self.steps % 100 < len(actions):
                 on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
         if part + 1 == config.points:
-            sums += self._update()
+            sums += self._catch_up()
         if episodes:
             self._returns, self._lengths = np.mean(episodes, axis=0).tolist()
         steps, updates = self.steps - before[0], self.agent.updates - before[1]
         if updates:
             self._loss, self._value = (sums / updates).tolist()
+            self._gradient = l2_norm(gradient_matrices(self.agent.online)).item()
         seconds = time.perf_counter() - began
         row = {
             "part": part + 1,
@@ -121,6 +122,7 @@ class Trainer:
             "test_return": self.evaluate(part),
             "loss": self._loss,
             "q": self._value,
+            "gradient_l2": self._gradient,
             **self._look(),
             "epsilon": config.epsilon_after(self.steps),
             "frames_per_second": steps * FRAME_SKIP[config.suite] / seconds,
@@ -130,12 +132,19 @@ class Trainer:
         on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
         return row
 
-    def _update(self) -> Tensor:
-        """Practise as much as is due."""
-        config = self.config
-        if self.steps - self._filled_from < (config.warm_up or 0):
-            return torch.zeros(2, device=self.agent.device)
-        return self.practise(config.updates_after(self.steps) - self.agent.updates)
+    @property
+    def due(self) -> int:
+        """Updates that the replay ratio asks for and that were not made yet."""
+        return self.config.updates_after(self.steps) - self.agent.updates
+
+    def _update(self, most: int) -> Tensor:
+        """Practise as much as is due, up to `most`, once the memory has as much as after the warm-up."""
+        filled = self.memory.written >= (self.config.warm_up or 0)
+        return self.practise(min(self.due, most) if filled else 0)
+
+    def _catch_up(self) -> Tensor:
+        """Practise all that is due, as long as there is anything to draw."""
+        return self.practise(self.due if len(self.memory) else 0)
 
     def play(self, times: int) -> None:
         """Steps of all games, without updates."""
@@ -150,7 +159,8 @@ class Trainer:
         for _ in range(updates):
             batch = self.memory.sample(config.batch, self._generators[_SAMPLE], config.beta_after(self.steps))
             update = self.agent.learn(batch)
-            self.memory.prioritise(batch.places, update.errors.cpu().numpy())
+            if self.memory.prioritised:  # else the errors stay on their device
+                self.memory.prioritise(batch.places, update.errors.cpu().numpy())
             sums += torch.stack([update.loss, self.agent.judged(update.outputs).amax(1).mean()])
         return sums
 
@@ -173,17 +183,16 @@ class Trainer:
         frames = games.reset(generator.integers(2**31, size=config.episodes).tolist())
         stacks = np.tile(frames, (1, config.stack, 1, 1))
         returns, running = np.zeros(config.episodes), np.ones(config.episodes, bool)
-        still(self.agent.online)  # there is other noise before the next update
-        for _ in range(LONGEST):
-            games.send(self.agent.act(stacks, config.epsilon_test, generator))
-            step = games.receive()
-            returns += step.rewards * running
-            over = step.terminated | step.truncated
-            stacks = stacked(stacks, step.frames, over)
-            running &= ~over
-            if not running.any():
-                break
-        games.close()
+        with still(self.agent.online), closing(games):
+            for _ in range(LONGEST):
+                games.send(self.agent.act(stacks, config.epsilon_test, generator))
+                step = games.receive()
+                returns += step.rewards * running
+                over = step.terminated | step.truncated
+                stacks = stacked(stacks, step.frames, over)
+                running &= ~over
+                if not running.any():
+                    break
         return float(returns.mean())
 
     @torch.no_grad()
@@ -198,36 +207,36 @@ class Trainer:
         ]
         dormant = math.nan
         if len(self.memory):
-            batch = self.memory.sample(LOOKED_AT, _generator(self.config.seed, _LOOK, self.steps))
-            self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
+            batch = self.memory.sample_alike(LOOKED_AT, _generator(self.config.seed, _LOOK, self.steps))
+            with still(online):
+                self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
             dormant = dormant_share(outputs)
         for hook in hooks:
             hook.remove()
         return {
             "weight_l2": l2_norm(weight_matrices(online)).item(),
-            "gradient_l2": l2_norm(gradient_matrices(online)).item(),
             "clipped": share_at_box(self.agent.optimizer),
             "dormant": dormant,
         }
 
     def covariance(self) -> Tensor:
-        """C[i, j], the cosine of the gradients of sampled transitions' losses: [k, k]."""
+        """C[i, j], the cosine of the gradients of transitions' losses, drawn alike, without noise: [k, k]."""
         generator = _generator(self.config.seed, _LOOK, self.steps, 1)
-        batch = self.agent.moved(self.memory.sample(self.config.covariance, generator))
-        still(self.agent.online)
-        still(self.agent.target)
-        goals = self.agent.goals(batch)
+        batch = self.agent.moved(self.memory.sample_alike(self.config.covariance, generator))
 
         def loss(outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
             return self.agent.errors(outputs, actions, goals).sum()
 
-        return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, goals))
+        with still(self.agent.online, self.agent.target):
+            goals = self.agent.goals(batch)
+            return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, goals))
 
     def _note_covariance(self, part: int) -> None:
-        """Take it, where that was asked for."""
+        """Take it, where that was asked for and there are transitions."""
         points = self.config.points
+        wanted = self.config.covariance and len(self.memory)
         for percent in self.config.covariance_at:
-            if self.config.covariance and part + 1 == math.ceil(percent * points / 100):
+            if wanted and part + 1 == math.ceil(percent * points / 100):
                 self._covariances[str(percent)] = self.covariance().numpy()
 
     def covariances(self) -> Arrays:
@@ -241,10 +250,11 @@ class Trainer:
             **{f"generator/{key}": to_array(own) for key, own in self._generators.items()},
             **{f"covariance/{name}": array for name, array in self._covariances.items()},
             "steps": np.array(self.steps),
-            "last": np.array([self._returns, self._lengths, self._loss, self._value]),
+            "last": np.array([self._returns, self._lengths, self._loss, self._value, self._gradient]),
         }
         if self.config.save_memory:
             found |= {f"memory/{name}": array for name, array in self.memory.state().items()}
+            found["frames"] = self._frames
         return found
 
     def load_state(self, state: Arrays) -> None:
@@ -258,12 +268,11 @@ class Trainer:
             from_array(generator, state[f"generator/{key}"])
         self._covariances = part("covariance/")
         self.steps = int(state["steps"])
-        self._returns, self._lengths, self._loss, self._value = state["last"].tolist()
+        self._returns, self._lengths, self._loss, self._value, self._gradient = state["last"].tolist()
         memory = part("memory/")
         if memory:
             self.memory.load_state(memory)
-        else:
-            self._filled_from = self.steps
+            self.memory.interrupt(state["frames"])
         self._begin()
 
     def close(self) -> None:
