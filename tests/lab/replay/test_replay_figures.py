@@ -1,4 +1,6 @@
+import math
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -6,7 +8,7 @@ from short_runs import config
 
 from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
-from weightclip.lab.replay.figures import COLUMNS, draw_covariance, draw_metric
+from weightclip.lab.replay.figures import COLUMNS, draw_covariance, draw_metric, draw_sensitivity
 from weightclip.lab.replay.plugin import EXPERIMENT
 from weightclip.lab.results.loading import load
 
@@ -49,6 +51,77 @@ def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
     titles = [axes.get_title() for axes in drawing.picture.axes if axes.get_title()]
     assert titles[0].startswith("Adam, RR 0.5\n0.")
     assert len(titles) == 4
+
+
+def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
+    """The table, and clipping's runs once more with other values."""
+    own = table.filter(method="adam+wc")
+    others = [pl.lit(value).cast(own.schema[name]).alias(name) for name, value in values.items()]
+    return pl.concat([table, own.with_columns(*others, identity=pl.col("identity") + str(values))])
+
+
+def test_heatmaps_of_several_settings_are_apart_and_tell_their_seeds(store: Path) -> None:
+    table = load(store, table="covariance").with_columns(pl.col("seed") + 3)
+    data = with_other(with_other(table, lr=0.5), kappa=5.0)
+    drawing = draw_covariance(data)
+    titles = [axes.get_title().split("\n")[0] for axes in drawing.picture.axes if axes.get_title()]
+    assert titles == [
+        "Adam, RR 0.5",
+        "Adam, RR 1",
+        "Adam + WC ($κ$ = 1, $α$ = 0.0001), RR 1",
+        "Adam + WC ($κ$ = 1, $α$ = 0.5), RR 1",
+        "Adam + WC ($κ$ = 5, $α$ = 0.0001), RR 1",
+        "Adam + WC ($κ$ = 5, $α$ = 0.5), RR 1",
+        "Adam, RR 1",
+    ]
+    assert sorted(set(drawing.data["seed"])) == [3, 4]
+    found = drawing.data.filter(method="adam+wc", seed=4)
+    assert found.select("lr", "kappa").rows() == [(0.0001, 1.0), (0.5, 1.0), (0.0001, 5.0), (0.5, 5.0)]
+    own = table.filter(method="adam+wc", seed=4).filter(pl.col("row") != pl.col("column"))
+    assert found["off_diagonal"].to_list() == pytest.approx([own["value"].abs().mean()] * 4, rel=1e-5)
+
+
+def test_agents_with_other_settings_share_their_columns(store: Path) -> None:
+    drawing = draw_covariance(load(store, table="covariance"))
+    lr = drawing.data.filter(method="adam", replay_ratio=1.0).select("agent", "lr").unique().sort("agent")
+    assert lr.rows() == [("dqn", 0.0001), ("rainbow", 6.25e-5)]
+    assert len(drawing.picture.axes) == 2 * 3 + 1  # and the bar of colours
+
+
+def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
+    table = load(store, table="covariance").with_columns(
+        value=pl.when(pl.col("method") == "adam").then(pl.col("value"))
+    )
+    drawing = draw_covariance(table.with_columns(pl.col("value").fill_null(math.nan)), clustered=True)
+    assert drawing.data.filter(method="adam+wc")["off_diagonal"].is_nan().all()
+    assert drawing.data.filter(method="adam")["off_diagonal"].is_finite().all()
+
+
+def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store: Path) -> None:
+    table = load(store).filter(agent="dqn")
+    more = [
+        table.with_columns(replay_ratio=pl.lit(ratio), identity=pl.col("identity") + str(ratio)) for ratio in (2.0, 4.0)
+    ]
+    drawing = draw_metric(pl.concat([table, *more]), metric="test_return")
+    (axes,) = drawing.picture.axes
+    styles = [line._unscaled_dash_pattern for line in axes.get_lines() if line.get_label().startswith("Adam, ")]
+    assert len(styles) == len(set(map(str, styles))) == 4
+    assert axes.get_lines()[0].get_label() == "Adam, RR 4"
+    assert axes.get_lines()[0].get_linestyle() == "-"
+    for one in (drawing, draw_metric(table, metric="test_return"), draw_sensitivity(with_other(table, kappa=5.0))):
+        one.picture.canvas.draw()
+        legend, whole = one.picture.legends[0].get_window_extent(), one.picture.bbox
+        assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
+
+
+def test_returns_against_kappa(store: Path) -> None:
+    drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["Breakout"]
+    assert drawing.data["kappa"].to_list() == [1.0, 5.0]
+    assert drawing.data["mean"].n_unique() == 1
+    assert [label.get_text() for label in drawing.picture.axes[0].get_xticklabels()] == ["1", "5"]
+    with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
+        draw_sensitivity(load(store))
 
 
 def test_the_papers_numbers_find_them() -> None:

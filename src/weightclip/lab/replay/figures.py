@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
 import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
 from numpy.typing import NDArray
 
 from weightclip.lab.plugins import find_experiment
@@ -17,91 +20,137 @@ from weightclip.lab.replay.experiment import COVARIANCE
 from weightclip.lab.replay.games import PAPER_GAMES
 from weightclip.lab.replay.metrics import METRICS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
-from weightclip.lab.results.criteria import DEFAULT, Criterion
+from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
-from weightclip.lab.results.panels import WIDTH, add_legend, count_steps, draw_curve, panels, show_unit
-from weightclip.lab.results.setups import main_setup, ordered_methods
+from weightclip.lab.results.metrics import Metric
+from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_curve, panels, show_unit
+from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
+from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
+from weightclip.lab.results.text import value_text
 
 LEVEL = 0.9
 """Of the intervals in the paper's figure."""
 
 COLUMNS = ("agent", "game", "replay_ratio", "method", "metric", "part", "samples", "mean", "low", "high", "seeds")
 AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
+SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
+
+VARIED = "varied."
+"""Before the names of settings, where they tell columns of a figure apart."""
+
+SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
+"""Lines of all replay ratios but the largest."""
+
+LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
+"""In inches: the legend's title needs the one, an entry the other."""
 
 
 def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
-    """A metric against frames, a panel for each agent and game; dotted with smaller replay ratios."""
+    """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, metric, level=LEVEL).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
-    agents = [agent for agent in AGENTS if agent in data["agent"]]
-    games = _games(data)
-    largest = float(data.select(pl.col("replay_ratio").max()).item())
-    lines = _lines(data)
-    columns = min(4, len(games))
-    rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
-    with panels(len(rows), columns, WIDTH * max(2, columns) / 4, 0.8 + 1.6 * len(rows)) as (picture, found):
-        for (agent, some), row in zip(rows, found, strict=True):
-            for axes, game in zip(row, some, strict=False):
-                for method, ratio in lines:
-                    curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
-                    if len(curve):
-                        draw_curve(axes, curve, "samples", _style(method, ratio, largest))
-                axes.set_title(_title(game) if len(agents) == 1 else f"{_title(game)}, {AGENT_NAMES[agent]}")
-                show_unit(axes, METRICS[metric])
-                count_steps(axes)
-            for axes in row[len(some) :]:
-                axes.set_axis_off()
-            row[0].set_ylabel(METRICS[metric].label)
-        for axes in found[-1]:
-            axes.set_xlabel("Frames")
-        seeds = sorted(set(data["seeds"]))
-        about = f"mean of {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds, 90% interval shaded"
-        title = f"RR: replay ratio; {'one seed' if seeds == [1] else about}"
-        add_legend(picture, [_style(*line, largest) for line in lines], title)
+    about = about_seeds(data).replace("standard error", f"{LEVEL:.0%} interval")
+    picture = _draw_panels(data, "samples", "Frames", count_steps, METRICS[metric], about)
     return Drawing(picture, data, tuple(notes))
 
 
-def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False) -> Drawing:
-    """Heatmaps of the gradient covariance at the end of runs, the first seed's: a row for each game, a column a method.
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game."""
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, NAME), notes.append)
+    line, score, error = ("agent", "game", "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
+    data = (
+        sensitivity(runs, "kappa", criterion=criterion)
+        .filter(pl.col("kappa").is_finite())
+        .filter(pl.len().over(line) > 1)
+        .select(
+            *line, "kappa", score.alias("mean"), (score - error).alias("low"), (score + error).alias("high"), "seeds"
+        )
+        .sort(*line, "kappa")
+    )
+    if data.is_empty():
+        raise ValueError("results: got one value of kappa on each game, expected several")
+    about = f"{CRITERIA[criterion]};\n{about_seeds(data)}"
+    scale = partial(_scale_kappa, sorted(set(data["kappa"])))
+    picture = _draw_panels(data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], about)
+    return Drawing(picture, data, tuple(notes))
 
+
+def _draw_panels(
+    data: pl.DataFrame, along: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
+) -> Picture:
+    """Curves, a panel for each agent and game, with a line for each method and replay ratio."""
+    agents = [agent for agent in AGENTS if agent in data["agent"]]
+    games = _games(data)
+    styles = _styles(data)
+    columns = min(4, len(games))
+    rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
+    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
+    width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
+    with panels(len(rows), columns, width, 0.8 + 1.6 * len(rows)) as (picture, found):
+        for (agent, some), row in zip(rows, found, strict=True):
+            for axes, game in zip(row, some, strict=False):
+                for (method, ratio), style in styles.items():
+                    curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
+                    if len(curve):
+                        draw_curve(axes, curve, along, style)
+                axes.set_title(_title(game) if len(agents) == 1 else f"{_title(game)}, {AGENT_NAMES[agent]}")
+                show_unit(axes, metric)
+                scale(axes)
+            for axes in row[len(some) :]:
+                axes.set_axis_off()
+            row[0].set_ylabel(metric.label)
+        for axes in found[-1]:
+            axes.set_xlabel(label)
+        add_legend(picture, styles.values(), f"RR: replay ratio; {about}")
+    return picture
+
+
+def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False) -> Drawing:
+    """Heatmaps of the gradient covariance at the end of runs, the first seed's.
+
+    A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied.
     Above each stands the mean of |C[i, j]| over i != j, over all seeds.
     """
     notes: list[str] = []
     runs = main_setup(own_runs(table, NAME), notes.append)
     runs = runs.filter(pl.col("percent") == pl.col("percent").max())
-    key = ("agent", "game", "replay_ratio", "method", "kappa")
-    matrices = [
-        {**dict(zip(key, names, strict=True)), "matrices": [_matrix(one) for one in _seeds(part)]}
-        for names, part in runs.group_by(key, maintain_order=True)
-    ]
-    rows = sorted({(one["agent"], one["game"]) for one in matrices}, key=lambda row: (AGENTS.index(row[0]), row[1]))
-    columns = sorted(
-        {(one["replay_ratio"], one["method"], one["kappa"]) for one in matrices},
-        key=lambda one: (*one[:2], one[2] or 0),
-    )
+    settings = [name for name in columns_of(runs).settings if runs[name].count()]
+    runs = _varied(runs, settings)
+    key = ("replay_ratio", "method", *(VARIED + name for name in settings))
+    rows = sorted(set(runs.select("agent", "game").iter_rows()), key=lambda row: (AGENTS.index(row[0]), row[1]))
+    columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
         image = None
         for (agent, game), line in zip(rows, found, strict=True):
-            for axes, (ratio, method, kappa) in zip(line, columns, strict=True):
-                wanted = {"agent": agent, "game": game, "replay_ratio": ratio, "method": method, "kappa": kappa}
-                own = [one["matrices"] for one in matrices if wanted.items() <= one.items()]
+            for axes, column in zip(line, columns, strict=True):
+                own = _with(runs, {"agent": agent, "game": game, **column})
                 axes.set_xticks([])
                 axes.set_yticks([])
                 axes.grid(visible=False)
-                if not own:
+                if own.is_empty():
                     axes.spines[:].set_visible(False)
                     continue
-                means = [_off_diagonal(matrix) for matrix in own[0]]
-                numbers += [{**wanted, "seed": seed, "off_diagonal": mean} for seed, mean in enumerate(means)]
-                image = axes.imshow(_ordered(own[0][0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
-                axes.set_title(f"{_label(method, kappa, ratio)}\n{np.mean(means):.3f}")
+                seeds = own.sort("seed").partition_by("seed", maintain_order=True)
+                matrices = [_matrix(one) for one in seeds]
+                means = [_off_diagonal(matrix) for matrix in matrices]
+                told = [one.select("agent", "game", "replay_ratio", "method", *settings, "seed")[:1] for one in seeds]
+                numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
+                image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
+                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
             line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
-    return Drawing(picture, pl.DataFrame(numbers), tuple(notes))
+    return Drawing(picture, pl.concat(numbers), tuple(notes))
 
 
 def _games(data: pl.DataFrame) -> list[str]:
@@ -113,26 +162,38 @@ def _title(game: str) -> str:
     return PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
 
 
-def _lines(data: pl.DataFrame) -> list[tuple[str, float]]:
-    """Methods in the paper's order, the larger replay ratios first."""
+def _styles(data: pl.DataFrame) -> dict[tuple[str, float], Style]:
+    """Of each method, in the paper's order, and replay ratio, the largest first and drawn as the method is."""
     there = set(data.select("method", "replay_ratio").iter_rows())
     methods = ordered_methods((method for method, _ in there), find_experiment(NAME))
     ratios = sorted({ratio for _, ratio in there}, reverse=True)
-    return [(method, ratio) for method in methods for ratio in ratios if (method, ratio) in there]
+    found = {}
+    for method in methods:
+        style = style_of(method)
+        for ratio, line in zip(ratios, chain([style.line], cycle(SMALLER)), strict=False):
+            if (method, ratio) in there:
+                found[method, ratio] = replace(style, label=f"{style.label}, RR {ratio:g}", line=line)
+    return found
 
 
-def _style(method: str, ratio: float, largest: float) -> Style:
-    style = style_of(method)
-    return replace(style, label=f"{style.label}, RR {ratio:g}", line=style.line if ratio == largest else ":")
+def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
+    """With a column for each setting besides, null of methods that have one value of it for each agent."""
+    numbers = runs.with_columns(pl.col(settings).n_unique().over("agent", "method").name.prefix(VARIED))
+    several = [(pl.col(VARIED + name).max().over("method") > 1, name) for name in settings]
+    return numbers.with_columns(pl.when(varied).then(name).alias(VARIED + name) for varied, name in several)
 
 
-def _label(method: str, kappa: float | None, ratio: float) -> str:
-    label = style_of(method).label
-    return f"{label}{'' if kappa is None else f' ($κ$ = {kappa:g})'}, RR {ratio:g}"
+def _label(column: Mapping[str, Any]) -> str:
+    """Method and replay ratio, with the settings that are varied."""
+    given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
+    shown = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
+    own = ", ".join(f"{name} = {value_text(value)}" for name, value in shown.items())
+    return f"{style_of(column['method']).label}{own and f' ({own})'}, RR {column['replay_ratio']:g}"
 
 
-def _seeds(part: pl.DataFrame) -> Sequence[pl.DataFrame]:
-    return part.sort("seed", maintain_order=True).partition_by("seed", maintain_order=True)
+def _with(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:
+    """The runs with these values."""
+    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
 
 
 def _matrix(one: pl.DataFrame) -> NDArray[Any]:
@@ -149,8 +210,8 @@ def _off_diagonal(matrix: NDArray[Any]) -> float:
 
 
 def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
-    """With transitions whose gradients point alike beside each other, if that is wanted."""
-    if not clustered or len(matrix) < 3:
+    """With transitions whose gradients point alike beside each other, if that is wanted and all have a direction."""
+    if not clustered or len(matrix) < 3 or not np.isfinite(matrix).all():
         return matrix
     from scipy.cluster.hierarchy import leaves_list, linkage  # type: ignore[import-untyped]
     from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
@@ -164,6 +225,7 @@ def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
 FIGURES = (
     Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return")),
     Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return")),
+    Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity),
     Figure(
         "gradient-covariance",
         "9 and 12 to 15",
