@@ -1,9 +1,10 @@
 """DQN and Rainbow on Atari: a step of the game and an update, and the same in Stable-Baselines3 and Tianshou.
 
 Replay ratio 1, batch 32, the network of Mnih et al. (2015), Space Invaders, one thread. All sides take turns in one
-process; a side's time is the median over its turns. Ours and Stable-Baselines3's have a step of the game for each
-update, with the action that the network finds best. Tianshou's have the update alone, from a memory with as many
-transitions: its trainer copies the whole memory in between. Rainbow's networks are as Tianshou's example has them.
+process; a side's time is the median over its turns. Ours and Stable-Baselines3's play ten games at once, with the
+actions that the network finds best, and make ten updates after each step of all. Tianshou's have the update alone, from
+a memory with as many transitions: its trainer copies the whole memory in between. Rainbow's networks are as Tianshou's
+example has them. Our memory has room for 100,000 transitions, theirs for fewer, as they take more space.
 
     python benchmarks/dqn.py [--quick]
 
@@ -35,8 +36,14 @@ from tianshou.env.atari.atari_network import DQNet, RainbowNet
 from weightclip.lab.replay.config import Config, resolve
 from weightclip.lab.replay.training import Trainer
 
-BATCH, MEMORY, FILLED, ACTIONS = 32, 5_000, 2_000, 6
+BATCH, FILLED, ACTIONS = 32, 2_000, 6
+OURS, THEIRS = 100_000, 5_000
+"""Transitions that memories have room for."""
+
 GAMES = 10
+TURNS, TURN = 12, 50
+QUICK_TURNS, QUICK_TURN = 3, 30
+"""Turns, and steps and updates of each: what Stable-Baselines3 does once for each call is little beside so many."""
 
 Steps = Callable[[int], None]
 """Takes that many steps and updates."""
@@ -44,7 +51,7 @@ Steps = Callable[[int], None]
 
 def ours(agent: str, method: str = "adam") -> tuple[Trainer, Steps]:
     config = resolve(
-        Config(agent=agent, method=method, game="SpaceInvaders", environments=GAMES, memory=MEMORY, epsilon=0.0,
+        Config(agent=agent, method=method, game="SpaceInvaders", environments=GAMES, memory=OURS, epsilon=0.0,
                epsilon_final=0.0)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
@@ -60,17 +67,17 @@ def ours(agent: str, method: str = "adam") -> tuple[Trainer, Steps]:
 
 def baselines3() -> Steps:
     gym.register_envs(ale_py)
-    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=1, seed=0), n_stack=4)
+    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=GAMES, seed=0), n_stack=4)
     agent = DQN(
         "CnnPolicy",
         env,
         learning_rate=1e-4,
-        buffer_size=MEMORY,
+        buffer_size=THEIRS,
         batch_size=BATCH,
         learning_starts=FILLED,
         train_freq=1,
-        gradient_steps=1,
-        target_update_interval=500,
+        gradient_steps=GAMES,
+        target_update_interval=500,  # steps of all games, and so updates
         exploration_initial_eps=0.01,
         exploration_final_eps=0.01,
         device="cpu",
@@ -112,7 +119,7 @@ def tianshou_dqn() -> Steps:
     optim = AdamOptimizerFactory(lr=1e-4)
     algorithm = TianshouDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
     stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4}
-    return tianshou_steps(algorithm, filled(VectorReplayBuffer(MEMORY, GAMES, **stored)))
+    return tianshou_steps(algorithm, filled(VectorReplayBuffer(THEIRS, GAMES, **stored)))
 
 
 def tianshou_rainbow() -> Steps:
@@ -124,7 +131,7 @@ def tianshou_rainbow() -> Steps:
     optim = AdamOptimizerFactory(lr=6.25e-5)
     algorithm = RainbowDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
     stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4, "alpha": 0.5, "beta": 0.4}
-    return tianshou_steps(algorithm, filled(PrioritizedVectorReplayBuffer(MEMORY, GAMES, **stored)))
+    return tianshou_steps(algorithm, filled(PrioritizedVectorReplayBuffer(THEIRS, GAMES, **stored)))
 
 
 def tianshou_steps(algorithm: object, buffer: VectorReplayBuffer) -> Steps:
@@ -165,12 +172,14 @@ def main() -> None:
         "Tianshou, Rainbow": tianshou_rainbow(),
     }
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range((3 if quick else 12) + 1):
+    for steps in sides.values():
+        steps(GAMES)  # the first updates are slower
+    turns, turn = (QUICK_TURNS, QUICK_TURN) if quick else (TURNS, TURN)
+    for _ in range(turns):
         for name, steps in sides.items():
             began = time.perf_counter()
-            steps(10)
-            if turn:  # the first one warms up
-                times[name].append((time.perf_counter() - began) / 10)
+            steps(turn)
+            times[name].append((time.perf_counter() - began) / turn)
     found = {name: median(own) for name, own in times.items()}
     for name, seconds in found.items():
         print(f"{name}: {1000 * seconds:.1f} ms for a step and an update")
