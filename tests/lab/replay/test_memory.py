@@ -239,6 +239,14 @@ def test_it_is_saved_small_and_whole() -> None:
     assert sum(array.nbytes for array in big.state().values()) < 2000 * 84 * 84 / 50
 
 
+def test_frames_that_were_not_saved_whole_are_refused() -> None:
+    made = [Memory(300, 3, (1, 1, 2)) for _ in range(2)]
+    fill(made[0], 50, 3)
+    state = made[0].state()
+    with pytest.raises(ValueError, match=r"frames: got \d+ bytes, expected"):
+        made[1].load_state({**state, "frames/1": state["frames/1"][:-20]})
+
+
 def test_saving_and_loading_take_little_memory_besides() -> None:
     made = [Memory(4000, 2, (1, 84, 84)) for _ in range(2)]
     nothing = np.zeros(2, bool)

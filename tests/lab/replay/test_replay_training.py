@@ -264,6 +264,13 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
         np.testing.assert_array_equal(update.errors.numpy(), errors)
 
 
+def test_without_priorities_errors_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted(monkeypatch, WHOLE)
+    monkeypatch.setattr(trainer.memory, "prioritise", lambda *_: pytest.fail("nobody needs these errors"))
+    trainer.play(40)
+    assert trainer.practise(2).shape == (2,)
+
+
 def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE, agent="rainbow", episodes=2, epsilon_test=0.25, clip_rewards=True)
     trainer.play(40)
@@ -324,3 +331,15 @@ def test_the_network_is_that_of_the_suite() -> None:
     assert isinstance(trainer.agent.online, QNetwork)
     assert trainer.agent.online.torso[0].out_channels == 16
     assert Config().stack == 4
+
+
+@pytest.mark.slow
+def test_dqn_learns_breakout() -> None:
+    """Actions by chance have a return of about 0.5. Over the last 10,000 frames it was 3.7 to 3.8, evaluated 3.6 to 5.6."""
+    for seed in range(3):
+        more = {"lr": 3e-4, "frames": 40_000, "warm_up": 1000, "memory": 40_000, "batch": 32, "target_every": 500}
+        trainer, rows = trained(method="adam", seed=seed, replay_ratio=0.25, epsilon_steps=20_000, episodes=20, **more)
+        assert rows[0]["return"] < 1.5
+        assert rows[-1]["return"] > 2.5
+        assert rows[-1]["test_return"] > 2.0
+        trainer.close()

@@ -244,6 +244,8 @@ def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
         piece = np.frombuffer(reader.decompress(packed[start : start + _PIECE].data), np.uint8)
         rows[at : at + len(piece)] = piece
         at += len(piece)
+    if at != len(rows):
+        raise ValueError(f"frames: got {at} bytes, expected {len(rows)}")
 
 
 @njit(cache=True)
