@@ -44,7 +44,7 @@ def test_an_estimate_plays_no_more_than_it_needs_and_as_in_most_of_a_run(monkeyp
         return act(self, states, epsilon, generator)
 
     monkeypatch.setattr(DQN, "act", noting)
-    EXPERIMENT.estimate(config(frames=100_000, warm_up=50_000), None)
+    EXPERIMENT.estimate(config(frames=100_000, warm_up=50_000), None, 1)
     assert len(chances) < 100
     assert {*chances} == {0.05}
 
