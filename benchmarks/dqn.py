@@ -36,13 +36,13 @@ from tianshou.env.atari.atari_network import DQNet, RainbowNet
 from weightclip.lab.replay.config import Config, resolve
 from weightclip.lab.replay.training import Trainer
 
-BATCH, FILLED, ACTIONS = 32, 2_000, 6
+BATCH, FILLED, ACTIONS = 32, 600, 6
 OURS, THEIRS = 100_000, 5_000
 """Transitions that memories have room for."""
 
 GAMES = 10
 TURNS, TURN = 12, 50
-QUICK_TURNS, QUICK_TURN = 3, 30
+QUICK_TURNS, QUICK_TURN = 2, 20
 """Turns, and steps and updates of each: what Stable-Baselines3 does once for each call is little beside so many."""
 
 Steps = Callable[[int], None]

@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--method", default="adam", help="ours; the plain loop has Adam alone (default: adam)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rollout, turns = (512, 2) if arguments.quick else (2048, 5)
+    rollout, turns = (1024, 2) if arguments.quick else (2048, 5)
     ratios = {env: compare(env, arguments.method, rollout, turns) for env in ENVIRONMENTS}
     for env, ratio in ratios.items():
         print(f"{env}: {ratio:.2f}")
