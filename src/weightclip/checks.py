@@ -16,6 +16,22 @@ def check_number(argument: str, value: object, *, zero: bool = False, infinite: 
     raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
 
 
+def check_share(argument: str, value: object) -> float:
+    """`value` as a float; a ValueError unless it is a number from 0 to 1."""
+    number = _as_float(value)
+    if 0 <= number <= 1:
+        return number
+    raise ValueError(f"{argument}: got {value!r}, expected a number from 0 to 1")
+
+
+def check_finite(argument: str, value: object) -> float:
+    """`value` as a float; a ValueError unless it is a finite number."""
+    number = _as_float(value)
+    if math.isfinite(number):
+        return number
+    raise ValueError(f"{argument}: got {value!r}, expected a finite number")
+
+
 def check_count(argument: str, value: object, least: int = 1) -> int:
     """`value` as an int; a ValueError unless it is a whole number of at least 1, or another `least`."""
     if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least:

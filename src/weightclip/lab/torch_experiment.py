@@ -5,20 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
+from weightclip.lab.experiment import NONE, OTHER, Cost, Experiment, arguments_of
 from weightclip.lab.method_config import NAMED, M
 from weightclip.lab.methods import REMEDIES
 
 if TYPE_CHECKING:
+    from weightclip.lab.paper import Reproduction
+    from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.metrics import Metric
     from weightclip.lab.results.record import Record
 
 
 class TorchExperiment(Experiment[M], Generic[M]):
-    """An experiment with a `MethodConfig`.
+    """An experiment with a `MethodConfig`, in a folder with the usual rooms.
+
+    These are `config.py` (`resolve`), `experiment.py` (`identify`, `place`), `cost.py` (`estimate`), `figures.py`
+    (`FIGURES`) and `reproductions.py` (`REPRODUCTIONS`), beside the module of the class.
 
     Class attributes:
         paper_methods: what `--methods all` means.
@@ -34,15 +40,20 @@ class TorchExperiment(Experiment[M], Generic[M]):
     pictured: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def resolve(self, config: M) -> M:
-        """The same configuration, checked, with nothing left open."""
-
-    @abstractmethod
     def title(self, config: Mapping[str, Any]) -> str:
         """Above the picture of a run with that configuration."""
 
     def problems(self) -> Sequence[str]:
         return (self.name,)
+
+    def room(self, name: str) -> Any:
+        """A module of the experiment's folder; imported when it is asked for, as most of them are heavy."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
+
+    def resolve(self, config: M) -> M:
+        """The same configuration, checked, with nothing left open."""
+        found: M = self.room("config").resolve(config)
+        return found
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> M:
         return self.resolve(self.config(problem=problem, **arguments_of(self.config, settings)))
@@ -63,6 +74,24 @@ class TorchExperiment(Experiment[M], Generic[M]):
         others = (f"{OTHER}{name}" for name in self.config.other_settings(method))
         return [*self.config.named_settings(method), *others]
 
+    def identify(self, config: M, data: Any) -> str:
+        return str(self.room("experiment").identify(self.resolve(config), data))
+
+    def place(self, config: M) -> str:
+        return str(self.room("experiment").place(config))
+
+    def estimate(self, config: M, data: Any, together: int) -> Cost:
+        found: Cost = self.room("cost").estimate(self.resolve(config), data, together)
+        return found
+
+    def figures(self) -> Sequence[Figure]:
+        found: Sequence[Figure] = self.room("figures").FIGURES
+        return found
+
+    def reproductions(self) -> Sequence[Reproduction]:
+        found: Sequence[Reproduction] = self.room("reproductions").REPRODUCTIONS
+        return found
+
     def alike(self, config: M) -> Hashable:
         without: dict[str, Any] = dict.fromkeys(NAMED)
         same = replace(config, seed=0, **without, settings={})
@@ -76,11 +105,6 @@ class TorchExperiment(Experiment[M], Generic[M]):
         config = records[0].config
         tables = {config["method"]: pl.concat([record.table for record in records])}
         draw_runs(tables, [self.measured[name] for name in self.pictured], self.along, path, self.title(config))
-
-
-def settings_text(config: M) -> str:
-    """Every setting of the method, for a line that describes a run."""
-    return ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
 
 
 def place_text(config: M) -> str:

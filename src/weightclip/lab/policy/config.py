@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_number, check_truth
+from weightclip.checks import check_choice, check_count, check_number, check_share, check_truth
 from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
 from weightclip.lab.methods import split_method
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from weightclip.lab.toml import packaged_presets
 
 NAME = "policy-collapse"
 """Of the experiment, and of its one problem."""
@@ -81,14 +74,9 @@ class Config(MethodConfig):
         return left * check_number("lr", self.lr, zero=True)
 
 
-@cache
-def _tables() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "presets.toml").read_text())
-
-
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
-    table = _tables()[check_choice("scale", scale, SCALES)]
+    table = packaged_presets(__package__)[check_choice("scale", scale, SCALES)]
     own = table.get(env, {})
     best = {method: {**settings, **own.get(method, {})} for method, settings in table["best"].items()}
     return {"grid": table["grid"], "best": {NAME: best}}
@@ -98,7 +86,7 @@ def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "env", "method", "scale"))
     check_choice("problem", config.problem, (NAME,))
-    size = _tables()[check_choice("scale", config.scale, SCALES)]["size"]
+    size = packaged_presets(__package__)[check_choice("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
     if counts["steps"] < counts["rollout"]:
@@ -109,8 +97,7 @@ def resolve(config: Config) -> Config:
             "with 2 steps or more in each"
         )
     for name in SHARES:
-        if check_number(name, getattr(config, name), zero=True) > 1:
-            raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a number from 0 to 1")
+        check_share(name, getattr(config, name))
     for name in ("clip", "gradient_norm"):
         check_number(name, getattr(config, name), infinite=True)
     for name in ("value_weight", "entropy_weight"):

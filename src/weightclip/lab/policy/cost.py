@@ -15,7 +15,7 @@ BYTES, BYTES_OF_A_ROW, BYTES_OF_A_STEP = 300_000, 120, 0.05
 """Of a record: its networks and what describes it; the main table; the episodes."""
 
 
-def estimate(config: Config, together: int) -> Cost:
+def estimate(config: Config, data: None, together: int) -> Cost:
     """The time of a step of one seed, among so many in lockstep."""
     minibatches = max(1, STEPS * config.minibatches // config.rollout)
     short = replace(config, rollout=STEPS, minibatches=minibatches, steps=4 * STEPS)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,8 +16,9 @@ from weightclip.lab.experiment import NOBODY, Event, Watch
 from weightclip.lab.policy.config import NAME, Config, resolve
 from weightclip.lab.policy.ppo import Episode, Learners
 from weightclip.lab.results.record import Record, identity
-from weightclip.lab.results.store import checkpoint_path, record_path
+from weightclip.lab.results.store import checkpoint_path, plain_name, record_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish
+from weightclip.lab.simulator import simulator
 from weightclip.lab.threads import threads
 from weightclip.lab.torch_experiment import place_text
 
@@ -58,14 +56,14 @@ def run_configs(
     return [run.finished() for run in runs]
 
 
-def identify(config: Config) -> str:
+def identify(config: Config, data: None = None) -> str:
     """What stands for the numbers of a resolved configuration's run."""
     return identity(NAME, config.facts(), None)
 
 
 def place(config: Config) -> str:
     """policy-collapse/environment/method/settings_seed: where its record lies in a store."""
-    env, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.env, config.method))
+    env, method = map(plain_name, (config.env, config.method))
     return f"{NAME}/{env}/{method}/{place_text(config)}_seed{config.seed}"
 
 
@@ -146,7 +144,7 @@ class _Run:
             identity=self.identity,
             config=self.config.facts(),
             table=_table(self.config, self.rows),
-            data=simulator(self.config.env),
+            data=simulator(self.config.env, ("gymnasium", "mujoco")),
             seconds=self.seconds,
             tables=tables,
             arrays=networks,
@@ -224,17 +222,3 @@ def episode_table(episodes: Sequence[tuple[float, ...]]) -> pl.DataFrame:
     kinds = {"samples": pl.Int64, "return": pl.Float32, "length": pl.Int32}
     columns = np.array(episodes, dtype=np.float64).reshape(-1, len(kinds)).T
     return pl.DataFrame(dict(zip(kinds, columns, strict=True))).cast(kinds)  # type: ignore[arg-type]
-
-
-def simulator(env: str) -> dict[str, Any]:
-    """What a record says of where its experience came from."""
-    packages = ("gymnasium", "mujoco")
-    made_by = ", ".join(f"{package} {_version(package)}" for package in packages)
-    return {"name": env, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except ImportError:  # PackageNotFoundError: environments without MuJoCo need none
-        return "not installed"

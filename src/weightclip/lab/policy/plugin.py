@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore
+from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore
 from weightclip.lab.method_config import NAMED
 from weightclip.lab.policy.config import (
     ENVIRONMENTS,
@@ -18,17 +18,15 @@ from weightclip.lab.policy.config import (
     NAME,
     Config,
     presets,
-    resolve,
 )
 from weightclip.lab.policy.metrics import METRICS
-from weightclip.lab.torch_experiment import TorchExperiment, settings_text
+from weightclip.lab.results.text import settings_text
+from weightclip.lab.torch_experiment import TorchExperiment
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.paper import Reproduction
-    from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.record import Record
 
 
@@ -46,9 +44,6 @@ class PolicyCollapse(TorchExperiment[Config]):
     along = "iteration"
     unit = "steps"
 
-    def resolve(self, config: Config) -> Config:
-        return resolve(config)
-
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['env']}"
 
@@ -65,7 +60,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return presets(options.get("env", ""), options.get("scale", "paper"))
 
     def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS:
+        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "default":
             return None
         found = presets(str(row["env"]))["best"][NAME][row["method"]]
         return {name: value for name, value in found.items() if name in NAMED}
@@ -78,16 +73,6 @@ class PolicyCollapse(TorchExperiment[Config]):
 
     def data_key(self, config: Config) -> Hashable:
         return config.env
-
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.policy.experiment import identify
-
-        return identify(resolve(config))
-
-    def place(self, config: Config) -> str:
-        from weightclip.lab.policy.experiment import place
-
-        return place(config)
 
     def run(
         self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
@@ -103,11 +88,6 @@ class PolicyCollapse(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return config.iterations * config.rollout
 
-    def estimate(self, config: Config, data: None, together: int) -> Cost:
-        from weightclip.lab.policy.cost import estimate
-
-        return estimate(resolve(config), together)
-
     def shown(self, score: float) -> str:
         return f"return {score:,.0f}"
 
@@ -115,7 +95,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
         length = counted(config.iterations, "iteration")
         scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
-        return f"{method}: {settings_text(config)}; {config.env}, {length}{scale}"
+        return f"{method}: {settings_text(config.all_settings())}; {config.env}, {length}{scale}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
@@ -124,16 +104,6 @@ class PolicyCollapse(TorchExperiment[Config]):
         ends = pl.concat([table.select(last, best) for table in tables]).mean().row(0, named=True)
         numbers = {name: math.nan if value is None else value for name, value in ends.items()}
         return "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
-
-    def figures(self) -> Sequence[Figure]:
-        from weightclip.lab.policy.figures import FIGURES
-
-        return FIGURES
-
-    def reproductions(self) -> Sequence[Reproduction]:
-        from weightclip.lab.policy.reproductions import REPRODUCTIONS
-
-        return REPRODUCTIONS
 
 
 EXPERIMENT = PolicyCollapse()

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
-from importlib.resources import files
-from numbers import Real
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_number
+from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share
 from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, game_name
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from weightclip.lab.toml import packaged_presets
 
 NAME = "replay-ratio"
 """Of the experiment, and of its one problem."""
@@ -119,14 +112,9 @@ def _exact(ratio: float) -> Fraction:
     return Fraction(str(ratio))
 
 
-@cache
-def _tables() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "presets.toml").read_text())
-
-
 def presets(suite: str = "atari", agent: str = "dqn") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of an agent on a suite."""
-    table = _tables()[check_choice("suite", suite, SUITES)][check_choice("agent", agent, AGENTS)]
+    table = packaged_presets(__package__)[check_choice("suite", suite, SUITES)][check_choice("agent", agent, AGENTS)]
     return {"grid": table["grid"], "best": {NAME: table["best"]}}
 
 
@@ -136,19 +124,18 @@ def resolve(config: Config) -> Config:
     check_choice("problem", config.problem, (NAME,))
     check_choice("loss", config.loss, LOSSES)
     check_choice("agent", config.agent, AGENTS)
-    usual = _tables()[check_choice("suite", config.suite, SUITES)]["usual"]
+    usual = packaged_presets(__package__)[check_choice("suite", config.suite, SUITES)]["usual"]
     config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
     counts["atoms"] = check_count("atoms", config.atoms, least=2)
     for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
         counts[name] = check_count(name, getattr(config, name), least=0)
     for name in ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta"):
-        if check_number(name, getattr(config, name), zero=True) > 1:
-            raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a number from 0 to 1")
+        check_share(name, getattr(config, name))
     check_number("replay_ratio", config.replay_ratio)
     check_number("noise", config.noise, zero=True)
     for name in ("v_min", "v_max"):
-        _check_finite(name, getattr(config, name))
+        check_finite(name, getattr(config, name))
     if not config.v_min < config.v_max:
         raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
     for percent in config.covariance_at:
@@ -158,11 +145,6 @@ def resolve(config: Config) -> Config:
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
     bounds = config.checked_bounds(config.bounds, "default")
     return replace(config, **counts, game=game_name(config.game), bounds=bounds)
-
-
-def _check_finite(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name}: got {value!r}, expected a finite number")
 
 
 def _check_sizes(config: Config) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weightclip.lab.device import find_device
 from weightclip.lab.experiment import Cost
-from weightclip.lab.replay.config import Config, resolve
+from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.training import Trainer
 from weightclip.lab.threads import threads
 
@@ -15,9 +15,8 @@ STEPS, UPDATES = 40, 6
 BYTES, BYTES_OF_A_ROW, BYTES_OF_AN_ENTRY = 20_000, 140, 4
 
 
-def estimate(config: Config) -> Cost:
+def estimate(config: Config, data: None = None, together: int = 1) -> Cost:
     """The time of a step and of an update; evaluations are left out, which end sooner or later."""
-    config = resolve(config)
     each = config.environments or 1
     times = -(-STEPS // each)
     # Most of a run is played as in its end: by the network.

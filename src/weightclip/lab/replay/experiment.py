@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,12 +15,17 @@ from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.replay.config import NAME, Config, resolve
 from weightclip.lab.replay.training import Trainer
 from weightclip.lab.results.record import Record, identity
+from weightclip.lab.results.store import plain_name
 from weightclip.lab.runner import Job, run_job
+from weightclip.lab.simulator import simulator
 from weightclip.lab.threads import threads
 from weightclip.lab.torch_experiment import place_text
 
 WHOLE = ("part", "samples", "updates", "episodes")
 """Columns with whole numbers."""
+
+MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
+"""Suite -> the package that has its games."""
 
 COVARIANCE = "covariance"
 """The further table with gradient covariances: percent of the run, row, column, value."""
@@ -62,7 +64,7 @@ def run_config(
             place=place(config),
             label=f"{config.game} {config.agent} {config.method} seed {config.seed}",
             config=config.facts(),
-            data=games_of(config),
+            data=simulator(config.game, (MADE_BY[config.suite],)),
             rules=None,
             row="part",
             rows=config.points,
@@ -75,26 +77,16 @@ def run_config(
         return run_job(job, out, overwrite, on_event, on_row)
 
 
-def identify(config: Config) -> str:
+def identify(config: Config, data: None = None) -> str:
     """What stands for the numbers of a resolved configuration's run."""
     return identity(NAME, config.facts(), None)
 
 
 def place(config: Config) -> str:
     """replay-ratio/suite-game/agent/method/ratio_settings_seed: where its record lies in a store."""
-    game, method = (re.sub(r"[^\w+.@-]", "-", name) for name in (config.game, config.method))
+    game, method = map(plain_name, (config.game, config.method))
     ratio = f"ratio{config.replay_ratio:g}"
     return f"{NAME}/{config.suite}-{game}/{config.agent}/{method}/{ratio}_{place_text(config)}_seed{config.seed}"
-
-
-def games_of(config: Config) -> dict[str, Any]:
-    """What a record says of where its experience came from."""
-    package = {"atari": "ale-py", "minatar": "MinAtar"}[config.suite]
-    try:
-        made_by = f"{package} {version(package)}"
-    except PackageNotFoundError:
-        made_by = package
-    return {"name": config.game, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:

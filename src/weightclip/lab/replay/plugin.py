@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore, run_each
+from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
 from weightclip.lab.method_config import NAMED
 from weightclip.lab.replay.config import (
     AGENTS,
@@ -15,17 +15,15 @@ from weightclip.lab.replay.config import (
     NAME,
     Config,
     presets,
-    resolve,
 )
 from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
 from weightclip.lab.replay.metrics import METRICS
-from weightclip.lab.torch_experiment import TorchExperiment, settings_text
+from weightclip.lab.results.text import settings_text
+from weightclip.lab.torch_experiment import TorchExperiment
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.paper import Reproduction
-    from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.record import Record
 
 
@@ -42,9 +40,6 @@ class ReplayRatio(TorchExperiment[Config]):
     score = "test_return"
     along = "part"
     unit = "frames"
-
-    def resolve(self, config: Config) -> Config:
-        return resolve(config)
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{config['agent']}, {config['game']}, replay ratio {config['replay_ratio']:g}"
@@ -81,16 +76,6 @@ class ReplayRatio(TorchExperiment[Config]):
     def data_key(self, config: Config) -> Hashable:
         return config.suite, config.game
 
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.replay.experiment import identify
-
-        return identify(resolve(config))
-
-    def place(self, config: Config) -> str:
-        from weightclip.lab.replay.experiment import place
-
-        return place(config)
-
     def run(
         self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
     ) -> list[Record]:
@@ -101,17 +86,12 @@ class ReplayRatio(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return config.frames or 0
 
-    def estimate(self, config: Config, data: None, together: int) -> Cost:
-        from weightclip.lab.replay.cost import estimate
-
-        return estimate(config)
-
     def shown(self, score: float) -> str:
         return "no game ended yet" if math.isnan(score) else f"return {score:.4g}"
 
     def describe(self, config: Config) -> str:
-        ratio = f"replay ratio {config.replay_ratio:g}"
-        return f"{config.method}: {settings_text(config)}; {config.agent}, {config.suite}'s {config.game}, {ratio}"
+        game = f"{config.agent}, {config.suite}'s {config.game}, replay ratio {config.replay_ratio:g}"
+        return f"{config.method}: {settings_text(config.all_settings())}; {game}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
@@ -122,16 +102,6 @@ class ReplayRatio(TorchExperiment[Config]):
         ends = pl.concat([table.select(pl.col(names).last()) for table in tables]).mean().row(0, named=True)
         test, training, norm = (metric_text(ends[name], METRICS[name]) for name in names)
         return f"return {test} at the end, {training} in training; weight norm {norm}"
-
-    def figures(self) -> Sequence[Figure]:
-        from weightclip.lab.replay.figures import FIGURES
-
-        return FIGURES
-
-    def reproductions(self) -> Sequence[Reproduction]:
-        from weightclip.lab.replay.reproductions import REPRODUCTIONS
-
-        return REPRODUCTIONS
 
 
 EXPERIMENT = ReplayRatio()

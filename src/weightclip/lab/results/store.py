@@ -9,6 +9,7 @@ The identity at the end of a name alone tells runs apart.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -18,6 +19,16 @@ from typing import Any
 from weightclip.lab.files import write_whole
 
 FAILED = ".failed.json"
+
+
+def plain_name(text: str) -> str:
+    """A name that any file system takes.
+
+    Examples:
+        >>> plain_name("adam+wc@switch"), plain_name("a rule/of mine")
+        ('adam+wc@switch', 'a-rule-of-mine')
+    """
+    return re.sub(r"[^\w+.@-]", "-", text)
 
 
 def record_path(store: Path, place: str, identity: str) -> Path:

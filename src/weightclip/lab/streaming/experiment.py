@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -21,6 +20,7 @@ from weightclip.lab.data import Dataset
 from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.files import make_directory
 from weightclip.lab.results.record import Record, identity
+from weightclip.lab.results.store import plain_name
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.streaming.config import NAME, NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
@@ -139,7 +139,7 @@ def identify(config: Config, dataset: Dataset) -> str:
 def place(config: Config) -> str:
     """problem/method/settings_seed: where its record lies in a store."""
     settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
-    method = re.sub(r"[^\w+.-]", "-", config.method)
+    method = plain_name(config.method)
     return f"{config.problem}/{method}/{settings}_seed{config.seed}"
 
 

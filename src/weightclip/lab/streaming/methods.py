@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_choice, check_number
+from weightclip.checks import check_choice, check_finite, check_number
 from weightclip.lab.streaming.rules import OPTIMIZERS, ORIGINAL, PAPER, Rule, find_optimizer, find_remedy, is_built_in
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from weightclip.lab.toml import packaged_presets
 
 PAPER_METHODS = ("sgd", "adam", "sgd+l2init", "adam+l2init", "sgd+sp", "adam+sp", "sgd+wc", "adam+wc", "madam")
 """The nine methods of the paper's figures."""
@@ -71,10 +62,9 @@ def parse_method(name: str, variant: str = PAPER, own: Mapping[str, Rule] = NOTH
     return Method(name, optimizer, tuple(remedies))
 
 
-@cache
 def presets() -> dict[str, Any]:
     """The paper's tables 1 (`grid`) and 2 (`best`)."""
-    return tomllib.loads((files(__package__) / "presets.toml").read_text())
+    return packaged_presets(__package__)
 
 
 def default_settings(method: Method, problem: str) -> dict[str, float | None]:
@@ -118,6 +108,4 @@ def _check_setting(name: str, value: object, *, built_in: bool) -> float:
         return check_number(name, value, infinite=True)
     if built_in and name in ("beta", "beta1", "beta2") and check_number(name, value, zero=True) >= 1:
         raise ValueError(f"{name}: got {value!r}, expected a number below 1")
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name}: got {value!r}, expected a finite number")
-    return float(value)
+    return check_finite(name, value)

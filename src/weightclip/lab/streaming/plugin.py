@@ -19,6 +19,7 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
+from weightclip.lab.results.text import settings_text
 from weightclip.lab.streaming.config import NAME, NAMED, Config, resolve
 from weightclip.lab.streaming.methods import PAPER_METHODS, presets
 from weightclip.lab.streaming.metrics import METRICS, rank_metric
@@ -117,7 +118,7 @@ class Streaming(Experiment[Config]):
         return f"online accuracy {score:.1%}"
 
     def describe(self, config: Config) -> str:
-        settings = ", ".join(f"{name} {value:g}" for name, value in config.all_settings().items())
+        settings = settings_text(config.all_settings())
         variant = f" ({config.variant} variant)" if {"l2init", "sp"} & set(config.method.split("+")) else ""
         return f"{config.method}{variant}: {settings}; back end {config.backend}"
 

@@ -17,7 +17,6 @@ The paper's tables are such files (`presets.toml` in an experiment's folder), an
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -25,11 +24,7 @@ from typing import Any
 
 from weightclip.checks import check_count, check_name
 from weightclip.lab.experiment import NONE, Experiment
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from weightclip.lab.toml import read_toml
 
 PAPER = "paper"
 
@@ -47,8 +42,8 @@ def read_presets(
         problem = "; it is a problem: name it before the options" if name in experiment.problems() else ""
         raise ValueError(f"{option}: got {name!r}, expected {PAPER!r} or a TOML file{problem}")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return read_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of TOML, or of its encoding
         raise ValueError(f"{option}: {path} is not TOML: {error}") from error
 
 

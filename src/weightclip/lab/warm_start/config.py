@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from weightclip.checks import check_choice, check_count
 from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, with_settings
 from weightclip.lab.methods import named_settings, split_method
 from weightclip.lab.nets.resnet import STEMS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from weightclip.lab.toml import packaged_presets
 
 NAME = "warm-start"
 """Of the experiment, and of its one problem."""
@@ -73,14 +66,10 @@ class Config(MethodConfig):
         return named_settings(optimizer, [remedy.removesuffix(SWITCH) for remedy in remedies], NAMED)
 
 
-@cache
-def _tables() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "presets.toml").read_text())
-
-
 def presets(variant: str = DEFAULT, scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of a variant at a scale."""
-    table = _tables()[check_choice("scale", scale, SCALES)][check_choice("variant", variant, VARIANTS)]
+    tables = packaged_presets(__package__)[check_choice("scale", scale, SCALES)]
+    table = tables[check_choice("variant", variant, VARIANTS)]
     return {"grid": table["grid"], "best": {NAME: table["best"]}}
 
 
@@ -94,7 +83,7 @@ def resolve(config: Config) -> Config:
         raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
     if config.stages == 1 and SWITCH in config.method:
         raise ValueError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
-    size = _tables()[check_choice("scale", config.scale, SCALES)]["size"]
+    size = packaged_presets(__package__)[check_choice("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     check_choice("stem", str(config.stem), STEMS)
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}

@@ -17,7 +17,7 @@ BYTES = 20_000
 BYTES_OF_A_ROW = 80
 
 
-def estimate(config: Config, data: Photographs) -> Cost:
+def estimate(config: Config, data: Photographs, together: int = 1) -> Cost:
     """The time of a step and of a test image, from short epochs; the size of a record that long."""
     config = check_images(resolve(config), data)
     epochs, batch, images, tested = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import describe_device, find_device
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.results.record import Record, identity
+from weightclip.lab.results.store import plain_name
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.threads import threads
 from weightclip.lab.torch_experiment import place_text
@@ -113,7 +113,7 @@ def identify(config: Config, data: Photographs) -> str:
 
 def place(config: Config) -> str:
     """warm-start/method/stages_settings_seed: where its record lies in a store."""
-    method = re.sub(r"[^\w+.@-]", "-", config.method)
+    method = plain_name(config.method)
     return f"{NAME}/{method}/{config.stages}stage_{config.variant}_{place_text(config)}_seed{config.seed}"
 
 

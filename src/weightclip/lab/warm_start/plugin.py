@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_count
-from weightclip.lab.experiment import NOBODY, NONE, Cost, Event, Watch, ignore, run_each
-from weightclip.lab.torch_experiment import TorchExperiment, settings_text
+from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
+from weightclip.lab.results.text import settings_text
+from weightclip.lab.torch_experiment import TorchExperiment
 from weightclip.lab.warm_start.config import (
     DEFAULT,
     METHODS,
@@ -18,7 +19,6 @@ from weightclip.lab.warm_start.config import (
     SWITCH,
     Config,
     presets,
-    resolve,
 )
 from weightclip.lab.warm_start.metrics import METRICS
 from weightclip.numerals import counted
@@ -26,8 +26,6 @@ from weightclip.numerals import counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.paper import Reproduction
-    from weightclip.lab.results.figure import Figure
     from weightclip.lab.results.record import Record
     from weightclip.lab.warm_start.experiment import Photographs
 
@@ -45,9 +43,6 @@ class WarmStart(TorchExperiment[Config]):
     score = "test_accuracy"
     along = "epoch"
     unit = "images"
-
-    def resolve(self, config: Config) -> Config:
-        return resolve(config)
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['variant']} variant"
@@ -73,16 +68,6 @@ class WarmStart(TorchExperiment[Config]):
 
         return load(data_dir, event)
 
-    def identify(self, config: Config, data: Photographs) -> str:
-        from weightclip.lab.warm_start.experiment import identify
-
-        return identify(resolve(config), data)
-
-    def place(self, config: Config) -> str:
-        from weightclip.lab.warm_start.experiment import place
-
-        return place(config)
-
     def run(
         self,
         configs: Sequence[Config],
@@ -98,11 +83,6 @@ class WarmStart(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return check_count("epochs", config.epochs) * check_count("images", config.images)
 
-    def estimate(self, config: Config, data: Photographs, together: int) -> Cost:
-        from weightclip.lab.warm_start.cost import estimate
-
-        return estimate(config, data)
-
     def shown(self, score: float) -> str:
         return f"test accuracy {score:.1%}"
 
@@ -110,7 +90,7 @@ class WarmStart(TorchExperiment[Config]):
         stages = "one stage" if config.stages == 1 else "two stages"
         length = f"{stages} of {counted(config.epochs or 0, 'epoch')}"
         network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
-        method = f"{config.method} ({config.variant} variant): {settings_text(config)}"
+        method = f"{config.method} ({config.variant} variant): {settings_text(config.all_settings())}"
         return f"{method}; {length}, {config.images:,} images; {network}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
@@ -123,16 +103,6 @@ class WarmStart(TorchExperiment[Config]):
             f"test accuracy {middle}{mean('test_accuracy', -1):.2%} at the end; "
             f"train accuracy {mean('train_accuracy', -1):.2%}"
         )
-
-    def figures(self) -> Sequence[Figure]:
-        from weightclip.lab.warm_start.figures import FIGURES
-
-        return FIGURES
-
-    def reproductions(self) -> Sequence[Reproduction]:
-        from weightclip.lab.warm_start.reproductions import REPRODUCTIONS
-
-        return REPRODUCTIONS
 
 
 EXPERIMENT = WarmStart()
