@@ -1,5 +1,7 @@
 import builtins
 import errno
+import shlex
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -9,6 +11,8 @@ import pytest
 import weightclip
 from weightclip import cli
 from weightclip.cli import main
+from weightclip.lab.experiment import Experiment
+from weightclip.lab.plugins import experiment_of, experiments
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -106,6 +110,50 @@ def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     raising(KeyboardInterrupt(), monkeypatch)
     assert main(["data"]) == 130
     assert capsys.readouterr().err == "weightclip: stopped\n"
+
+
+def test_ctrl_c_before_all_is_imported_ends_without_a_traceback() -> None:
+    """PyTorch's import is where a KeyboardInterrupt may come out as another error, or as none."""
+    import_interrupted = """
+import builtins, os, signal
+own = builtins.__import__
+def interrupted(name, *rest):
+    if name == "torch":
+        os.kill(os.getpid(), signal.SIGINT)
+    return own(name, *rest)
+builtins.__import__ = interrupted
+from weightclip_command import main
+main()
+"""
+    told = subprocess.run([sys.executable, "-c", import_interrupted], capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_the_entry_point_leaves_ctrl_c_as_it_was() -> None:
+    code = """
+import signal, sys, weightclip_command
+before = signal.getsignal(signal.SIGINT)
+sys.argv = ["weightclip", "--version"]
+code = weightclip_command.main()
+assert signal.getsignal(signal.SIGINT) is before
+sys.exit(code)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("experiment", experiments().values(), ids=lambda one: one.name)
+def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(experiment.examples) == {"run", "sweep"}
+    for command, examples in experiment.examples.items():
+        main([command, experiment.problems()[0], "--help"])
+        told = capsys.readouterr().out
+        for example in examples:
+            assert f"weightclip {command} {example}" in told
+            words = [command, *shlex.split(example)]
+            arguments = cli._parser(words).parse_args(words)
+            if command == "run":
+                settings = cli.run.given(arguments, experiment.config)
+                assert experiment_of(arguments.problem).configure(arguments.problem, settings)
 
 
 def test_a_defect_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

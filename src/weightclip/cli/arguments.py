@@ -76,10 +76,12 @@ def live_from(namespace: argparse.Namespace) -> Live:
     return check_live(Live(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
 
 
-def problems_and_methods(experiment: Experiment[Any]) -> str:
-    """What can be named on the command line, for the help."""
+def epilog(experiment: Experiment[Any], command: str) -> str:
+    """What can be named on the command line, and examples, for a command's help."""
     problems = "\n".join(f"  {name}" for name in experiment.problems())
-    return f"problems:\n{problems}\n\nmethods:\n  {experiment.methods_help()}"
+    examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in experiment.examples.get(command, ()))
+    shown = f"\n\nexamples:{examples}" if examples else ""
+    return f"problems:\n{problems}\n\nmethods:\n  {experiment.methods_help()}{shown}"
 
 
 def read_field(config: type[Any], name: str, option: str, text: str) -> Any:

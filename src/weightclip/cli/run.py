@@ -14,9 +14,9 @@ from weightclip.cli.arguments import (
     add_config,
     add_live,
     add_places,
+    epilog,
     given,
     live_from,
-    problems_and_methods,
     seeds,
 )
 from weightclip.lab.experiment import Experiment, Watch
@@ -32,14 +32,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         "run",
         usage="weightclip run PROBLEM [--method METHOD] [options]",
         help="run a method on a problem",
-        description="Run a method on a problem. What is not given takes the paper's value (its table 2).\n"
+        description="Run a method on a problem. What is not given takes its value from the presets: the paper's (its\n"
+        "table 2), unless another variant or scale is chosen.\n"
         "A run that was interrupted goes on; one that is finished is not run again.",
-        epilog=f"""{problems_and_methods(experiment)}
-
-examples:
-  weightclip run input-permuted-mnist
-  weightclip run label-permuted-emnist --method sgd+wc --kappa 2 --lr 0.01 --seeds 0-3 --steps 1M --period 2500
-""",
+        epilog=epilog(experiment, "run"),
     )
     parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
     add_config(parser, experiment.config, leave_out=("problem", "seed"))

@@ -22,10 +22,10 @@ from weightclip.cli.arguments import (
     add_live,
     add_places,
     count,
+    epilog,
     given,
     live_from,
     pair,
-    problems_and_methods,
     read_field,
     seeds,
 )
@@ -42,13 +42,6 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("local", "ray", "slurm")
 
-_EXAMPLES = """
-examples:
-  weightclip sweep input-permuted-mnist --methods all --grid paper --seeds 20 --dry-run
-  weightclip sweep input-permuted-mnist --methods all --best --seeds 20
-  weightclip sweep input-permuted-mnist --methods sgd,sgd+wc --grid my_grid.toml --steps 50k --seeds 2
-"""
-
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experiment: Experiment[Any]) -> None:
     """Add the command, with the options of an experiment."""
@@ -58,7 +51,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         help="run many settings of many methods on a problem",
         description="Run every method with every setting and seed. The same command again runs what is missing.\n"
         "An option such as --lr holds for all runs; the others come from the grid, or are the best ones of the paper.",
-        epilog=problems_and_methods(experiment) + _EXAMPLES,
+        epilog=epilog(experiment, "sweep"),
     )
     # It may be missing, so that _sweep can say where it went: --best takes the word after it.
     parser.add_argument("problem", metavar="PROBLEM", nargs="?", help="the problem, for example input-permuted-mnist")
@@ -72,7 +65,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         nargs="?",
         const=PAPER,
         metavar="FILE",
-        help="one setting of each method: the paper's (its table 2; default), or those of a TOML file",
+        help="one setting of each method: that of the presets (the paper's table 2, unless another variant or scale is "
+        "chosen), or those of a TOML file",
     )
     parser.add_argument(
         "--seeds",

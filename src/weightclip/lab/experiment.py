@@ -115,6 +115,7 @@ class Experiment(ABC, Generic[C]):
         score: the metric that settings are selected by.
         along: the column of the main table that its rows follow: "task".
         unit: what `length` and progress count: "samples".
+        examples: a command of the command line -> what can stand after it, for its help.
     """
 
     name: ClassVar[str]
@@ -124,6 +125,7 @@ class Experiment(ABC, Generic[C]):
     score: ClassVar[str] = "accuracy"
     along: ClassVar[str] = "task"
     unit: ClassVar[str] = "samples"
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @abstractmethod
     def problems(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightclip.bounds import Rule
@@ -29,6 +29,11 @@ REMEDIES: Mapping[str, tuple[str, ...]] = {
 
 _NOISE = 4
 """Keeps the seed of the noise apart from others made of the same one."""
+
+
+def noise_seed(seed: int) -> int:
+    """Of Shrink & Perturb's noise in a run with that seed."""
+    return int(np.random.SeedSequence([seed, _NOISE]).generate_state(1)[0])
 
 
 def optimizers() -> dict[str, type[Optimizer]]:
@@ -90,7 +95,7 @@ def make_optimizer(
                 made,
                 settings["decay"],
                 settings["sigma"],
-                seed=int(np.random.SeedSequence([seed, _NOISE]).generate_state(1)[0]),
+                seed=noise_seed(seed),
                 variant="ash" if original else "paper",
             )
         else:
@@ -102,8 +107,13 @@ def share_at_box(optimizer: Optimizer) -> float:
     """The share of entries at a side of their box, of those in clipped tensors; 0 where nothing is clipped."""
     clipper = find_clipper(optimizer)
     sides = {} if clipper is None else clipper.sides()
-    at = sum(int((tensor.detach().abs() >= side * (1 - 1e-6)).sum()) for tensor, side in sides.items())
+    at = sum(int(at_side(tensor, side).sum()) for tensor, side in sides.items())
     return at / max(1, sum(tensor.numel() for tensor in sides))
+
+
+def at_side(tensor: Tensor, side: float) -> Tensor:
+    """Which entries lie at a side of the box [-side, side]: bool, of the tensor's shape."""
+    return tensor.detach().abs() >= side * (1 - 1e-6)
 
 
 def named_settings(optimizer: str, remedies: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -95,7 +95,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     def alike(self, config: M) -> Hashable:
         without: dict[str, Any] = dict.fromkeys(NAMED)
         same = replace(config, seed=0, **without, settings={})
-        return tuple((name, str(value)) for name, value in same.facts().items())
+        return tuple((one.name, str(getattr(same, one.name))) for one in fields(same))
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
         import polars as pl

@@ -1,6 +1,7 @@
 """Photographs, decoded once into a mapped file."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import data_files
@@ -86,3 +87,15 @@ def test_what_is_missing_or_no_photographs_is_told(tmp_path: Path) -> None:
         load_images("cifar10", "train", tmp_path)
     with pytest.raises(ValueError, match="name: got 'mnist', expected one of cifar10"):
         load_images("mnist", "train", tmp_path)
+
+
+def test_a_directory_without_the_files_is_told_though_the_cache_has_them(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_images("cifar10", "train", directory)
+    found = module.find(module.DATASETS["cifar10"], "train", directory, print)
+    assert found is not None
+    monkeypatch.setattr(module, "find", lambda *_: replace(found, kind="official"))
+    assert len(load_images("cifar10", "train").labels) == 50
+    with pytest.raises(DataError, match=r"data_dir: .*empty has no cifar10"):
+        load_images("cifar10", "train", tmp_path / "empty")

@@ -1,14 +1,16 @@
+from dataclasses import replace
+
 import polars as pl
 import pytest
-from photographs import config, photographs
 
 from weightclip.lab.results.selection import select
 from weightclip.lab.warm_start.authors import authors_curves, authors_table, beside_authors
-from weightclip.lab.warm_start.experiment import run_config
+from weightclip.lab.warm_start.config import Config, resolve
+from weightclip.lab.warm_start.figures import draw_beside_authors
 
 
 def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
-    found = select(authors_table(), criterion=criterion, last=1)  # type: ignore[arg-type]
+    found = select(authors_table(), criterion=criterion)  # type: ignore[arg-type]
     return {(row["method"], row["stages"]): row["kappa"] for row in found.iter_rows(named=True)}
 
 
@@ -38,24 +40,77 @@ def test_the_authors_numbers_are_those_of_the_paper() -> None:
     assert {key: ends[key] for key in expected} == pytest.approx(expected, abs=0.0015)
 
 
+def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
+    """Runs of the paper's variant at its scale, as a tidy table: accuracy 0.1 in the first stage, 0.9 in the second."""
+    wanted = replace(resolve(Config(method="sgd+wc", variant="paper", kappa=10.0)), epochs=epochs, **changes)
+    facts = {name: value for name, value in wanted.facts().items() if name not in ("settings", "seed")}
+    runs = []
+    for seed in range(seeds):
+        rows = range(1, epochs * wanted.stages + 1)
+        stage = [1 + (epoch - 1) // epochs for epoch in rows]
+        accuracy = [0.1 if one == 1 else 0.9 for one in stage]
+        runs.append(
+            pl.DataFrame({"epoch": rows, "stage": stage, "samples": rows, "test_accuracy": accuracy}).with_columns(
+                pl.lit("warm-start").alias("experiment"),
+                pl.lit(seed).alias("seed"),
+                *(pl.lit(value).alias(name) for name, value in facts.items()),
+                *(pl.lit(value).alias(f"settings.{name}") for name, value in wanted.settings.items()),
+                pl.lit(f"{seed} {facts} {dict(wanted.settings)}").alias("identity"),
+                *(pl.lit("x").alias(name) for name in ("data", "data_kind", "checksum")),
+                pl.lit(True).alias("official"),
+                pl.lit(1.0).alias("seconds"),
+            )
+        )
+    return pl.concat(runs)
+
+
 def test_our_epochs_stand_beside_theirs() -> None:
-    record = run_config(config("sgd+wc", kappa=10.0, variant="paper"), photographs())
-    facts = {**config("sgd+wc").facts(), "images": 50_000, "batch": 125, "width": 64, "variant": "paper"}
-    made = record.table.drop("seed").with_columns(
-        pl.lit("warm-start").alias("experiment"),
-        pl.lit("warm-start").alias("problem"),
-        pl.lit("sgd+wc").alias("method"),
-        pl.lit(0).alias("seed"),
-        *(pl.lit(facts[name]).alias(name) for name in ("variant", "images", "batch", "width", "stem", "augment")),
-        pl.lit(2).alias("stages"),
-        pl.lit(10.0).alias("kappa"),
-        pl.lit(0.001).alias("lr"),
-        *(pl.lit("x").alias(name) for name in ("data", "data_kind", "checksum", "identity")),
-        pl.lit(True).alias("official"),
-        pl.lit(1.0).alias("seconds"),
-    )
-    (row,) = beside_authors(made).to_dicts()
-    assert (row["epoch"], row["authors"]) == (1, 0.11819)
-    assert row["difference"] == pytest.approx(record.table["test_accuracy"][0] - 0.11819)
+    first, eleventh = beside_authors(made()).to_dicts()
+    assert (first["epoch"], first["authors"], first["seeds"]) == (1, 0.11819, 2)
+    assert first["difference"] == pytest.approx(0.1 - 0.11819)
+    assert eleventh["epoch"] == 11
+
+
+def test_a_second_stage_never_stands_beside_their_first() -> None:
+    assert beside_authors(made(epochs=6))["epoch"].to_list() == [1]
+    whole = beside_authors(made(epochs=300))
+    assert whole.filter(pl.col("epoch") > 300)["mean"].unique().to_list() == [0.9]
+    assert whole.filter(pl.col("epoch") <= 300)["mean"].unique().to_list() == [0.1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variant": "default"},
+        {"lr": 0.1},
+        {"settings": {"momentum": 0.9}},
+        {"precision": "bfloat16"},
+        {"width": 16},
+        {"test_images": 500},
+        {"images": 20_000},
+        {"batch": 32},
+        {"stem": "cifar"},
+        {"augment": True},
+    ],
+)
+def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
+    other = made(**changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="results: got no runs of warm-start with variant paper"):
-        beside_authors(made.with_columns(pl.lit("default").alias("variant")))
+        beside_authors(other)
+    assert len(beside_authors(pl.concat([made(), other], how="diagonal"))) == 2
+
+
+def test_of_several_lengths_one_is_chosen_and_the_others_are_told() -> None:
+    told: list[str] = []
+    found = beside_authors(pl.concat([made(seeds=3), made(epochs=2)]), told.append)
+    assert found["epoch"].to_list() == [1, 11]
+    assert found["seeds"].unique().to_list() == [3]
+    assert len(told) == 1
+
+
+def test_their_curves_are_drawn_beside_ours() -> None:
+    drawing = draw_beside_authors(made())
+    assert drawing.data.equals(beside_authors(made()))
+    ours, theirs = drawing.picture.axes[0].get_lines()
+    assert (ours.get_linestyle(), theirs.get_linestyle()) == ("-", ":")
+    assert theirs.get_ydata()[0] == 0.11819

@@ -41,6 +41,12 @@ def test_every_epoch_has_all_rows_in_an_order_of_its_own() -> None:
     assert [len(part) for part in epoch_batches(rows, 8, 0, 0)] == [8, 8, 4]
 
 
+def test_orders_differ_between_seeds() -> None:
+    rows = torch.arange(20)
+    one, other = (torch.cat(list(epoch_batches(rows, 8, seed, 0))) for seed in (0, 1))
+    assert one.tolist() != other.tolist()
+
+
 def test_a_single_image_is_no_batch() -> None:
     assert [len(part) for part in epoch_batches(torch.arange(9), 8, 0, 0)] == [8]
 
@@ -67,7 +73,8 @@ def test_augmentation_moves_and_mirrors_each_image_by_itself() -> None:
     assert len(seen["right"]) >= 9
     assert 70 < seen["mirrored"] < 130
     assert torch.equal(moved, augmented(image, 0, 0, 0))
-    assert not torch.equal(moved, augmented(image, 0, 0, 8))
+    for seed, epoch, first in ((0, 0, 8), (0, 1, 0), (1, 0, 0)):
+        assert not torch.equal(moved, augmented(image, seed, epoch, first))
 
 
 def test_outside_of_an_augmented_image_there_are_zeros() -> None:

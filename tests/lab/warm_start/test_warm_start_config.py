@@ -80,6 +80,13 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
             {"method": "sgd+wc@switch", "stages": 1},
             "stages: got 1, but sgd+wc@switch acts when the second stage begins",
         ),
+        (
+            {"method": "sgd+wc+wc@switch"},
+            "method: got 'sgd+wc+wc@switch', in which kappa would mean one thing at every step and another one at the",
+        ),
+        ({"method": "sgd+l2+sp@switch"}, "in which decay would mean one thing at every step"),
+        ({"method": "madam+wc@switch", "lr": 0.1}, "in which kappa would mean one thing at every step"),
+        ({"method": "sgd+sp@switch", "decay": 2.0}, "decay: got 2.0, expected a number from 0 to 1"),
         ({"stages": 3}, "stages: got 3, expected 1 or 2"),
         ({"variant": "papers"}, "variant: got 'papers', expected one of"),
         ({"scale": "cluster"}, "scale: got 'cluster', expected one of"),

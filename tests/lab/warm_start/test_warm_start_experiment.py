@@ -74,6 +74,10 @@ def test_a_record_says_what_was_clipped_and_where_it_was_made(tmp_path: Path) ->
     assert not run_config(config("sgd"), DATA).tables
 
 
+def test_threads_are_those_asked_for() -> None:
+    assert "1 threads" in run_config(config(threads=1), DATA).platform
+
+
 def test_threads_and_device_do_not_make_another_run() -> None:
     assert identify(config(threads=1), DATA) == identify(config(threads=2, device="cpu"), DATA)
     assert identify(config(seed=1), DATA) != identify(config(seed=2), DATA)

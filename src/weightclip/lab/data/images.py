@@ -53,7 +53,8 @@ def load_images(
     description = DATASETS[check_name("name", name, [known for known, one in DATASETS.items() if len(one.shape) == 3])]
     say = on_event or (lambda _: None)
     found = find(description, split, data_dir, lambda _: None)
-    if found is not None:
+    # A directory that the user names and that lacks the files is an error, which loading tells.
+    if found is not None and (data_dir is None or found.kind == "directory"):
         ready = _mapped(description, split, found)
         if ready is not None:
             return ready

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore
 from weightclip.lab.method_config import NAMED
@@ -43,6 +43,16 @@ class PolicyCollapse(TorchExperiment[Config]):
     score = "return"
     along = "iteration"
     unit = "steps"
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {
+        "run": (
+            "policy-collapse --env Ant-v4 --method adam+wc --seeds 0-9 --steps 10M",
+            "policy-collapse --scale laptop --env Hopper-v4 --method adam --seeds 0-3",
+        ),
+        "sweep": (
+            "policy-collapse --envs all --methods adam,adam+wc --seeds 30 --dry-run",
+            "policy-collapse --envs Walker2d-v4 --methods adam,adam-equal-betas,adam+wc --seeds 8 --steps 5M",
+        ),
+    }
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['env']}"

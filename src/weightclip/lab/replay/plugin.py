@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
 from weightclip.lab.method_config import NAMED
@@ -40,6 +40,13 @@ class ReplayRatio(TorchExperiment[Config]):
     score = "test_return"
     along = "part"
     unit = "frames"
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {
+        "run": (
+            "replay-ratio --agent rainbow --game SpaceInvaders --method adam+wc --replay-ratio 1 --frames 10M",
+            "replay-ratio --suite minatar --agent dqn --game asterix --method adam --replay-ratio 1",
+        ),
+        "sweep": ("replay-ratio --suite minatar --agents dqn --replay-ratios 0.1,1 --methods adam,adam+wc --seeds 3",),
+    }
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{config['agent']}, {config['game']}, replay ratio {config['replay_ratio']:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weightclip.lab.experiment import (
     NOBODY,
@@ -41,6 +41,17 @@ class Streaming(Experiment[Config]):
 
     name = NAME
     config = Config
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {
+        "run": (
+            "input-permuted-mnist",
+            "label-permuted-emnist --method sgd+wc --kappa 2 --lr 0.01 --seeds 0-3 --steps 1M --period 2500",
+        ),
+        "sweep": (
+            "input-permuted-mnist --methods all --grid paper --seeds 20 --dry-run",
+            "input-permuted-mnist --methods all --best --seeds 20",
+            "input-permuted-mnist --methods sgd,sgd+wc --grid my_grid.toml --steps 50k --seeds 2",
+        ),
+    }
     setting_fields = (*NAMED, "settings")
 
     def problems(self) -> Sequence[str]:

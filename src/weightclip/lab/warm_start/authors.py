@@ -11,12 +11,16 @@ from importlib.resources import files
 
 import polars as pl
 
+from weightclip.lab.experiment import OTHER, Event, ignore
 from weightclip.lab.results.curves import curves
+from weightclip.lab.results.setups import main_setup
 from weightclip.lab.warm_start.config import METHODS, NAME, PAPER, SWITCH, Config, resolve
 
 IMAGES = 50_000
 _STAGES = {"one_stage": 1, "two_stage": 2}
 _KEY = ("method", "stages", "kappa", "epoch")
+_SAME = ("variant", "lr", "images", "test_images", "batch", "width", "stem", "augment", "precision")
+"""What a run must share with the authors' to stand beside them; the number of epochs may differ."""
 
 
 @cache
@@ -63,21 +67,28 @@ def authors_table() -> pl.DataFrame:
     )
 
 
-def beside_authors(runs: pl.DataFrame) -> pl.DataFrame:
+def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
     """Test accuracy here and in the authors' logs, where both have an epoch: a row per method, stages, kappa and epoch.
+
+    A shorter run counts as far as it does the same: to the end of its first stage, where theirs is still in it.
 
     Args:
         runs: a tidy table with runs of the paper's variant at its scale.
+        on_note: told what was left out of several lengths.
 
     Returns:
         method, stages, kappa, epoch, mean, low, high, seeds, authors, authors_error, difference (mean - authors).
     """
     wanted = resolve(Config(method=METHODS[0], variant=PAPER)).facts()
-    same = [pl.col(name) == wanted[name] for name in ("variant", "images", "batch", "width", "stem", "augment")]
     own = runs.filter(experiment=NAME)
-    own = own if own.is_empty() else own.filter(*same, pl.col("method").is_in(METHODS))
+    if not own.is_empty():
+        same = [pl.col(name) == wanted[name] for name in _SAME]
+        bare = [pl.col(name).is_null() for name in own.columns if name.startswith(OTHER)]
+        own = own.filter(*same, *bare, pl.col("method").is_in(METHODS))
     if own.is_empty():
         raise ValueError(f"results: got no runs of {NAME} with variant paper at the paper's scale, expected some")
+    theirs_stage = 1 + (pl.col("epoch") - 1) // wanted["epochs"]
+    own = main_setup(own, on_note).filter(pl.col("stage") == theirs_stage)
     theirs = authors_curves().rename({"test_accuracy": "authors", "test_error": "authors_error"})
     # Without clipping, and before the one clip, kappa makes no difference.
     found = curves(own, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")

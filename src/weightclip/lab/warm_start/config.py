@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_choice, check_count
+from weightclip.checks import check_choice, check_count, check_share
 from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, with_settings
-from weightclip.lab.methods import named_settings, split_method
+from weightclip.lab.methods import named_settings, optimizer_settings, own_settings, split_method
 from weightclip.lab.nets.resnet import STEMS
 from weightclip.lab.toml import packaged_presets
 
@@ -41,7 +41,11 @@ class Config(MethodConfig):
     seed: int = field(default=0, metadata=helped("fixes initial weights, halves, order, augmentation and noise"))
     stages: int = field(default=2, metadata=helped("2: one half of the data, then the other; 1: all of it at once"))
     variant: str = field(
-        default=DEFAULT, metadata=helped("paper (softmax before the loss, the paper's bounds), or default (logits)")
+        default=DEFAULT,
+        metadata=helped(
+            "paper (softmax before the loss, bounds that clip normalisation too), or default (logits, bounds of layers "
+            "alone); kappa has another scale in each"
+        ),
     )
     scale: str = field(default="paper", metadata=helped("paper, or laptop (a run in about five minutes)"))
     epochs: int | None = field(default=None, metadata=helped("of each stage"))
@@ -54,7 +58,9 @@ class Config(MethodConfig):
     precision: str = field(default="float32", metadata=helped("float32, or bfloat16 (mixed; where it is faster)"))
     device: str = field(default="auto", metadata=helped("auto, cpu, cuda, cuda:1, ..."))
     threads: int | None = field(default=None, metadata=helped("of PyTorch on the CPU; default: its own choice"))
-    compile: bool = field(default=False, metadata=helped("compile the network with torch.compile"))
+    compile: bool = field(
+        default=False, metadata=helped("compile the network with torch.compile: minutes at first; for GPUs")
+    )
 
     @classmethod
     def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
@@ -65,12 +71,18 @@ class Config(MethodConfig):
         optimizer, remedies = cls.split(method)
         return named_settings(optimizer, [remedy.removesuffix(SWITCH) for remedy in remedies], NAMED)
 
+    def when(self) -> tuple[list[str], list[str]]:
+        """The remedies after every step, and those at the switch."""
+        _, remedies = self.parts()
+        always = [remedy for remedy in remedies if not remedy.endswith(SWITCH)]
+        return always, [remedy.removesuffix(SWITCH) for remedy in remedies if remedy.endswith(SWITCH)]
+
 
 def presets(variant: str = DEFAULT, scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of a variant at a scale."""
-    tables = packaged_presets(__package__)[check_choice("scale", scale, SCALES)]
-    table = tables[check_choice("variant", variant, VARIANTS)]
-    return {"grid": table["grid"], "best": {NAME: table["best"]}}
+    tables = packaged_presets(__package__)
+    table = tables[check_choice("scale", scale, SCALES)][check_choice("variant", variant, VARIANTS)]
+    return {"grid": table["grid"], "best": {NAME: tables["rivals"] | table["best"]}}
 
 
 def resolve(config: Config) -> Config:
@@ -83,6 +95,7 @@ def resolve(config: Config) -> Config:
         raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
     if config.stages == 1 and SWITCH in config.method:
         raise ValueError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
+    _check_switch(config)
     size = packaged_presets(__package__)[check_choice("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     check_choice("stem", str(config.stem), STEMS)
@@ -93,4 +106,18 @@ def resolve(config: Config) -> Config:
         raise ValueError("batch: got 1, expected at least 2: batch normalisation compares images")
     if config.threads is not None:
         check_count("threads", config.threads)
-    return replace(with_settings(config, presets(config.variant, config.scale)["best"][NAME]), **counts)
+    config = with_settings(config, presets(config.variant, config.scale)["best"][NAME])
+    if f"sp{SWITCH}" in config.parts()[1] and config.decay is not None:
+        check_share("decay", config.decay)  # w <- (1 - decay) w + ...
+    return replace(config, **counts)
+
+
+def _check_switch(config: Config) -> None:
+    """A ValueError if remedies at the switch and after every step would have a setting in common."""
+    always, once = config.when()
+    for name in own_settings(once):
+        if name in (*own_settings(always), *optimizer_settings(config.parts()[0])):
+            raise ValueError(
+                f"method: got {config.method!r}, in which {name} would mean one thing at every step and another one at "
+                f"the switch; expected one of them"
+            )

@@ -25,7 +25,7 @@ def estimate(config: Config, data: Photographs, together: int = 1) -> Cost:
     )
     few = min(tested, batch)
     short = replace(config, images=2 * min(STEPS * batch, images // 2), stages=2, epochs=1, test_images=few)
-    with threads(config.threads):
+    with threads(config.threads or 1):  # as the workers of a sweep
         trainer = Trainer(short, data.train, data.test)
         trainer.learn(0)  # the first steps are slower
         began = time.perf_counter()

@@ -123,5 +123,5 @@ def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
 
 
 def _tables(trainer: Trainer) -> dict[str, pl.DataFrame]:
-    boxes = trainer.tensors()
+    boxes = trainer.boxes()
     return {} if boxes.is_empty() else {"boxes": boxes}

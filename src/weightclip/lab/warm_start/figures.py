@@ -72,7 +72,8 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
 
 def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     """Test accuracy here and in the authors' logs, at the epochs that both have: a panel for each schedule."""
-    data = beside_authors(table)
+    notes: list[str] = []
+    data = beside_authors(table, notes.append)
     shown = [stages for stages in STAGES if stages in data["stages"]]
     with panels(1, len(shown), WIDTH, 2.6) as (picture, (row,)):
         styles: dict[str, Style] = {}
@@ -93,7 +94,7 @@ def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Dr
             count_along(axes, "Epoch")
         row[0].set_ylabel(METRICS["test_accuracy"].label)
         add_legend(picture, styles.values(), f"Dotted: the authors' logs. Here: {about_seeds(data)}")
-    return Drawing(picture, data)
+    return Drawing(picture, data, tuple(notes))
 
 
 def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:

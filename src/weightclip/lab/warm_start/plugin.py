@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weightclip.checks import check_count
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
@@ -43,6 +43,17 @@ class WarmStart(TorchExperiment[Config]):
     score = "test_accuracy"
     along = "epoch"
     unit = "images"
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {
+        "run": (
+            "warm-start --variant paper --method sgd+wc --kappa 10",
+            "warm-start --scale laptop --method sgd+wc@switch --seeds 0-2",
+        ),
+        "sweep": (
+            "warm-start --variant paper --best --seeds 10 --dry-run",
+            "warm-start --scale laptop --methods all --best --seeds 3",
+            "warm-start --scale laptop --methods sgd+wc --grid paper --stages 2",
+        ),
+    }
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['variant']} variant"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from weightclip.bounds import Rule
 from weightclip.checks import check_count
 from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.diagnostics import l2_norm, weight_matrices
@@ -17,17 +19,17 @@ from weightclip.lab.data.images import Images
 from weightclip.lab.device import check_precision, find_device
 from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.flat import load_training_state, training_state
-from weightclip.lab.methods import make_optimizer, own_settings
+from weightclip.lab.methods import at_side, make_optimizer, noise_seed, own_settings
 from weightclip.lab.nets.resnet import ResNet, resnet18
-from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, generator, halves, rows_to_test
-from weightclip.lab.warm_start.config import PAPER, SWITCH, Config
+from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
+from weightclip.lab.warm_start.config import PAPER, Config
 from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
 
 TESTED = 500
 """Images at a time in tests, where no gradients take memory."""
 
-_NOISE = 5
-"""Keeps the noise of a perturbation at the switch apart from other draws of the seed."""
+_BOXES = "boxes/"
+"""Before the columns of that table in a checkpoint."""
 
 
 class Trainer:
@@ -52,14 +54,12 @@ class Trainer:
         self._memory = memory_format(check_count("width", config.width), self.device)
         self.model = self.model.to(memory_format=self._memory)  # type: ignore[call-overload]
         self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if config.compile else self.model
-        optimizer, remedies = config.parts()
-        self._once = [remedy.removesuffix(SWITCH) for remedy in remedies if remedy.endswith(SWITCH)]
-        every_step = [remedy for remedy in remedies if not remedy.endswith(SWITCH)]
-        later = set(own_settings(self._once)) - set(own_settings(every_step))
+        always, self._once = config.when()
+        later = own_settings(self._once)
         self.optimizer = make_optimizer(
             self.model,
-            optimizer,
-            every_step,
+            config.parts()[0],
+            always,
             {name: value for name, value in config.all_settings().items() if name not in later},
             seed=config.seed,
             bounds=self._bounds,
@@ -67,10 +67,11 @@ class Trainer:
             fused=self.device.type == "cuda",  # on a CPU it is slower
         )
         self.clipper = find_clipper(self.optimizer)
+        self._boxes_at_switch = pl.DataFrame()
 
     @property
-    def _bounds(self) -> str:
-        return PAPER if self.config.variant == PAPER else "fan_in"
+    def _bounds(self) -> Rule:
+        return "paper" if self.config.variant == PAPER else "fan_in"
 
     def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
         """Epoch 0, 1, ... over all stages: a row of the table; `last` is that of the epoch before."""
@@ -144,23 +145,23 @@ class Trainer:
 
     def state(self) -> Arrays:
         """The network with its running statistics, and the state of the optimizer and of what is attached to it."""
-        return training_state(self.model, self.optimizer)
+        boxes = {f"{_BOXES}{column.name}": np.array(column.to_list()) for column in self._boxes_at_switch}
+        return training_state(self.model, self.optimizer) | boxes
 
     def load_state(self, state: Arrays) -> None:
         """Go on where `state` was taken."""
-        load_training_state(self.model, self.optimizer, state)
+        boxes = {name for name in state if name.startswith(_BOXES)}
+        load_training_state(self.model, self.optimizer, {name: state[name] for name in state if name not in boxes})
+        self._boxes_at_switch = pl.DataFrame(
+            {name.removeprefix(_BOXES): state[name] for name in state if name in boxes}
+        )
 
-    def tensors(self) -> pl.DataFrame:
-        """What clipping clips: each tensor's box, its largest entry, and the share of entries at the box's sides."""
-        if self.clipper is not None:
-            return _boxes(self.model, self.clipper)
-        if "wc" in self._once:
-            assert self.config.kappa is not None  # resolved
-            clipper = clip_weights(self.optimizer, self.model, self.config.kappa, bounds=self._bounds)
-            found = _boxes(self.model, clipper)
-            clipper.remove()
-            return found
-        return pl.DataFrame()
+    def boxes(self) -> pl.DataFrame:
+        """What clipping clips: each tensor's box, its largest entry, and the share of entries at the box's sides.
+
+        As it is now; of clipping once, as it was right after that, when the share is that of the entries it changed.
+        """
+        return self._boxes_at_switch if self.clipper is None else _boxes(self.model, self.clipper)
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy; the paper's variant takes the softmax's outputs for logits."""
@@ -175,12 +176,13 @@ class Trainer:
         settings = self.config.all_settings()
         clipped = 0.0
         if "sp" in self._once:
-            seed = int(generator(self.config.seed, _NOISE).initial_seed() % 2**31)
+            seed = noise_seed(self.config.seed)
             ShrinkAndPerturb(self.optimizer, settings["decay"], settings["sigma"], 1, seed, "ash").apply()
         if "wc" in self._once:
             clipper = clip_weights(self.optimizer, self.model, settings["kappa"], bounds=self._bounds, statistics=True)
             clipper.clip()
             clipped = clipper.clipped_fraction
+            self._boxes_at_switch = _boxes(self.model, clipper)
             clipper.remove()
         return clipped
 
@@ -212,6 +214,6 @@ def _boxes(model: nn.Module, clipper: Clipper) -> pl.DataFrame:
             "entries": [tensor.numel() for tensor, _ in sides.values()],
             "box": [side for _, side in sides.values()],
             "largest": [tensor.abs().max().item() for tensor, _ in sides.values()],
-            "at_box": [(tensor.abs() >= side * (1 - 1e-6)).double().mean().item() for tensor, side in sides.values()],
+            "at_box": [at_side(tensor, side).double().mean().item() for tensor, side in sides.values()],
         }
     )
