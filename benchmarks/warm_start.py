@@ -1,5 +1,8 @@
 """Training on CIFAR-10: images per second of a training step, of our whole loop, and of a plain PyTorch loop.
 
+Our loop is an epoch as `weightclip run` has it: batches, training, what is measured of them and progress; tests and
+checkpoints at its end are left out on both sides.
+
 The plain loop has the same network made of PyTorch's own layers, its default memory format, a `DataLoader` that
 normalises image by image as torchvision's transforms do, and as many worker processes as are fastest. All sides learn
 from the same images, batch 125, ResNet18 for ImageNet, and take turns; a side's speed is the median over its turns.
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from statistics import median
 
 import numpy as np
@@ -23,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from weightclip.lab.data.images import Images
 from weightclip.lab.nets.resnet import resnet18
 from weightclip.lab.nets.small_conv import Conv3x3
-from weightclip.lab.warm_start.batches import MEAN, STD
+from weightclip.lab.warm_start.batches import MEAN, STD, Pixels
 from weightclip.lab.warm_start.config import Config, resolve
 from weightclip.lab.warm_start.experiment import load
 from weightclip.lab.warm_start.training import Trainer
@@ -91,13 +95,11 @@ def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], N
     """Our whole loop, an epoch of so many steps at a time, and its bare training step on one batch."""
     config = resolve(Config(method="sgd", stages=1, images=steps * BATCH, epochs=10_000, test_images=1))
     looping, bare = Trainer(config, train, test), Trainer(config, train, test)
-    x, y = Trainer(config, train, test)._train.batch(torch.arange(BATCH))
-    epoch = 0
+    x, y = Pixels(train, bare.device).batch(torch.arange(BATCH))
+    epochs = count()
 
-    def whole(number: int) -> None:
-        nonlocal epoch
-        looping.train(epoch)
-        epoch += 1
+    def whole(_: int) -> None:
+        looping.train(next(epochs))
 
     def step(number: int) -> None:
         for _ in range(number):
