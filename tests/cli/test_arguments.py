@@ -37,7 +37,15 @@ def test_lists_of_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"), [("4", [4]), ("0-3", [0, 1, 2, 3]), ("0,2,5", [0, 2, 5]), ("0-1,7", [0, 1, 7])]
+    ("text", "numbers"),
+    [
+        ("4", [4]),
+        ("0-3", [0, 1, 2, 3]),
+        ("0,2,5", [0, 2, 5]),
+        ("0-1,7", [0, 1, 7]),
+        ("0,0", [0]),
+        ("2,0-3", [2, 0, 1, 3]),
+    ],
 )
 def test_seeds(text: str, numbers: list[int]) -> None:
     assert seeds(text) == numbers

@@ -123,13 +123,14 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def seeds(text: str) -> list[int]:
-    """`4`, `0-3`, `0,2,5` or a mixture -> the seeds.
+    """`4`, `0-3`, `0,2,5` or a mixture -> the seeds, each once.
 
     Examples:
-        >>> seeds("0-2,7")
+        >>> seeds("0-2,7,1")
         [0, 1, 2, 7]
     """
-    return _read(lambda text: [seed for part in text.split(",") for seed in _range(part)], text, "4, 0-3 or 0,2,5")
+    found = _read(lambda text: [seed for part in text.split(",") for seed in _range(part)], text, "4, 0-3 or 0,2,5")
+    return list(dict.fromkeys(found))
 
 
 def setting(text: str) -> tuple[str, float]:
