@@ -65,7 +65,7 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     """`COLUMNS`, the paper's methods first."""
     order = ordered_methods(runs["method"], find_experiment(NAME))
     runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
-    every = max(1, runs.select(pl.col("iteration").max()).item() // POINTS)
+    every = -(-runs.select(pl.col("iteration").max()).item() // POINTS)
     found = [
         curves(runs, metric, every=every).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
         for metric in metrics
