@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from weightclip.bounds import Rule
 from weightclip.checks import check_choice, check_name, check_seed
 from weightclip.lab.methods import (
     check_other_settings,
@@ -24,8 +23,8 @@ NAMED = ("lr", "kappa", "decay", "sigma")
 """Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
 
 
-BOUNDS: Mapping[str, Rule] = {"paper": "paper", "default": "fan_in"}
-"""By shape and order alone, as the paper's authors did, or by the type of a layer."""
+BOUNDS = ("paper", "fan_in")
+"""Of clipping: by shape and order alone, as the paper's authors did, or by the type of a layer."""
 
 
 def helped(text: str) -> dict[str, str]:
@@ -92,12 +91,12 @@ class MethodConfig:
 
     def make_optimizer(self, model: nn.Module, bounds: str | None = None, **more: Any) -> Optimizer:
         """An optimizer of all parameters with its remedies attached; `more` as for `methods.make_optimizer`."""
-        rule = BOUNDS[bounds or "default"]
-        return make_optimizer(model, *self.parts(), self.all_settings(), seed=self.seed, bounds=rule, **more)
+        bounds = bounds or "fan_in"
+        return make_optimizer(model, *self.parts(), self.all_settings(), seed=self.seed, bounds=bounds, **more)
 
     def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
         """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""
-        check_choice("bounds", usual if bounds is None else bounds, tuple(BOUNDS))
+        check_choice("bounds", usual if bounds is None else bounds, BOUNDS)
         return bounds or usual if "wc" in self.parts()[1] else None
 
 

@@ -32,7 +32,7 @@ def test_each_environment_has_its_own_best_setting() -> None:
     assert all(one.settings == {"eps": 1e-5} for one in made)
     rows = [{"problem": "policy-collapse", "method": "adam+wc", "env": env} for env in ("Ant-v4", "Ant-v5")]
     assert [EXPERIMENT.paper_setting(row) for row in rows] == [{"lr": 0.0003, "kappa": 5.0}, None]
-    assert EXPERIMENT.paper_setting({**rows[0], "bounds": "default"}) is None
+    assert EXPERIMENT.paper_setting({**rows[0], "bounds": "fan_in"}) is None
 
 
 def test_the_search_varies_kappa() -> None:

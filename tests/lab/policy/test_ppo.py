@@ -183,7 +183,7 @@ def test_the_step_size_falls_to_nothing() -> None:
     assert constant.optimizers[0].param_groups[0]["lr"] == 0.1
 
 
-@pytest.mark.parametrize("bounds", ["paper", "default"])
+@pytest.mark.parametrize("bounds", ["paper", "fan_in"])
 def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(bounds: str) -> None:
     ours = learners("adam+wc", range(2), lr=0.001, kappa=0.5, bounds=bounds)
     for member in ours.stack.members:

@@ -29,6 +29,11 @@ def test_the_papers_tables() -> None:
     assert presets("atari", "rainbow")["best"]["replay-ratio"]["adam+wc"] == {"lr": 6.25e-5, "kappa": 1.0}
 
 
+def test_bounds_are_those_of_the_layers() -> None:
+    found = [resolve(Config(method="adam+wc", bounds=bounds)).bounds for bounds in (None, "fan_in", "paper")]
+    assert found == ["fan_in", "fan_in", "paper"]
+
+
 def test_schedules() -> None:
     config = resolve(Config())
     assert config.epsilon_after(0) == 1.0
@@ -58,6 +63,7 @@ def test_schedules() -> None:
         ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
         ({"loss": "l3"}, "loss: got 'l3'"),
         ({"game": 3}, "game: got 3, expected a name"),
+        ({"bounds": "default"}, "bounds: got 'default', expected one of paper, fan_in"),
         ({"method": "adam", "kappa": 2.0}, "kappa: got 2.0, but adam has no such setting"),
     ],
 )

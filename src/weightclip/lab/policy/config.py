@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_number, check_share, check_truth
+from weightclip.checks import check_choice, check_count, check_name, check_number, check_share, check_truth
 from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
-from weightclip.lab.methods import split_method
+from weightclip.lab.methods import optimizers, split_method
 from weightclip.lab.toml import packaged_presets
 
 NAME = "policy-collapse"
@@ -20,6 +20,9 @@ METHODS = ("adam", "adam+wc")
 
 EQUAL_BETAS = "adam-equal-betas"
 """Adam with beta2 = beta1, which Dohare et al. (2023b) recommend against policy collapse."""
+
+EQUAL_BETA = 0.99
+"""Both, in their public configurations (shibhansh/loss-of-plasticity, lop/rl/cfg/ant/ns.yml)."""
 
 ENVIRONMENTS = ("Ant-v4", "Walker2d-v4", "Humanoid-v4", "HumanoidStandup-v4")
 """Those of the paper."""
@@ -42,7 +45,7 @@ class Config(MethodConfig):
     seed: int = field(default=0, metadata=helped("fixes initial weights, environments, actions and minibatches"))
     env: str = field(default="Ant-v4", metadata=helped("an id of Gymnasium with a Box of actions"))
     scale: str = field(default="paper", metadata=helped("paper, or laptop (not the paper's setting)"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too), or default (layers)"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too), or fan_in (layers)"))
     steps: int | None = field(default=None, metadata=helped("of the environment, in all"))
     anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0 over the run"))
     epochs: int | None = field(default=None, metadata=helped("passes over each rollout"))
@@ -61,6 +64,7 @@ class Config(MethodConfig):
 
     @classmethod
     def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
+        check_name("method", method.partition("+")[0], sorted((*optimizers(), EQUAL_BETAS)))
         return split_method(re.sub(rf"^{EQUAL_BETAS}(?=\+|$)", "adam", method))
 
     @property
@@ -76,8 +80,8 @@ class Config(MethodConfig):
 
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
-    table = packaged_presets(__package__)[check_choice("scale", scale, SCALES)]
-    own = table.get(env, {})
+    tables = packaged_presets(__package__)
+    table, own = tables[check_choice("scale", scale, SCALES)], tables["environments"].get(env, {})
     best = {method: {**settings, **own.get(method, {})} for method, settings in table["best"].items()}
     return {"grid": table["grid"], "best": {NAME: best}}
 
@@ -115,7 +119,9 @@ def resolve(config: Config) -> Config:
 def _with_equal_betas(config: Config) -> dict[str, float]:
     settings = dict(config.settings)
     if config.method.startswith(EQUAL_BETAS):
-        first = settings.setdefault("beta1", 0.9)
-        if settings.setdefault("beta2", first) != first:
-            raise ValueError(f"settings: got beta2={settings['beta2']:g}, but with {config.method} it is beta1")
+        betas = {settings[name] for name in ("beta1", "beta2") if name in settings} or {EQUAL_BETA}
+        if len(betas) > 1:
+            both = f"beta1={settings['beta1']:g} and beta2={settings['beta2']:g}"
+            raise ValueError(f"settings: got {both}, but with {config.method} they are equal")
+        settings["beta1"] = settings["beta2"] = betas.pop()
     return settings

@@ -70,7 +70,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return presets(options.get("env", ""), options.get("scale", "paper"))
 
     def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "default":
+        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "fan_in":
             return None
         found = presets(str(row["env"]))["best"][NAME][row["method"]]
         return {name: value for name, value in found.items() if name in NAMED}

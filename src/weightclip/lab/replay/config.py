@@ -36,7 +36,7 @@ class Config(MethodConfig):
     agent: str = field(default="dqn", metadata=helped("dqn, or rainbow"))
     game: str = field(default="SpaceInvaders", metadata=helped("for example SpaceInvaders, or space_invaders"))
     replay_ratio: float = field(default=1.0, metadata=helped("updates for each step of the game, on average"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: default (by layer), or paper (by shape)"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: fan_in (by layer), or paper (by shape)"))
     frames: int | None = field(default=None, metadata=helped("of the games, in all; a step of Atari has 4"))
     environments: int | None = field(default=None, metadata=helped("games at once"))
     sticky: float | None = field(default=None, metadata=helped("probability of repeating the last action"))
@@ -143,7 +143,7 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"covariance_at: got {percent}, expected percents of the run, from 1 to 100")
     _check_sizes(replace(config, **counts))
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
-    bounds = config.checked_bounds(config.bounds, "default")
+    bounds = config.checked_bounds(config.bounds, "fan_in")
     return replace(config, **counts, game=game_name(config.game), bounds=bounds)
 
 
