@@ -12,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from weightclip.lab.policy.config import ENVIRONMENTS
+
 Array = NDArray[np.float64]
 
 
@@ -39,7 +41,7 @@ class Environments:
     """Environments of one id, stepped one after the other; actions are clipped to their box.
 
     Args:
-        name: the id, for example "Walker2d-v4"; observations and actions must be vectors of real numbers.
+        name: the id, for example "Walker2d-v4"; actions must be vectors of real numbers.
         number: how many.
     """
 
@@ -95,20 +97,48 @@ class Environments:
 
 
 def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """An environment by its id; a ValueError for one that is not there, or whose actions are no vector."""
+    """An environment by its id, whose observations are flat vectors of numbers.
+
+    A ValueError for one that is not there, that has no version, or whose actions are no vector.
+    """
     _hear_mujoco()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that v4 is out of date is known: the paper has it
+        # That v4 is out of date is known: the paper has it.
+        warnings.filterwarnings("ignore", r".*is out of date", DeprecationWarning)
+        # Gymnasium would take the latest one, which is another environment than the one of the paper.
+        warnings.filterwarnings("error", r".*Using the latest versioned environment", UserWarning)
         try:
             environment = gym.make(name, disable_env_checker=True, **options)
+        except UserWarning:
+            raise ValueError(f"env: got {name!r}, expected a version, too; {_versions(name)}") from None
         except gym.error.DependencyNotInstalled as error:
             raise ValueError(f"env: {name} needs more than is installed: {error}") from error
         except (gym.error.Error, ImportError) as error:
             raise ValueError(f"env: got {name!r}: {' '.join(str(error).split())}") from error
-    for kind, space in (("observations", environment.observation_space), ("actions", environment.action_space)):
-        if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-            raise ValueError(f"env: got {name!r}, whose {kind} are {space}; expected vectors of real numbers (Box)")
-    return environment
+    if not _is_real(environment.action_space):
+        raise ValueError(
+            f"env: got {name!r}, whose actions are {environment.action_space}; expected vectors of real numbers (Box)"
+        )
+    if _is_real(environment.observation_space):
+        return environment  # flat without a wrapper, which would take its time in every step
+    if not environment.observation_space.is_np_flattenable:
+        raise ValueError(
+            f"env: got {name!r}, whose observations are {environment.observation_space}; "
+            "expected what can be made a vector of numbers"
+        )
+    return gym.wrappers.FlattenObservation(environment)
+
+
+def _is_real(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _versions(name: str) -> str:
+    """Those that Gymnasium knows, with the paper's as a hint, or else the latest."""
+    own = name.rpartition(":")[2]
+    there = [one for one in gym.registry if one.rpartition("-v")[0] == own]
+    near = next((one for one in ENVIRONMENTS if one in there), there[-1])
+    return f"there are {', '.join(there)}; did you mean {near!r}?"
 
 
 def _hear_mujoco() -> None:
