@@ -142,7 +142,8 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
     first, second = run_configs(configs, tmp_path, watch=watch)
     assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 2
     assert first.tables["stopped"].rows() == [(3, "its actions are not finite")]
-    assert first.table["return"].is_nan().to_list() == [False, False, True, True]
+    assert first.table["return"].is_nan().to_list() == [False, False, False, True]
+    assert first.table["approx_kl"].is_nan().to_list() == [False, False, True, True]
     assert first.table["iteration"].to_list() == [1, 2, 3, 4]
     assert "stopped" not in second.tables
     assert second.table["return"].is_finite().all()

@@ -51,7 +51,8 @@ def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics
 def _stops(runs: pl.DataFrame) -> list[str]:
     """Which seeds had stopped, and are in no mean from there on."""
     ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
-    broken = ends.agg(pl.col("weight_l2").last().is_nan().alias("stopped")).group_by(
+    # In its last iteration a run has lost its weights, or had not a policy to update any more.
+    broken = ends.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
         "env", "method", maintain_order=True
     )
     counts = broken.agg(pl.col("stopped").sum(), pl.len().alias("seeds")).filter(pl.col("stopped") > 0)

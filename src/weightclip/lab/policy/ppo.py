@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +33,9 @@ from weightclip.lab.policy.normalise import Normaliser
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 LESS_SATURATED = 0.9
+OF_WEIGHTS = ("weight_l2", "clipped", "lipschitz_policy", "lipschitz_value", "log_std")
+"""What is measured of the weights alone."""
+
 _NOISE, _ORDER, _EPISODES = range(3)
 """Keep the draws of one seed apart."""
 
@@ -107,7 +109,8 @@ class Losses:
 class Learners:
     """Several seeds of one configuration, in lockstep.
 
-    A learner whose actions or weights are no longer finite stops, with the reason in `stopped`; the others go on.
+    A learner whose actions or weights are no longer finite stops, with the reason in `stopped`; the others go on. What
+    was measured of it in that iteration stands, NaN where there was nothing to measure; nothing is measured after it.
 
     Args:
         configs: resolved ones, that differ in their seeds alone.
@@ -132,30 +135,32 @@ class Learners:
         self._now = self.normaliser.observe(self.environments.reset(seeds))
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
-        """Iteration 0, 1, ...: a row for each learner, and the episodes that ended. NaN for those that have stopped."""
-        began = time.perf_counter()
+        """Iteration 0, 1, ...: a row for each learner, and the episodes that ended; NaN for those that had stopped."""
+        began, before = time.perf_counter(), frozenset(self.stopped)
         if self.config.anneal:
             for optimizer in self.optimizers:
                 optimizer.param_groups[0]["lr"] = self.config.step_size(iteration)
         rollout = self.collect(iteration * self.config.rollout)
-        measured: dict[str, Any] = {**self.update(rollout, self.advantages(rollout))}
+        not_updated = frozenset(self.stopped)
+        measured = self.update(rollout, self.advantages(rollout))
         self._stop(~torch.isfinite(self.stack.weights.detach()).all(1).numpy(), "its weights are not finite")
-        measured |= self._weights()
+        weights = [self._weights(s) for s in range(len(self.configs))]
         speed = len(self.configs) * self.config.rollout / (time.perf_counter() - began)
         rows = []
         for s in range(len(self.configs)):
             own = [(one.value, one.length) for one in rollout.episodes if one.learner == s]
             if own:
                 self._returns[s], self._lengths[s] = np.mean(own, axis=0)
-            numbers = {
+            row: Row = {
                 "return": self._returns[s],
                 "length": self._lengths[s],
                 "episodes": len(own),
-                **{name: values[s] for name, values in measured.items()},
+                **{name: math.nan if s in not_updated else values[s].item() for name, values in measured.items()},
+                **weights[s],
                 "speed": speed,
             }
-            rows.append({name: math.nan if s in self.stopped else float(value) for name, value in numbers.items()})
-        return rows, [one for one in rollout.episodes if one.learner not in self.stopped]
+            rows.append({name: math.nan if s in before else float(value) for name, value in row.items()})
+        return rows, rollout.episodes
 
     def collect(self, before: int = 0) -> Rollout:
         """Step the environments with the policy as it is; `before`, each had that many steps."""
@@ -237,17 +242,19 @@ class Learners:
                 clipped += ((losses.ratio.detach() - 1).abs() > config.clip).float().mean(1)
         updates = config.minibatches * epochs
         units = [[unit[s] for unit in losses.units] for s in range(learners)]
+        # What is NaN is not beyond any limit, so a learner that has broken would seem to have a share of nothing.
+        there = torch.where(losses.log_ratio.detach().isnan().any(1), math.nan, 1.0)
         return {
             "approx_kl": approximate_kl(losses.log_ratio),
             "old_approx_kl": -losses.log_ratio.detach().mean(1),
-            "clip_fraction": clipped / updates,
+            "clip_fraction": there * clipped / updates,
             "policy_loss": losses.policy.detach(),
             "value_loss": losses.value.detach(),
             "entropy": losses.entropy.detach(),
             "explained_variance": 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1),
             "gradient_l2": norms / updates,
-            "saturated": torch.tensor([saturated_share(own) for own in units]),
-            "saturated_90": torch.tensor([saturated_share(own, LESS_SATURATED) for own in units]),
+            "saturated": there * torch.tensor([saturated_share(own) for own in units]),
+            "saturated_90": there * torch.tensor([saturated_share(own, LESS_SATURATED) for own in units]),
         }
 
     def _losses(self, observations: Tensor, actions: Tensor, scalars: Tensor) -> Losses:
@@ -288,21 +295,20 @@ class Learners:
         return norms
 
     @torch.no_grad()
-    def _weights(self) -> dict[str, Sequence[float]]:
-        """What is measured of the weights at an iteration's end, [s] each."""
-        members = self.stack.members
-        return {
-            "weight_l2": [
-                l2_norm(weight_matrices(nn.ModuleList([one.actor_mean, one.critic]))).item() for one in members
-            ],
-            "clipped": [share_at_box(optimizer) for optimizer in self.optimizers],
-            "lipschitz_policy": [self._lipschitz(s, one.actor_mean) for s, one in enumerate(members)],
-            "lipschitz_value": [self._lipschitz(s, one.critic) for s, one in enumerate(members)],
-            "log_std": [one.actor_logstd.mean().item() for one in members],
-        }
-
-    def _lipschitz(self, s: int, network: nn.Module) -> float:
-        return math.nan if s in self.stopped else lipschitz(network).now[2]
+    def _weights(self, s: int) -> Row:
+        """What is measured of a learner's weights at an iteration's end; NaN if they are not finite."""
+        if not torch.isfinite(self.stack.weights[s]).all():
+            return dict.fromkeys(OF_WEIGHTS, math.nan)
+        own = self.stack.members[s]
+        both = weight_matrices(nn.ModuleList([own.actor_mean, own.critic]))
+        numbers = (
+            l2_norm(both).item(),
+            share_at_box(self.optimizers[s]),
+            lipschitz(own.actor_mean).now[2],
+            lipschitz(own.critic).now[2],
+            own.actor_logstd.mean().item(),
+        )
+        return dict(zip(OF_WEIGHTS, numbers, strict=True))
 
     def _stop(self, which: NDArray[np.bool_], reason: str) -> None:
         if which.any():
