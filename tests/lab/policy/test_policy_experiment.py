@@ -9,6 +9,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from pushed_point import NAME, config
 
+from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Watch
 from weightclip.lab.policy import experiment
 from weightclip.lab.policy.experiment import episode_table, identify, place, run_configs
@@ -52,7 +53,7 @@ def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch
     configs = [config(seed=seed) for seed in (0, 1)]
 
     def stop(steps: int, score: float) -> None:
-        if steps == 192:
+        if steps == 128:
             raise KeyboardInterrupt
 
     def interrupted(out: Path) -> list[Record]:
@@ -71,6 +72,69 @@ def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch
         assert_frame_equal(numbers(one)[:2], numbers(undisturbed)[:2], check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
         assert one.tables["episodes"]["samples"].is_sorted()
+
+
+def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although no checkpoint was due yet, and whatever the iteration under way has done by then."""
+    update = Learners.update
+
+    def interrupted(self: Learners, *arguments: Any) -> Any:
+        found = update(self, *arguments)
+        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches an iteration
+            raise KeyboardInterrupt
+        return found
+
+    configs = [config(seed=seed) for seed in (0, 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Learners, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_configs(configs, tmp_path / "a")
+    assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
+    told: list[str] = []
+    found = run_configs(configs, tmp_path / "a", watch=Watch(event=told.append))
+    assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration 2" for seed in (0, 1)]
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path / "b", watch=Watch(progress=stop))
+    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
+        assert_frame_equal(numbers(one), numbers(other), check_exact=True)
+        assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
+
+
+def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Learners, *arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learners, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config()], tmp_path)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_path: Path) -> None:
+    configs = [config(seed=seed) for seed in (0, 1)]
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+    path = tmp_path / f"{place(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
+    saved = read_checkpoint(path)
+    write_checkpoint(replace(saved, state={**saved.state, "model/critic.0.weight": np.zeros((2, 2))}), path)
+    told: list[str] = []
+    first, second = run_configs(configs, tmp_path, watch=Watch(event=told.append))
+    assert told[2:] == [
+        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration"
+    ]
+    assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
+    (alone,) = run_configs([config(seed=1)])
+    assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
 
 
 def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
@@ -94,7 +158,7 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
 
         return stop
 
-    for seed, steps in ((0, 128), (1, 192)):
+    for seed, steps in ((0, 64), (1, 128)):
         with pytest.raises(KeyboardInterrupt):
             run_configs([config(seed=seed)], tmp_path, watch=Watch(progress=stop_at(steps)))
     told: list[str] = []
@@ -140,7 +204,7 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         run_configs(configs, tmp_path, watch=watch)
     first, second = run_configs(configs, tmp_path, watch=watch)
-    assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 2
+    assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 1
     assert first.tables["stopped"].rows() == [(3, "its actions are not finite")]
     assert first.table["return"].is_nan().to_list() == [False, False, False, True]
     assert first.table["approx_kl"].is_nan().to_list() == [False, False, True, True]

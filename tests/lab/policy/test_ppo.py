@@ -232,7 +232,9 @@ def test_a_learner_goes_on_with_all_but_its_episode() -> None:
     states = [ours.state(s) for s in range(2)]
     others = [learners("adam+sp", range(2), decay=0.01, sigma=0.01) for _ in range(2)]
     for other in others:
-        other.load_state(states)
+        for s, state in enumerate(states):
+            other.load_state(s, state)
+        other.begin_episodes()
         for name, array in other.normaliser.arrays().items():
             if not name.startswith("observations"):  # which have seen a new episode's first one
                 np.testing.assert_array_equal(array, ours.normaliser.arrays()[name])

@@ -148,7 +148,9 @@ def test_where_no_episode_ends_those_that_ended_last_count_also_after_a_pause() 
     ours, other = made(), made()
     for iteration in range(8):  # more steps than an episode can have
         rows, _ = ours.iterate(iteration)
-    other.load_state([ours.state(s) for s in range(2)])
+    for s in range(2):
+        other.load_state(s, ours.state(s))
+    other.begin_episodes()
     again, _ = other.iterate(8)  # the first steps of an episode, too few to fall
     for row, same in zip(rows, again):
         assert same["episodes"] == 0

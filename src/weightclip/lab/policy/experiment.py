@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ WHOLE = ("iteration", "samples", "episodes")
 
 POLICY, CONFIG = "policy/", "config"
 """In the state of a checkpoint: what the learner's `policy` says, and its configuration as JSON."""
+
+AGAIN = "starting again from the first iteration"
 
 _EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
 
@@ -67,6 +70,16 @@ def place(config: Config) -> str:
     return f"{NAME}/{env}/{method}/{place_text(config)}_seed{config.seed}"
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A run at the end of an iteration: so many rows and episodes, seconds, and all else that goes on from there."""
+
+    rows: int
+    episodes: int
+    seconds: float
+    state: Arrays
+
+
 class _Run:
     """One seed's run: what it has so far, and where it goes."""
 
@@ -76,12 +89,16 @@ class _Run:
         self.identity = identify(self.config)
         self.label = f"{self.config.env} {self.config.method} seed {self.config.seed}"
         self.path = None if out is None else record_path(out, place(self.config), self.identity)
+        self.record: Record | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
         self.rows: list[Row] = []
         self.episodes: list[tuple[float, ...]] = []
-        self.state: Arrays = {}
         self.seconds = 0.0
         self.stopped: tuple[int, str] | None = None
-        self.record: Record | None = None
+        self.kept: _Kept | None = None
 
     def look(self, overwrite: bool, event: Event) -> None:
         """Find what there is of it."""
@@ -93,28 +110,47 @@ class _Run:
         try:
             checkpoint = find_checkpoint(self.path, self.identity)
         except ValueError as error:
-            event(f"{error}: starting again from the first iteration")
+            event(f"{error}: {AGAIN}")
             return
         if checkpoint is not None:
-            self.rows, self.seconds, self.state = checkpoint.rows, checkpoint.seconds, checkpoint.state
-            self.episodes = [tuple(one) for one in self.state[_EPISODES].tolist()]
-            if _STOPPED in self.state:
-                self.stopped = int(self.state[_STOPPED]), str(self.state[_REASON])
+            state = checkpoint.state
+            self.rows, self.seconds = checkpoint.rows, checkpoint.seconds
+            self.episodes = [tuple(one) for one in state.pop(_EPISODES, np.empty(0)).tolist()]
+            if _STOPPED in state:
+                self.stopped = int(state[_STOPPED]), str(state[_REASON])
+            self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
             event(f"{self.label}: going on after iteration {len(self.rows)}")
 
-    def save(self, learners: Learners, s: int) -> None:
-        """Write a checkpoint."""
+    def load(self, learners: Learners, s: int, event: Event) -> None:
+        """Let learner s go on where the run is; a run whose checkpoint does not fit begins anew."""
+        assert self.kept is not None
+        try:
+            learners.load_state(s, self.kept.state)
+        except (KeyError, RuntimeError, ValueError) as error:
+            self.forget()
+            event(f"{self.label}: its checkpoint does not fit ({type(error).__name__}): {AGAIN}")
+
+    def keep(self, learners: Learners, s: int) -> None:
+        """Remember where it is, whatever becomes of the next iteration."""
         if self.path is None:
             return
-        more: Arrays = {
-            _EPISODES: np.array(self.episodes).reshape(-1, 3),
+        state: Arrays = {
+            **learners.state(s),
             **{f"{POLICY}{name}": array for name, array in learners.policy(s).items()},
             CONFIG: np.array(json.dumps(self.config.facts())),
         }
         if self.stopped is not None:
-            more |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
+            state |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
+        self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
+
+    def save(self) -> None:
+        """Write a checkpoint of what was kept last."""
+        if self.path is None or self.kept is None:
+            return
+        kept = self.kept
+        episodes = np.array(self.episodes[: kept.episodes]).reshape(-1, 3)
         write_checkpoint(
-            Checkpoint(self.identity, self.rows, {**learners.state(s), **more}, self.seconds),
+            Checkpoint(self.identity, self.rows[: kept.rows], {**kept.state, _EPISODES: episodes}, kept.seconds),
             checkpoint_path(self.path),
         )
 
@@ -158,11 +194,26 @@ class _Run:
 
 
 def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Watch) -> None:
-    """Train runs that have come equally far, up to an iteration; at the last one they are finished."""
-    config, begun = runs[0].config, len(runs[0].rows)
-    learners = _begin(runs)
+    """Train runs that have come equally far, up to an iteration; at the last one they are finished.
+
+    Nothing is trained where a run turns out to begin anew: the others will wait for it.
+    """
+    learners = Learners([run.config for run in runs])
+    try:
+        if _go_on(learners, runs, watch.event):
+            _iterate(learners, runs, until, everyone, watch)
+    except KeyboardInterrupt:  # the iteration under way is lost, those before it are not
+        for run in runs:
+            run.save()
+        raise
+    finally:
+        learners.close()
+
+
+def _iterate(learners: Learners, runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Watch) -> None:
+    config = runs[0].config
     began = saved = time.perf_counter()
-    for iteration in range(begun, until):
+    for iteration in range(len(runs[0].rows), until):
         rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_nothing(runs), [])
         now = time.perf_counter()
         for s, run in enumerate(runs):
@@ -170,6 +221,7 @@ def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Wa
             run.note(iteration, rows[s], [one for one in episodes if one.learner == s])
             run.note_stop(iteration, learners.stopped.get(s), watch.event)
             watch.row(run.given, run.rows[-1])
+            run.keep(learners, s)
         began = now
         # Of all runs together, as those count that were finished before.
         steps = sum(run.iterations() for run in everyone) * config.rollout // len(everyone)
@@ -177,27 +229,24 @@ def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Wa
         watch.progress(steps, float(np.mean(returns)) if returns else math.nan)
         if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             saved = now
-            for s, run in enumerate(runs):
-                run.save(learners, s)
-    for s, run in enumerate(runs):
-        if until == config.iterations:
+            for run in runs:
+                run.save()
+    if until == config.iterations:
+        for s, run in enumerate(runs):
             run.end(learners.policy(s))
-        else:
-            run.state = learners.state(s)
-    learners.close()
 
 
-def _begin(runs: Sequence[_Run]) -> Learners:
-    """The learners, where the runs are."""
-    learners = Learners([run.config for run in runs])
+def _go_on(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
+    """Let the learners go on where the runs are; whether all of them could."""
+    if not runs[0].rows:
+        return True
     learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
-    if runs[0].rows:
-        try:
-            learners.load_state([run.state for run in runs])
-        except (KeyError, RuntimeError) as error:
-            there = ", ".join(run.label for run in runs)
-            raise ValueError(f"the checkpoints of {there} do not fit: delete them, or use --overwrite") from error
-    return learners
+    for s, run in enumerate(runs):
+        run.load(learners, s, event)
+    if not all(run.rows for run in runs):
+        return False
+    learners.begin_episodes()
+    return True
 
 
 def _nothing(runs: Sequence[_Run]) -> list[Row]:

@@ -333,16 +333,18 @@ class Learners:
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
 
-    def load_state(self, states: Sequence[Arrays]) -> None:
-        """Go on where the learners' states were taken, in new episodes."""
-        for s, state in enumerate(states):
-            own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
-            load_training_state(self.stack.members[s], self.optimizers[s], own)
-            for name, array in self.normaliser.arrays().items():
-                array[s] = state[f"normaliser/{name}"]
-            for key, generator in enumerate(self.generators[s]):
-                from_array(generator, state[f"generator/{key}"])
-            self._returns[s], self._lengths[s] = state["last"]
+    def load_state(self, s: int, state: Arrays) -> None:
+        """Go on where learner s's state was taken, once all have theirs and `begin_episodes` is called."""
+        own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
+        load_training_state(self.stack.members[s], self.optimizers[s], own)
+        for name, array in self.normaliser.arrays().items():
+            array[s] = state[f"normaliser/{name}"]
+        for key, generator in enumerate(self.generators[s]):
+            from_array(generator, state[f"generator/{key}"])
+        self._returns[s], self._lengths[s] = state["last"]
+
+    def begin_episodes(self) -> None:
+        """Begin a new episode everywhere, seeded by each learner's own generator."""
         seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
         self._now = self.normaliser.observe(self.environments.reset(seeds))
 
