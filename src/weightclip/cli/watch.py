@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from weightclip.checks import check_count
 from weightclip.cli.arguments import count, seeds
+from weightclip.numerals import counted
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,20 +30,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _seed(text: str) -> int:
-    (seed,) = seeds(text)[:1]
-    return seed
+    found = seeds(text)
+    if len(found) > 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a single one, such as 4")
+    return found[0]
 
 
 def _watch(arguments: argparse.Namespace) -> int:
     out: Path | None = arguments.out
-    if out is not None and out.suffix not in (".mp4", ".gif"):
+    check_count("--steps", arguments.steps)
+    if out is not None and out.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"--out: got {str(out)!r}, expected a file that ends in .mp4 or .gif")
     from weightclip.lab.policy.watching import find_policy, play, write_video
 
     saved = find_policy(arguments.run)
-    episode = play(saved, arguments.seed, arguments.noise, arguments.steps)
     out = out or saved.path.with_name(saved.path.name.partition(".parquet")[0].partition(".checkpoint")[0] + ".mp4")
-    write_video(episode, out)
+    steps, value = write_video(play(saved, arguments.seed, arguments.noise, arguments.steps), out)
     print(f"policy: {saved.path}")
-    print(f"return {episode.value:,.0f} in {len(episode.frames) - 1:,} steps: {out}")
+    print(f"return {value:,.0f} in {counted(steps, 'step')}: {out}")
     return 0

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from weightclip.lab.nets.actor_critic import ActorCritic
 from weightclip.lab.policy import experiment
 from weightclip.lab.policy.experiment import identify, place, run_configs
 from weightclip.lab.policy.ppo import Learners
-from weightclip.lab.policy.watching import find_policy, play
+from weightclip.lab.policy.watching import Moment, find_policy, play, write_video
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.Mo
     acted: list[np.ndarray] = []
     step = Toy.step
     monkeypatch.setattr(Toy, "step", lambda self, action: (acted.append(action), step(self, action))[1])
-    play(saved, seed=5, steps=1)
+    list(play(saved, seed=5, steps=1))
     env = Toy()
     seen, _ = env.reset(seed=5)
     x = np.clip((seen - saved.arrays["mean"]) / np.sqrt(saved.arrays["var"] + 1e-8), -10, 10)
@@ -69,11 +70,38 @@ def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
 
 def test_an_episode_is_played_again(store: Path) -> None:
     saved = find_policy(store / place(config(seed=0)))
-    one, other, noisy = play(saved, 3), play(saved, 3), play(saved, 3, noise=True)
-    assert one.value == other.value != noisy.value
-    assert 2 <= len(one.frames) <= LIMIT + 1
-    assert len(play(saved, 3, steps=1).frames) == 2
-    assert one.rate == 20
+    one, other, noisy = (list(played) for played in (play(saved, 3), play(saved, 3), play(saved, 3, noise=True)))
+    assert one[-1].value == other[-1].value != noisy[-1].value
+    assert 2 <= len(one) <= LIMIT + 1
+    assert len(list(play(saved, 3, steps=1))) == 2
+    assert {moment.rate for moment in one} == {20}
+    assert one[0].value == 0
+
+
+def test_a_video_is_written_picture_by_picture(tmp_path: Path) -> None:
+    """However long the episode is, it is not held in memory."""
+    alive: list[int] = []
+
+    class Picture(np.ndarray):
+        def __del__(self) -> None:
+            alive.pop()
+
+    def moments(rate: float) -> Iterator[Moment]:
+        for step in range(40):
+            alive.append(step)
+            picture = np.full((16, 16, 3), 6 * step, np.uint8).view(Picture)
+            yield Moment(picture, rate, float(step))
+            del picture
+            assert len(alive) < 5
+
+    for name, pictures in (("long.gif", 40), ("short.GIF", 20), ("long.MP4", None)):
+        rate = 100.0 if name == "short.GIF" else 20.0
+        assert write_video(moments(rate), tmp_path / name) == (39, 39.0)
+        if pictures:
+            with Image.open(tmp_path / name) as seen:
+                assert seen.n_frames == pictures
+                assert seen.info["duration"] == (20 if name == "short.GIF" else 50)
+    assert (tmp_path / "long.MP4").stat().st_size > 100
 
 
 def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +116,7 @@ def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: 
     saved = find_policy(tmp_path)
     assert saved.path.name.endswith(".checkpoint.npz")
     assert saved.config["env"] == NAME
-    assert len(play(saved).frames) > 1
+    assert len(list(play(saved))) > 1
 
 
 def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +133,8 @@ def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest
     for arguments, message in (
         ([str(store)], "with 2 runs, for example lr0.0003"),
         ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),
+        ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
+        ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a single one, such as 4"),
         ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),
     ):
         assert main(["watch", *arguments]) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,16 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Episode:
-    """What was seen of an episode.
+class Moment:
+    """What is seen of an episode at its beginning, or after a step.
 
     Args:
-        frames: a picture for each step, [height, width, 3].
-        rate: pictures for a second, at which it looks as fast as it is.
-        value: its return.
+        picture: [height, width, 3].
+        rate: pictures for a second, at which the episode looks as fast as it is.
+        value: the return so far.
     """
 
-    frames: Sequence[NDArray[np.uint8]]
+    picture: NDArray[np.uint8]
     rate: float
     value: float
 
@@ -97,8 +97,8 @@ def _runs(path: Path) -> Iterator[Path]:
             yield Path(name + RECORD)
 
 
-def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Episode:
-    """The first steps of an episode with the policy's mean actions, or with noise as in training."""
+def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Iterator[Moment]:
+    """The first steps of an episode with the policy's mean actions, or with noise as in training, as they come."""
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # what draws without a screen
     environment = make_environment(saved.config["env"], render_mode="rgb_array")
@@ -106,33 +106,44 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
     generator = np.random.default_rng(seed)
     deviation = np.exp(network.actor_logstd.detach().numpy()[0]) if noise else 0.0
     low, high = environment.action_space.low, environment.action_space.high  # type: ignore[attr-defined]
-    seen, _ = environment.reset(seed=seed)
-    frames, value = [_frame(environment)], 0.0
-    for _ in range(steps):
-        x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
-        with torch.no_grad():
-            mean = network.actor_mean(torch.from_numpy(x)).numpy()
-        action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
-        seen, reward, terminated, truncated, _ = environment.step(np.clip(action.reshape(low.shape), low, high))
-        frames.append(_frame(environment))
-        value += float(reward)
-        if terminated or truncated:
-            break
-    environment.close()
-    return Episode(frames, float(environment.metadata.get("render_fps", 30)), value)
+    rate = float(environment.metadata.get("render_fps", 30))
+    try:
+        seen, _ = environment.reset(seed=seed)
+        value = 0.0
+        yield Moment(_frame(environment), rate, value)
+        for _ in range(steps):
+            x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
+            with torch.no_grad():
+                mean = network.actor_mean(torch.from_numpy(x)).numpy()
+            action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
+            seen, reward, terminated, truncated, _ = environment.step(np.clip(action.reshape(low.shape), low, high))
+            value += float(reward)
+            yield Moment(_frame(environment), rate, value)
+            if terminated or truncated:
+                break
+    finally:
+        environment.close()
 
 
-def write_video(episode: Episode, path: Path) -> None:
-    """As MP4, or as GIF by the ending of the path."""
+def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
+    """As MP4, or as GIF by the ending of the path, picture by picture; the episode's steps and return."""
     import imageio.v2 as imageio
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".gif":
-        every = max(1, round(episode.rate / 50))  # viewers show at most 50 pictures in a second
-        milliseconds = 1000 * every / episode.rate
-        imageio.mimsave(path, list(episode.frames[::every]), duration=milliseconds, loop=0)
-    else:
-        imageio.mimsave(path, list(episode.frames), fps=episode.rate, macro_block_size=2)
+    moments = iter(episode)
+    last = next(moments)
+    steps, every = 0, 1
+    options: dict[str, Any] = {"fps": last.rate, "macro_block_size": 2}
+    if path.suffix.lower() == ".gif":
+        every = max(1, round(last.rate / 50))  # viewers show at most 50 pictures in a second
+        options = {"duration": 1000 * every / last.rate, "loop": 0}  # in milliseconds
+    writer: Any = imageio.get_writer(path, mode="I", **options)
+    with writer:
+        writer.append_data(last.picture)
+        for steps, last in enumerate(moments, start=1):
+            if steps % every == 0:
+                writer.append_data(last.picture)
+    return steps, last.value
 
 
 def _network(saved: Saved, actions: int) -> ActorCritic:
