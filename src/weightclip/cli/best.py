@@ -73,8 +73,9 @@ def _best(arguments: argparse.Namespace) -> int:
 def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, arguments: argparse.Namespace) -> None:
     """The table of a problem, and of a value of each of the axes, and what to know of it."""
     from weightclip.lab.plugins import find_experiment
+    from weightclip.lab.results.best import setting_notes
     from weightclip.lab.results.setups import score_of
-    from weightclip.lab.results.text import selection_notes, value_text
+    from weightclip.lab.results.text import value_text
 
     first = best.row(0, named=True)
     metric = score_of(best, arguments.metric)
@@ -93,7 +94,7 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
     )
     print_table(headings, rows, right=(2, 3, 4))
     for row in best.iter_rows(named=True):
-        for note in selection_notes(row):
+        for note in setting_notes(row):
             print(f"  {row['method']}: {note}")
     print()
 

@@ -181,6 +181,10 @@ class Experiment(ABC, Generic[C]):
         found: Mapping[str, Any] | None = self.presets().get("best", {}).get(row["problem"], {}).get(row["method"])
         return found
 
+    def remark(self, row: Mapping[str, Any]) -> str:
+        """What to know of a run with that configuration wherever it is shown: how it departs from the paper's."""
+        return ""
+
     def load(self, config: C, data_dir: Path | None, event: Event = ignore) -> Any:
         """The data that the configuration needs, for `identify` and `run`; picklable. None if there is none."""
         return None

@@ -31,6 +31,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         remedies: that its methods can have.
         measured: what the columns of its main table mean.
         pictured: those in the picture of a run.
+        pictured_along: the column that they are drawn along, and what it counts; default: `along`.
     """
 
     setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
@@ -38,6 +39,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
     measured: ClassVar[Mapping[str, Metric]]
     pictured: ClassVar[tuple[str, ...]]
+    pictured_along: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
     def title(self, config: Mapping[str, Any]) -> str:
@@ -104,7 +106,9 @@ class TorchExperiment(Experiment[M], Generic[M]):
 
         config = records[0].config
         tables = {config["method"]: pl.concat([record.table for record in records])}
-        draw_runs(tables, [self.measured[name] for name in self.pictured], self.along, path, self.title(config))
+        along, label = self.pictured_along or (self.along, "")
+        metrics = [self.measured[name] for name in self.pictured]
+        draw_runs(tables, metrics, along, path, self.title(config), label)
 
 
 def place_text(config: M) -> str:

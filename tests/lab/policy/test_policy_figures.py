@@ -1,14 +1,20 @@
+from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from matplotlib.figure import Figure as Picture
 from pushed_point import NAME, config
 
 from weightclip.lab.paper import find_figure
 from weightclip.lab.policy.experiment import run_configs
 from weightclip.lab.policy.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
 from weightclip.lab.policy.plugin import EXPERIMENT
+from weightclip.lab.results import run_picture
+from weightclip.lab.results.best import best_settings, setting_notes
 from weightclip.lab.results.loading import load
+from weightclip.lab.results.panels import add_legend
+from weightclip.lab.results.style import Style
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +60,51 @@ def test_curves_are_thinned(table: pl.DataFrame) -> None:
 
 def test_the_papers_numbers_find_them() -> None:
     names = [find_figure(number).name for number in ("5", "6", "7", "11")]
-    assert names == ["policy-return", "policy-kl", "policy-diagnostics", "policy-diagnostics"]
+    assert names == ["policy-return", "policy-kl", "policy-diagnostics-two", "policy-diagnostics"]
 
 
-def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
+def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
+    figure = find_figure("7")
+    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected some in Walker2d-v4 or Humanoid-v4"):
+        figure.draw(table, "auc")
+    walker = table.filter(env=NAME).with_columns(pl.lit("Walker2d-v4").alias("env"), pl.col("identity") + "y")
+    drawing = figure.draw(pl.concat([table, walker]), "auc")
+    assert set(drawing.data["env"]) == {"Walker2d-v4"}
+
+
+def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
+    drawing = draw_metrics(table, metrics=RETURN)
+    (told,) = (note for note in drawing.notes if note.startswith("not the paper's setting: "))
+    assert "steps 256, epochs 2, rollout 64, minibatches 4, hidden 8,8" in told
+    assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
+    usual = {"steps": 10_000_000, "epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
+    papers = draw_metrics(
+        table.with_columns(pl.lit(value).alias(name) for name, value in usual.items()), metrics=RETURN
+    )
+    assert not any("not the paper's" in note for note in papers.notes)
+    assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
+
+
+def test_a_best_setting_comes_with_the_remark(table: pl.DataFrame) -> None:
+    row, *_ = best_settings(table).iter_rows(named=True)
+    assert any(note.startswith("not the paper's setting: steps 256") for note in setting_notes(row))
+
+
+def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    legends: list[str] = []
+    pictures: list[Picture] = []
+
+    def legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:
+        pictures.append(picture)
+        legends.append(title)
+        add_legend(picture, styles, title)
+
+    monkeypatch.setattr(run_picture, "add_legend", legend)
     EXPERIMENT.draw(run_configs([config(seed=seed) for seed in (0, 1)]), tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000
+    assert legends == ["mean of 2 seeds, standard error shaded"]
+    axes = pictures[0].axes
+    assert {one.get_xlabel() for one in axes} == {"Environment steps"}
+    assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
+    title = pictures[0].get_suptitle()
+    assert title.startswith(f"policy-collapse, {NAME}\nnot the paper's setting: steps 256, epochs 2, ")

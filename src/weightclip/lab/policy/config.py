@@ -27,6 +27,9 @@ EQUAL_BETA = 0.99
 ENVIRONMENTS = ("Ant-v4", "Walker2d-v4", "Humanoid-v4", "HumanoidStandup-v4")
 """Those of the paper."""
 
+FIGURE_7 = ENVIRONMENTS[1:3]
+"""Those of the paper's figure 7."""
+
 LOCKSTEP = 8
 """So many seeds train together; more gain little."""
 

@@ -8,14 +8,15 @@ from functools import partial
 import polars as pl
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.policy.config import ENVIRONMENTS, NAME
-from weightclip.lab.policy.metrics import METRICS
-from weightclip.lab.results.chosen import chosen_runs
+from weightclip.lab.policy.config import ENVIRONMENTS, FIGURE_7, NAME
+from weightclip.lab.policy.departures import NOT_THE_PAPERS, remark
+from weightclip.lab.policy.metrics import ALONG, METRICS
+from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
-from weightclip.lab.results.setups import ordered_methods
+from weightclip.lab.results.setups import columns_of, ordered_methods
 from weightclip.lab.results.style import style_of
 from weightclip.numerals import counted
 
@@ -25,27 +26,50 @@ POINTS = 100
 COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
 
 
-def draw_metrics(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str]) -> Drawing:
-    """A row of panels for each metric, a column for each environment, against the environment's steps."""
-    runs, notes = chosen_runs(table, NAME, criterion)
-    notes += _stops(runs)
+def draw_metrics(
+    table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str], envs: Sequence[str] = ()
+) -> Drawing:
+    """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
+    runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
+    remarks = _remarks(runs)
+    notes += [*_stops(runs), *remarks]
     data = _curves(runs, metrics)
-    envs = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
+    along, label = ALONG
+    shown = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
     # A single row of panels is a little higher than it is wide.
     height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
-    with panels(len(metrics), len(envs), max(WIDTH / 2, WIDTH * len(envs) / 4), height) as (picture, rows):
+    with panels(len(metrics), len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), height) as (picture, rows):
         for row, metric in zip(rows, metrics, strict=True):
-            for axes, env in zip(row, envs, strict=True):
-                draw_panel(axes, data.filter(env=env, metric=metric), "samples", METRICS[metric])
+            for axes, env in zip(row, shown, strict=True):
+                draw_panel(axes, data.filter(env=env, metric=metric), along, METRICS[metric])
                 count_steps(axes)
             row[0].set_ylabel(METRICS[metric].label)
-        for axes, env in zip(rows[0], envs, strict=True):
+        for axes, env in zip(rows[0], shown, strict=True):
             axes.set_title(env)
         for axes in rows[-1]:
-            axes.set_xlabel("Environment steps")
+            axes.set_xlabel(label)
         methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
-        add_legend(picture, map(style_of, methods), about_seeds(data))
+        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarks else ())))
+        add_legend(picture, map(style_of, methods), about)
     return Drawing(picture, data, tuple(notes))
+
+
+def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
+    """The runs in these environments, where some are named; a ValueError if there are none."""
+    if not envs:
+        return table
+    own = own_runs(table, NAME)
+    found = own.filter(pl.col("env").is_in(envs))
+    if found.is_empty():
+        there = ", ".join(own["env"].unique().sort())
+        raise ValueError(f"results: got runs in {there}, expected some in {' or '.join(envs)}")
+    return found
+
+
+def _remarks(runs: pl.DataFrame) -> list[str]:
+    """How runs depart from the paper's, each once."""
+    settings = runs.unique(columns_of(runs).setting, maintain_order=True)
+    return list(dict.fromkeys(filter(None, map(remark, settings.iter_rows(named=True)))))
 
 
 def _stops(runs: pl.DataFrame) -> list[str]:
@@ -81,7 +105,11 @@ FIGURES = (
     Figure(
         "policy-kl", "6", "Approximate KL between the current and the old policy", partial(draw_metrics, metrics=KL)
     ),
+    Figure("policy-diagnostics", "11", "Weight norm and saturated units", partial(draw_metrics, metrics=DIAGNOSTICS)),
     Figure(
-        "policy-diagnostics", "7 and 11", "Weight norm and saturated units", partial(draw_metrics, metrics=DIAGNOSTICS)
+        "policy-diagnostics-two",
+        "7",
+        "The same in Walker2d and Humanoid alone",
+        partial(draw_metrics, metrics=DIAGNOSTICS, envs=FIGURE_7),
     ),
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from weightclip.lab.results.metrics import SHARE, Metric, by_name
 
+ALONG = ("samples", "Environment steps")
+"""The column that figures are drawn along, and what it counts."""
+
 METRICS = by_name(
     Metric(
         "return", "Episodic return", "mean over the episodes that ended in an iteration, or ended last", "", "higher"

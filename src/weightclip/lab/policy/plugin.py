@@ -19,7 +19,7 @@ from weightclip.lab.policy.config import (
     Config,
     presets,
 )
-from weightclip.lab.policy.metrics import METRICS
+from weightclip.lab.policy.metrics import ALONG, METRICS
 from weightclip.lab.results.text import settings_text
 from weightclip.lab.torch_experiment import TorchExperiment
 from weightclip.numerals import counted
@@ -40,6 +40,7 @@ class PolicyCollapse(TorchExperiment[Config]):
     paper_methods = METHODS
     measured = METRICS
     pictured = ("return", "approx_kl", "weight_l2", "saturated")
+    pictured_along = ALONG
     score = "return"
     along = "iteration"
     unit = "steps"
@@ -55,7 +56,14 @@ class PolicyCollapse(TorchExperiment[Config]):
     }
 
     def title(self, config: Mapping[str, Any]) -> str:
-        return f"{NAME}, {config['env']}"
+        from weightclip.lab.results.tidy import flat_config
+
+        return "\n".join(filter(None, (f"{NAME}, {config['env']}", self.remark(flat_config(config)))))
+
+    def remark(self, row: Mapping[str, Any]) -> str:
+        from weightclip.lab.policy.departures import remark
+
+        return remark(row)
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS

@@ -18,7 +18,7 @@ from weightclip.lab.plugins import find_experiment
 from weightclip.lab.replay.config import AGENTS, NAME
 from weightclip.lab.replay.experiment import COVARIANCE
 from weightclip.lab.replay.games import PAPER_GAMES
-from weightclip.lab.replay.metrics import METRICS
+from weightclip.lab.replay.metrics import ALONG, METRICS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
@@ -52,7 +52,7 @@ def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: 
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, metric, level=LEVEL).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
     about = about_seeds(data).replace("standard error", f"{LEVEL:.0%} interval")
-    picture = _draw_panels(data, "samples", "Frames", count_steps, METRICS[metric], about)
+    picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], about)
     return Drawing(picture, data, tuple(notes))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from weightclip.lab.results.metrics import SHARE, Metric, by_name
 
+ALONG = ("samples", "Frames")
+"""The column that figures are drawn along, and what it counts."""
+
 METRICS = by_name(
     Metric(
         "test_return", "Return, evaluated", "of whole games with few actions by chance, at a part's end", "", "higher"

@@ -17,7 +17,7 @@ from weightclip.lab.replay.config import (
     presets,
 )
 from weightclip.lab.replay.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
-from weightclip.lab.replay.metrics import METRICS
+from weightclip.lab.replay.metrics import ALONG, METRICS
 from weightclip.lab.results.text import settings_text
 from weightclip.lab.torch_experiment import TorchExperiment
 
@@ -37,6 +37,7 @@ class ReplayRatio(TorchExperiment[Config]):
     paper_methods = METHODS
     measured = METRICS
     pictured = ("test_return", "loss", "q", "weight_l2")
+    pictured_along = ALONG
     score = "test_return"
     along = "part"
     unit = "frames"

@@ -10,7 +10,7 @@ import polars as pl
 
 from weightclip.lab.experiment import Event
 from weightclip.lab.report.setups import Setup
-from weightclip.lab.results.best import best_settings, paper_setting, told_setting
+from weightclip.lab.results.best import best_settings, paper_setting, setting_notes, told_setting
 from weightclip.lab.results.criteria import Criterion
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.problems import across_problems, is_telling
@@ -20,7 +20,6 @@ from weightclip.lab.results.text import (
     error_text,
     metric_text,
     seeds_text,
-    selection_notes,
     settings_text,
     time_text,
     value_text,
@@ -118,7 +117,7 @@ def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
                 None if paper is None else settings_text(paper),
                 metric_text(row["paper_score"], metric),
                 bool(row["same"]),
-                tuple(selection_notes(row)),
+                tuple(setting_notes(row)),
             )
         )
     return found

@@ -14,6 +14,7 @@ from weightclip.lab.results.criteria import DEFAULT, LAST, Criterion
 from weightclip.lab.results.selection import best_runs, score_settings, select
 from weightclip.lab.results.setups import Columns, by_experiment, ordered_methods
 from weightclip.lab.results.statistics import trend
+from weightclip.lab.results.text import selection_notes
 
 _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 
@@ -56,6 +57,11 @@ def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
         for name in names
         if row[name] is not None and ("." not in name or runs[name].drop_nulls().n_unique() > 1)
     }
+
+
+def setting_notes(row: Mapping[str, Any]) -> list[str]:
+    """What to know of a row of `best_settings`: how it was selected, and what its experiment has to say."""
+    return [*selection_notes(row), *filter(None, [find_experiment(row["experiment"]).remark(row)])]
 
 
 def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:

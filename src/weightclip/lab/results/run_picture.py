@@ -10,12 +10,28 @@ import polars as pl
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.panels import add_legend, count_along, draw_curve, panels, show_unit
+from weightclip.lab.results.panels import (
+    about_seeds,
+    add_legend,
+    count_along,
+    count_steps,
+    draw_curve,
+    panels,
+    show_unit,
+)
 from weightclip.lab.results.style import style_of
+
+SAMPLES = "samples"
+"""A column that counts in thousands and millions."""
 
 
 def draw_runs(
-    tables: Mapping[str, pl.DataFrame], metrics: Sequence[Metric], along: str, path: Path, title: str = ""
+    tables: Mapping[str, pl.DataFrame],
+    metrics: Sequence[Metric],
+    along: str,
+    path: Path,
+    title: str = "",
+    label: str = "",
 ) -> None:
     """A PNG of runs that differ in method and seed alone.
 
@@ -25,9 +41,10 @@ def draw_runs(
     Args:
         tables: method -> its rows, of one or more seeds.
         metrics: a panel each.
-        along: the column that the rows follow.
+        along: the column that the rows follow, or `samples`.
         path: of the picture, which is written whole or not at all.
         title: above the panels.
+        label: of the horizontal axis; default: that column's name.
     """
     shown = [metric for metric in metrics if any(metric.name in table.columns for table in tables.values())]
     with panels(1, len(shown), 2.6 * len(shown), 2.45) as (picture, (row,)):
@@ -37,8 +54,13 @@ def draw_runs(
                     draw_curve(axes, _means(table, along, metric.name), along, style_of(method))
             axes.set_title(metric.label)
             show_unit(axes, metric)
-            count_along(axes, along.capitalize())
-        add_legend(picture, map(style_of, tables))
+            if along == SAMPLES:
+                count_steps(axes)
+                axes.set_xlabel(label)
+            else:
+                count_along(axes, label or along.capitalize())
+        seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()]})
+        add_legend(picture, map(style_of, tables), about_seeds(seeds))
         if title:
             picture.suptitle(title)
         buffer = io.BytesIO()

@@ -28,7 +28,7 @@ def is_tidy(columns: Sequence[str]) -> bool:
 
 def run_columns(facts: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """A row per run, from what records say: the columns of the tidy table before those of the runs' own tables."""
-    configs = [_flat(fact["config"]) for fact in facts]
+    configs = [flat_config(fact["config"]) for fact in facts]
     leading = [
         {
             "experiment": fact["experiment"],
@@ -59,11 +59,12 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: pl.Series([row.get(name) for row in rows], strict=False) for name in names})
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A record's configuration as the table has it."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            found |= flat_config(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = _plain(value)
     return found
