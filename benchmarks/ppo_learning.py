@@ -3,6 +3,7 @@
 The plain loop (`plain_ppo.py`, which follows CleanRL's) runs its seeds one by one, and keeps each in a directory as
 soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has
 filled. A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
+Beside both stands what CleanRL publishes for its own script, where it does.
 
     python benchmarks/ppo_learning.py --env Walker2d-v4 --seeds 4 --steps 1M --plain plain/ --ours results/
 """
@@ -17,6 +18,7 @@ import torch
 from plain_ppo import Settings, train
 
 from weightclip.cli.arguments import count
+from weightclip.lab.files import write_whole
 from weightclip.lab.policy.config import Config, resolve
 from weightclip.lab.policy.experiment import identify
 from weightclip.lab.results.loading import load
@@ -24,6 +26,13 @@ from weightclip.lab.results.statistics import half_width
 
 LAST = 0.1
 LEVEL = 0.95
+PUBLISHED = {
+    "HalfCheetah-v4": (1442.64, 46.03),
+    "Walker2d-v4": (2287.95, 571.78),
+    "Hopper-v4": (2382.86, 271.74),
+    "Humanoid-v4": (716.11, 49.08),
+}
+"""CleanRL's ppo_continuous_action.py, three seeds of 1M steps: mean and deviation, from docs.cleanrl.dev."""
 
 
 def run_plain(env: str, seed: int, steps: int, directory: Path) -> pl.DataFrame:
@@ -40,9 +49,8 @@ def run_plain(env: str, seed: int, steps: int, directory: Path) -> pl.DataFrame:
             )
         if iteration % 50 == 0:
             print(f"{env} plain seed {seed}: {iteration * rollout:,} of {steps:,} steps", flush=True)
-    directory.mkdir(parents=True, exist_ok=True)
     table = pl.DataFrame(rows)
-    table.write_csv(path)
+    write_whole(path, table.write_csv().encode())  # a file that is there is a seed that is finished
     return table
 
 
@@ -84,13 +92,25 @@ def main() -> None:
     ]
     found = pl.DataFrame(rows)
     if arguments.out is not None:
-        found.write_csv(arguments.out)
+        write_whole(arguments.out, found.write_csv().encode())
     value = pl.col("return")
     summary = found.group_by("loop", maintain_order=True).agg(value.mean(), value.std().alias("std"), pl.len())
     widths = half_width(summary["std"], summary["len"], LEVEL)
+    intervals = []
     for row, width in zip(summary.iter_rows(named=True), widths, strict=True):
+        if width is None:
+            print(f"{arguments.env} {row['loop']}: {row['return']:,.0f}, one seed")
+            continue
         low, high = row["return"] - width, row["return"] + width
+        intervals.append((low, high))
         print(f"{arguments.env} {row['loop']}: {row['return']:,.0f} ({low:,.0f} to {high:,.0f}), {row['len']} seeds")
+    if intervals:
+        (low, high), (other_low, other_high) = intervals
+        overlap = max(low, other_low) <= min(high, other_high)
+        print(f"the intervals of the mean {'overlap' if overlap else 'do not overlap'}")
+    if arguments.env in PUBLISHED:
+        mean, deviation = PUBLISHED[arguments.env]
+        print(f"CleanRL publishes {mean:,.0f} ± {deviation:,.0f} (standard deviation over three seeds, 1M steps)")
 
 
 if __name__ == "__main__":
