@@ -178,7 +178,7 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command goes on" in out
+    assert "stopped; the same command goes on from the last checkpoint, if there is one" in out
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0

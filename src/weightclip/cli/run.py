@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
         records, paths = _records(experiment, configs, arguments)
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
-        print(f"stopped; {again} goes on from where it was saved last")
+        print(f"stopped; {again} goes on from the last checkpoint, if there is one")
         return STOPPED
     _summarise(experiment, records, paths)  # the data is let go by now: drawing takes memory too
     return 0
