@@ -98,6 +98,9 @@ def test_wrong_photographs_are_named(tmp_path: Path, content: bytes, reason: str
         ("cifar10", "cifar-10-binary.tar.gz", damaged(data_files.cifar_tar()), "truncated or corrupt"),
         ("cifar10", "cifar-10-binary.tar.gz", data_files.tarred({}), "has no member cifar-10-batches-bin/data_batch_1"),
     ],
+    ids=str.split(
+        "zip-cut zip-without-member zip-empty tar-cut tar-damaged tar-without-member"
+    ),  # archives hold the time
 )
 def test_wrong_archives_are_named(tmp_path: Path, name: str, archive: str, content: bytes, reason: str) -> None:
     fails(name, data_files.write(tmp_path, {archive: content}), archive, reason)
