@@ -64,15 +64,3 @@ def test_actions_are_the_best_ones_but_for_chance() -> None:
     assert 0.05 < (made.act(states, 1.0, generator) == best).mean() < 0.4
     some = np.mean([(made.act(states, 0.3, generator) != best).mean() for _ in range(50)])
     assert some == pytest.approx(0.3 * 5 / 6, abs=0.04)
-
-
-def test_its_state_is_all_of_it() -> None:
-    one, other = (agent(method="adam+wc", lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
-    for k in range(3):
-        one.learn(batch(seed=k))
-    other.load_state(one.state())
-    for made in (one, other):
-        made.learn(batch(seed=9))
-    for p, q in zip(one.online.parameters(), other.online.parameters()):
-        assert torch.equal(p, q)
-    assert other.updates == 4

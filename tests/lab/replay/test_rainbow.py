@@ -90,17 +90,6 @@ def test_every_update_has_other_noise() -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_its_state_is_all_of_it() -> None:
-    one, other = (agent(method="adam+wc", lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
-    for k in range(3):
-        one.learn(batch(seed=k))
-    other.load_state(one.state())
-    for made in (one, other):
-        made.learn(batch(seed=9))
-    for (name, p), q in zip(one.online.state_dict().items(), other.online.state_dict().values()):
-        assert torch.equal(p, q), name
-
-
 def test_without_noise_and_dueling_it_has_neither() -> None:
     made = agent(noisy=False, dueling=False)
     assert not any(isinstance(layer, NoisyLinear) for layer in made.online.modules())
