@@ -91,6 +91,7 @@ agent.save("resumed.zip")
 
 
 @pytest.mark.host
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")  # v4: the paper has it
 def test_sb3_ppo_on_ant_compares_kl_and_weight_norm(capsys):
     runs = load_example("sb3_ppo_ant").main(steps=6144)
     assert "approximate KL" in capsys.readouterr().out
