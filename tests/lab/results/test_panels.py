@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.panels import add_legend, count_along, draw_panel, is_hiding, panels
+from weightclip.lab.results.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
 from weightclip.lab.results.style import style_of
 from weightclip.lab.streaming.metrics import METRICS
 
@@ -73,6 +75,23 @@ def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
     assert len(shown) >= 2
     assert all(tick == int(tick) for tick in shown)
     assert low <= 1 <= last <= high
+
+
+@pytest.mark.parametrize("width", [3.0, 6.75])
+def test_the_legend_is_no_wider_than_the_picture(width: float) -> None:
+    styles = [
+        replace(style_of(method), label=f"{method}, in two stages") for method in ("sgd", "adam", "sgd+wc", "madam")
+    ]
+    with panels(1, 1, width, 2) as (picture, ((axes,),)):
+        for style in styles:
+            draw_curve(axes, curves(sgd=[1.0, 2.0]), "epoch", style)
+        add_legend(picture, styles)
+        picture.canvas.draw()
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == [style.label for style in styles]
+    extent = legend.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= picture.bbox.x1
 
 
 def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is_in() -> None:

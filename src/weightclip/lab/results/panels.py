@@ -110,15 +110,20 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels = [style.label for style in styles]
-    picture.legend(
-        [drawn[label] for label in labels],
-        labels,
-        loc="outside lower center",
-        ncols=len(labels) if len(labels) < 5 else -(-len(labels) // 2),  # the paper's: a column for each remedy
-        handlelength=2.8,
-        columnspacing=1.4,
-        title=title,
-    )
+    most = len(labels) if len(labels) < 5 else -(-len(labels) // 2)  # the paper's: a column for each remedy
+    for columns in range(most, 0, -1):
+        legend = picture.legend(
+            [drawn[label] for label in labels],
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            handlelength=2.8,
+            columnspacing=1.4,
+            title=title,
+        )
+        if legend.get_window_extent().width <= picture.bbox.width or columns == 1:
+            return
+        legend.remove()  # it would be cut off: with fewer columns
 
 
 def about_seeds(data: pl.DataFrame) -> str:
