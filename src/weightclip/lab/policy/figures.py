@@ -9,14 +9,14 @@ import polars as pl
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.policy.config import ENVIRONMENTS, FIGURE_7, NAME
-from weightclip.lab.policy.departures import NOT_THE_PAPERS, remark
 from weightclip.lab.policy.metrics import ALONG, METRICS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
+from weightclip.lab.results.departures import NOT_THE_PAPERS, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
-from weightclip.lab.results.setups import columns_of, ordered_methods
+from weightclip.lab.results.setups import ordered_methods
 from weightclip.lab.results.style import style_of
 from weightclip.numerals import counted
 
@@ -31,8 +31,8 @@ def draw_metrics(
 ) -> Drawing:
     """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
-    remarks = _remarks(runs)
-    notes += [*_stops(runs), *remarks]
+    remarked = remarks(runs)
+    notes += [*_stops(runs), *remarked]
     data = _curves(runs, metrics)
     along, label = ALONG
     shown = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
@@ -49,7 +49,7 @@ def draw_metrics(
         for axes in rows[-1]:
             axes.set_xlabel(label)
         methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
-        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarks else ())))
+        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarked else ())))
         add_legend(picture, map(style_of, methods), about)
     return Drawing(picture, data, tuple(notes))
 
@@ -64,12 +64,6 @@ def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
         there = ", ".join(own["env"].unique().sort())
         raise ValueError(f"results: got runs in {there}, expected some in {' or '.join(envs)}")
     return found
-
-
-def _remarks(runs: pl.DataFrame) -> list[str]:
-    """How runs depart from the paper's, each once."""
-    settings = runs.unique(columns_of(runs).setting, maintain_order=True)
-    return list(dict.fromkeys(filter(None, map(remark, settings.iter_rows(named=True)))))
 
 
 def _stops(runs: pl.DataFrame) -> list[str]:

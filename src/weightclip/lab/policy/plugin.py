@@ -17,6 +17,7 @@ from weightclip.lab.policy.config import (
     METHODS,
     NAME,
     Config,
+    papers,
     presets,
 )
 from weightclip.lab.policy.metrics import ALONG, METRICS
@@ -56,14 +57,12 @@ class PolicyCollapse(TorchExperiment[Config]):
     }
 
     def title(self, config: Mapping[str, Any]) -> str:
-        from weightclip.lab.results.tidy import flat_config
-
-        return "\n".join(filter(None, (f"{NAME}, {config['env']}", self.remark(flat_config(config)))))
+        return f"{NAME}, {config['env']}"
 
     def remark(self, row: Mapping[str, Any]) -> str:
-        from weightclip.lab.policy.departures import remark
+        from weightclip.lab.results.departures import remark
 
-        return remark(row)
+        return remark(row, papers(row).facts())
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS

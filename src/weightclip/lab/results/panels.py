@@ -110,20 +110,19 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels = [style.label for style in styles]
-    most = len(labels) if len(labels) < 5 else -(-len(labels) // 2)  # the paper's: a column for each remedy
-    for columns in range(most, 0, -1):
+    for rows in range(1 if len(labels) < 5 else 2, len(labels) + 1):  # two are the paper's: a column for each remedy
         legend = picture.legend(
             [drawn[label] for label in labels],
             labels,
             loc="outside lower center",
-            ncols=columns,
+            ncols=-(-len(labels) // rows),
             handlelength=2.8,
             columnspacing=1.4,
             title=title,
         )
-        if legend.get_window_extent().width <= picture.bbox.width or columns == 1:
+        if legend.get_window_extent().width <= picture.bbox.width or rows == len(labels):
             return
-        legend.remove()  # it would be cut off: with fewer columns
+        legend.remove()  # it would be cut off: with more rows
 
 
 def about_seeds(data: pl.DataFrame) -> str:

@@ -10,6 +10,7 @@ import polars as pl
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.curves import curves
+from weightclip.lab.results.departures import NOT_THE_PAPERS, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
 from weightclip.lab.results.selection import Criterion
@@ -28,6 +29,7 @@ STAGES = {1: "one stage", 2: "two stages"}
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
     """Test accuracy, generalisation gap and weight norm against passes over all images; dotted where in one stage."""
     runs, notes = chosen_runs(table, NAME, criterion)
+    remarked = remarks(runs)
     data = pl.concat([_curves(runs, metric) for metric in PANELS])
     lines = _lines(data)
     with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
@@ -38,8 +40,9 @@ def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
             axes.set_title(METRICS[metric].label)
             show_unit(axes, METRICS[metric])
             count_along(axes, "Passes over all images")
-        add_legend(picture, [_style(*line) for line in lines], about_seeds(data))
-    return Drawing(picture, data, tuple(notes))
+        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarked else ())))
+        add_legend(picture, [_style(*line) for line in lines], about)
+    return Drawing(picture, data, (*notes, *remarked))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:

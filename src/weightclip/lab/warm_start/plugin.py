@@ -18,6 +18,7 @@ from weightclip.lab.warm_start.config import (
     REMEDIES,
     SWITCH,
     Config,
+    papers,
     presets,
 )
 from weightclip.lab.warm_start.metrics import METRICS
@@ -57,6 +58,11 @@ class WarmStart(TorchExperiment[Config]):
 
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['variant']} variant"
+
+    def remark(self, row: Mapping[str, Any]) -> str:
+        from weightclip.lab.results.departures import remark
+
+        return remark(row, papers(row).facts())
 
     def values(self, axis: str) -> Sequence[Any]:
         return (1, 2) if axis == "stages" else METHODS

@@ -2,14 +2,28 @@ from dataclasses import replace
 
 import pytest
 
-from weightclip.lab.policy.config import Config, resolve
-from weightclip.lab.policy.departures import departures, remark
+from weightclip.lab.plugins import find_experiment
+from weightclip.lab.policy.config import Config, papers, resolve
+from weightclip.lab.results import departures as generic
 from weightclip.lab.results.tidy import flat_config
+from weightclip.lab.warm_start import config as warm_start
+
+remark = find_experiment("policy-collapse").remark
 
 
 def row(**given: object) -> dict[str, object]:
     """As a tidy table has a run."""
     return flat_config(resolve(Config(**given)).facts())  # type: ignore[arg-type]
+
+
+def departures(run: dict[str, object]) -> dict[str, object]:
+    return generic.departures(run, papers(run).facts())
+
+
+def warm(**given: object) -> str:
+    """What is remarked of a warm-starting run."""
+    config = warm_start.resolve(warm_start.Config(**given))  # type: ignore[arg-type]
+    return find_experiment("warm-start").remark(flat_config(config.facts()))
 
 
 @pytest.mark.parametrize("method", ["adam", "adam+wc", "adam+sp", "adam-equal-betas"])
@@ -39,3 +53,22 @@ def test_a_method_without_a_usual_step_size_is_compared_in_the_rest() -> None:
 def test_a_setting_that_other_methods_have_is_no_departure() -> None:
     same = flat_config(replace(resolve(Config(method="adam")), seed=1).facts())
     assert remark({**same, "settings.beta1": None}) == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "stages"), [("sgd", 1), ("sgd", 2), ("sgd+wc", 1), ("sgd+wc@switch", 2), ("adam", 2)]
+)
+def test_the_papers_runs_of_warm_starting_depart_in_nothing(method: str, stages: int) -> None:
+    assert warm(method=method, stages=stages, variant="paper", seed=3) == ""
+
+
+def test_scale_and_variant_of_warm_starting_are_told() -> None:
+    assert warm(variant="paper", epochs=11) == "not the paper's setting: epochs 11"
+    assert warm(variant="paper", kappa=5.0) == ""
+    assert warm() == "not the paper's setting: variant default"
+    told = warm(scale="laptop")
+    assert all(part in told for part in ("variant default", "lr 0.02", "epochs 50", "images 20,000", "width 16"))
+
+
+def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_rest() -> None:
+    assert warm(method="rmsprop", lr=0.1, variant="paper", width=8) == "not the paper's setting: width 8"
