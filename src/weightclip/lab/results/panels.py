@@ -120,6 +120,7 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
             columnspacing=1.4,
             title=title,
         )
+        legend.get_title().set_multialignment("center")
         if legend.get_window_extent().width <= picture.bbox.width or rows == len(labels):
             return
         legend.remove()  # it would be cut off: with more rows
