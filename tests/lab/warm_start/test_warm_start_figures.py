@@ -38,13 +38,25 @@ def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
     drawing = figure_2(table)
     assert drawing.picture.legends[0].get_title().get_text().endswith("not the paper's setting")
     assert any(note.startswith("not the paper's setting: ") and "width 4" in note for note in drawing.notes)
+    several = draw_sensitivity(table)
+    assert several.picture.legends[0].get_title().get_text().splitlines()[1:] == [
+        "mean of 2 seeds, standard error shaded",
+        "not the paper's setting",
+    ]
+    assert set(drawing.notes) & set(several.notes)
 
 
-def test_one_stage_is_dotted(table: pl.DataFrame) -> None:
-    lines = {line.get_label(): line for line in figure_2(table).picture.axes[0].get_lines()}
-    assert lines["SGD, one stage"].get_linestyle() == ":"
-    assert lines["SGD, two stages"].get_linestyle() == "-"
-    assert lines["SGD, one stage"].get_color() == lines["SGD, two stages"].get_color()
+def test_no_two_lines_look_alike(table: pl.DataFrame) -> None:
+    """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
+    adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
+    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()
+    kinds = {line.get_label(): (line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
+    assert len(set(kinds.values())) == len(kinds) == 6
+    assert {label.split(",")[0]: kind[1] for label, kind in kinds.items() if "WC" not in label} == {
+        "SGD": "--",
+        "Adam": "-",
+    }
+    assert kinds["SGD, one stage"][0] == "#808080"
 
 
 def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None:

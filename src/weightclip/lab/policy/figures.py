@@ -13,7 +13,7 @@ from weightclip.lab.policy.metrics import ALONG, METRICS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
-from weightclip.lab.results.departures import NOT_THE_PAPERS, remarks
+from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
 from weightclip.lab.results.setups import ordered_methods
@@ -31,8 +31,7 @@ def draw_metrics(
 ) -> Drawing:
     """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
-    remarked = remarks(runs)
-    notes += [*_stops(runs), *remarked]
+    notes += [*_stops(runs), *remarks(runs)]
     data = _curves(runs, metrics)
     along, label = ALONG
     shown = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
@@ -49,8 +48,7 @@ def draw_metrics(
         for axes in rows[-1]:
             axes.set_xlabel(label)
         methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
-        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarked else ())))
-        add_legend(picture, map(style_of, methods), about)
+        add_legend(picture, map(style_of, methods), marked(about_seeds(data), runs))
     return Drawing(picture, data, tuple(notes))
 
 

@@ -36,3 +36,8 @@ def remarks(runs: pl.DataFrame) -> list[str]:
     settings = runs.unique(columns_of(runs).setting, maintain_order=True)
     remark_on = find_experiment(runs["experiment"][0]).remark
     return list(dict.fromkeys(filter(None, map(remark_on, settings.iter_rows(named=True)))))
+
+
+def marked(text: str, runs: pl.DataFrame) -> str:
+    """A text about runs, with a further line where some of them are not the paper's."""
+    return f"{text}\n{NOT_THE_PAPERS}" if remarks(runs) else text

@@ -68,7 +68,7 @@ def authors_table() -> pl.DataFrame:
 
 
 def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
-    """Test accuracy here and in the authors' logs, where both have an epoch: a row per method, stages, kappa and epoch.
+    """Test accuracy here, and in the authors' logs where they have the epoch: by method, stages, kappa and epoch.
 
     A shorter run counts as far as it does the same: to the end of its first stage, where theirs is still in it.
 
@@ -92,5 +92,6 @@ def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
     theirs = authors_curves().rename({"test_accuracy": "authors", "test_error": "authors_error"})
     # Without clipping, and before the one clip, kappa makes no difference.
     found = curves(own, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")
-    joined = found.join(theirs.select(*_KEY, "authors", "authors_error"), on=_KEY, nulls_equal=True)
+    joined = found.join(theirs.select(*_KEY, "authors", "authors_error"), on=_KEY, how="left", nulls_equal=True)
+    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # settings that they have
     return joined.with_columns((pl.col("mean") - pl.col("authors")).alias("difference")).sort(_KEY, nulls_last=True)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
+from matplotlib.colors import to_hex, to_rgb
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.chosen import chosen_runs, own_runs
+from weightclip.lab.results.criteria import CRITERIA, Criterion
 from weightclip.lab.results.curves import curves
-from weightclip.lab.results.departures import NOT_THE_PAPERS, remarks
+from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
-from weightclip.lab.results.selection import Criterion
 from weightclip.lab.results.setups import main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
@@ -27,9 +28,8 @@ STAGES = {1: "one stage", 2: "two stages"}
 
 
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """Test accuracy, generalisation gap and weight norm against passes over all images; dotted where in one stage."""
+    """Test accuracy, generalisation gap and weight norm against passes over all images; paler where in one stage."""
     runs, notes = chosen_runs(table, NAME, criterion)
-    remarked = remarks(runs)
     data = pl.concat([_curves(runs, metric) for metric in PANELS])
     lines = _lines(data)
     with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
@@ -40,9 +40,8 @@ def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
             axes.set_title(METRICS[metric].label)
             show_unit(axes, METRICS[metric])
             count_along(axes, "Passes over all images")
-        about = "\n".join((about_seeds(data), *([NOT_THE_PAPERS] if remarked else ())))
-        add_legend(picture, [_style(*line) for line in lines], about)
-    return Drawing(picture, data, (*notes, *remarked))
+        add_legend(picture, [_style(*line) for line in lines], marked(about_seeds(data), runs))
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
@@ -54,7 +53,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         sensitivity(runs, "kappa", criterion=criterion)
         .filter(pl.col("kappa").is_finite())
         .filter(pl.len().over("method", "stages") > 1)
-        .select("method", "stages", "kappa", score.alias("mean"), (score - error).alias("low"), high=score + error)
+        .select("method", "stages", "kappa", score.alias("mean"), low=score - error, high=score + error, seeds="seeds")
     )
     if data.is_empty():
         raise ValueError("results: got one value of kappa, expected several")
@@ -69,12 +68,14 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         axes.set_xlabel("Clipping parameter $\\kappa$")
         axes.set_ylabel(METRICS["test_accuracy"].label)
         show_unit(axes, METRICS["test_accuracy"])
-        add_legend(picture, [_style(*line) for line in lines])
-    return Drawing(picture, data, tuple(notes))
+        add_legend(
+            picture, [_style(*line) for line in lines], f"{CRITERIA[criterion]}\n{marked(about_seeds(data), runs)}"
+        )
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """Test accuracy here and in the authors' logs, at the epochs that both have: a panel for each schedule."""
+    """Test accuracy here, and in the authors' logs at the epochs that they have: a panel for each schedule."""
     notes: list[str] = []
     data = beside_authors(table, notes.append)
     shown = [stages for stages in STAGES if stages in data["stages"]]
@@ -85,18 +86,26 @@ def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Dr
             for (method, kappa), curve in groups:
                 ours = style_of(str(method))
                 label = ours.label if kappa is None else f"{ours.label} ($\\kappa$ = {kappa:g})"
-                ours = replace(ours, label=label, line="-")
-                theirs = replace(ours, label="_", line=":", marker="")  # without an entry of its own
-                value, error = pl.col("authors"), pl.col("authors_error")
-                logs = curve.select("epoch", value.alias("mean"), low=value - error, high=value + error)
-                draw_curve(axes, curve, "epoch", ours)
-                draw_curve(axes, logs, "epoch", theirs)
-                styles[label] = ours
+                styles[label] = replace(ours, label=label)
+                draw_curve(axes, curve, "epoch", styles[label])
+                logs = curve.filter(pl.col("authors").is_not_null())
+                axes.errorbar(
+                    logs["epoch"],
+                    logs["authors"],
+                    logs["authors_error"],
+                    color=ours.colour,
+                    linestyle="",
+                    marker="D",
+                    markersize=4,
+                    markerfacecolor="white",
+                    capsize=3,
+                    zorder=ours.order + 1,
+                )
             axes.set_title(STAGES[stages].capitalize())
             show_unit(axes, METRICS["test_accuracy"])
             count_along(axes, "Epoch")
         row[0].set_ylabel(METRICS["test_accuracy"].label)
-        add_legend(picture, styles.values(), f"Dotted: the authors' logs. Here: {about_seeds(data)}")
+        add_legend(picture, styles.values(), f"White: the authors' logs. Lines: {about_seeds(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
@@ -117,8 +126,17 @@ def _style(method: str, stages: int) -> Style:
     style = style_of(method)
     one = stages == 1
     return replace(
-        style, label=f"{style.label}, {STAGES[stages]}", line=":" if one else "-", marker="" if one else style.marker
+        style,
+        label=f"{style.label}, {STAGES[stages]}",
+        colour=_pale(style.colour) if one else style.colour,
+        marker="" if one else style.marker,
     )
+
+
+def _pale(colour: str) -> str:
+    """Half of it, half white."""
+    red, green, blue = to_rgb(colour)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 FIGURES = (
