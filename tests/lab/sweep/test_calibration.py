@@ -1,10 +1,13 @@
+import math
+import time
 from pathlib import Path
 
 import pytest
 from toy import Toy, toy_plan
 
 from weightclip.lab.experiment import Cost
-from weightclip.lab.sweep.calibration import calibrate
+from weightclip.lab.sweep import calibration
+from weightclip.lab.sweep.calibration import alone, calibrate
 from weightclip.lab.sweep.sweep import look
 
 STORE = Path("no such directory")
@@ -15,6 +18,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The methods that were measured, in a cache of their own."""
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Toy, "alike", lambda self, config: config.method)
+    monkeypatch.setattr(calibration, "SHORTEST", math.inf)  # whatever else the machine does
     found: list[str] = []
 
     def estimate(self: Toy, config: object, data: object, together: int) -> Cost:
@@ -56,3 +60,23 @@ def test_only_what_is_to_be_run_is_measured(measured: list[str], tmp_path: Path)
     Toy().run([plan.runs[0].config], None, tmp_path)
     calibrate(plan, look(plan, tmp_path))
     assert measured == ["fast"]
+
+
+def test_time_without_a_core_does_not_count() -> None:
+    def wait() -> Cost:
+        time.sleep(0.2)
+        return Cost(100.0, 1000)
+
+    cost = alone(wait)
+    assert cost.seconds < 50
+    assert cost.bytes == 1000
+
+
+def test_no_more_is_told_than_was_measured() -> None:
+    def work() -> Cost:
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+        return Cost(100.0, 1000)
+
+    assert 0 < alone(work).seconds <= 100

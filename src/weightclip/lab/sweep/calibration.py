@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +22,8 @@ from weightclip.lab.sweep.plan import Plan, batches
 from weightclip.lab.sweep.sweep import Inventory
 
 UNKNOWN = Cost(0.0, 0)
+SHORTEST = 0.1
+"""Seconds for which the share of a core can be told: the time of processes that have ended comes in hundredths."""
 
 
 def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[str, Cost]:
@@ -43,7 +48,9 @@ def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[s
         if key not in found and key not in known:
             event(f"measuring {run.method}")
             try:
-                known[key] = plan.experiment.estimate(run.config, plan.data[run.data], together[run.identity])
+                known[key] = alone(
+                    partial(plan.experiment.estimate, run.config, plan.data[run.data], together[run.identity])
+                )
             except Exception as error:  # its runs will fail, each with a note; the others should not
                 event(f"{run.method} cannot be measured: {error}")
                 found[key] = UNKNOWN
@@ -51,6 +58,22 @@ def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[s
             with suppress(OSError):  # a cache that cannot be written costs a measurement, no more
                 write_whole(path, json.dumps({name: asdict(cost) for name, cost in known.items()}).encode())
     return {identity: found.get(key, known.get(key, UNKNOWN)) for identity, key in keys.items()}
+
+
+def alone(measure: Callable[[], Cost]) -> Cost:
+    """What is measured, as it would be with a core of its own: less the share of the time that other processes had."""
+    began, busy = time.perf_counter(), _busy()
+    cost = measure()
+    took = time.perf_counter() - began
+    if took < SHORTEST:
+        return cost
+    return replace(cost, seconds=cost.seconds * min(1.0, (_busy() - busy) / took))
+
+
+def _busy() -> float:
+    """Seconds of cores that this process has had, and those that it started and that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def _median(costs: Sequence[Cost]) -> Cost:
