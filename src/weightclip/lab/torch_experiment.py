@@ -76,6 +76,16 @@ class TorchExperiment(Experiment[M], Generic[M]):
         others = (f"{OTHER}{name}" for name in self.config.other_settings(method))
         return [*self.config.named_settings(method), *others]
 
+    def papers(self, row: Mapping[str, Any]) -> M | None:
+        """The paper's configuration for what a run in a tidy table was for; None where that is not compared."""
+        return None
+
+    def remark(self, row: Mapping[str, Any]) -> str:
+        from weightclip.lab.results.departures import remark
+
+        found = self.papers(row)
+        return "" if found is None else remark(row, found.facts())
+
     def identify(self, config: M, data: Any) -> str:
         return str(self.room("experiment").identify(self.resolve(config), data))
 

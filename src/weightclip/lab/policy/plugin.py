@@ -59,10 +59,8 @@ class PolicyCollapse(TorchExperiment[Config]):
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['env']}"
 
-    def remark(self, row: Mapping[str, Any]) -> str:
-        from weightclip.lab.results.departures import remark
-
-        return remark(row, papers(row).facts())
+    def papers(self, row: Mapping[str, Any]) -> Config:
+        return papers(row)
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS

@@ -25,6 +25,7 @@ REMEDIES = ("l2", "l2init", "sp", "wc", f"sp{SWITCH}", f"wc{SWITCH}")
 PAPER, DEFAULT = "paper", "default"
 VARIANTS = (PAPER, DEFAULT)
 SCALES = ("paper", "laptop")
+STAGES = {1: "one stage", 2: "two stages"}
 PRECISIONS = ("float32", "bfloat16")
 COUNTS = ("epochs", "images", "test_images", "batch", "width")
 
@@ -92,7 +93,7 @@ def resolve(config: Config) -> Config:
     check_choice("problem", config.problem, (NAME,))
     check_choice("variant", config.variant, VARIANTS)
     check_choice("precision", config.precision, PRECISIONS)
-    if config.stages not in (1, 2):
+    if config.stages not in STAGES:
         raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
     if config.stages == 1 and SWITCH in config.method:
         raise ValueError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")

@@ -19,12 +19,11 @@ from weightclip.lab.results.setups import main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
 from weightclip.lab.warm_start.authors import beside_authors
-from weightclip.lab.warm_start.config import NAME
+from weightclip.lab.warm_start.config import NAME, STAGES
 from weightclip.lab.warm_start.metrics import METRICS
 
 PANELS = ("test_accuracy", "gap", "weight_l2")
 COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds")
-STAGES = {1: "one stage", 2: "two stages"}
 
 
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:

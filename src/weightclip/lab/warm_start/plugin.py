@@ -16,6 +16,7 @@ from weightclip.lab.warm_start.config import (
     NAME,
     PAPER,
     REMEDIES,
+    STAGES,
     SWITCH,
     Config,
     papers,
@@ -57,15 +58,13 @@ class WarmStart(TorchExperiment[Config]):
     }
 
     def title(self, config: Mapping[str, Any]) -> str:
-        return f"{NAME}, {config['variant']} variant"
+        return f"{NAME}, {STAGES[config['stages']]}"
 
-    def remark(self, row: Mapping[str, Any]) -> str:
-        from weightclip.lab.results.departures import remark
-
-        return remark(row, papers(row).facts())
+    def papers(self, row: Mapping[str, Any]) -> Config:
+        return papers(row)
 
     def values(self, axis: str) -> Sequence[Any]:
-        return (1, 2) if axis == "stages" else METHODS
+        return tuple(STAGES) if axis == "stages" else METHODS
 
     def possible(self, settings: Mapping[str, Any]) -> bool:
         return not (settings.get("stages") == 1 and SWITCH in settings["method"])
@@ -104,8 +103,7 @@ class WarmStart(TorchExperiment[Config]):
         return f"test accuracy {score:.1%}"
 
     def describe(self, config: Config) -> str:
-        stages = "one stage" if config.stages == 1 else "two stages"
-        length = f"{stages} of {counted(config.epochs or 0, 'epoch')}"
+        length = f"{STAGES[config.stages]} of {counted(config.epochs or 0, 'epoch')}"
         network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
         method = f"{config.method} ({config.variant} variant): {settings_text(config.all_settings())}"
         return f"{method}; {length}, {config.images:,} images; {network}"
