@@ -51,6 +51,15 @@ def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) 
     assert line["mean"].is_finite().all()
 
 
+def test_the_peak_of_returns_and_the_fall_from_it_are_told(table: pl.DataFrame) -> None:
+    rises = table.with_columns(
+        pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
+    )
+    notes = draw_metrics(rises, metrics=RETURN).notes
+    assert f"{NAME}: adam: return at most 50 ± 0, after 130 steps; ends 39.50 ± 0.50 below that" in notes
+    assert not any("ends" in note for note in draw_metrics(rises, metrics=DIAGNOSTICS).notes)
+
+
 def test_curves_are_thinned(table: pl.DataFrame) -> None:
     for times, points in ((25, 100), (49, 98), (60, 80)):  # of 4 iterations each
         longer = pl.concat([table.with_columns(pl.col("iteration", "samples") + 4 * i) for i in range(times)])

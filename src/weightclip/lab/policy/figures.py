@@ -16,8 +16,11 @@ from weightclip.lab.results.curves import curves
 from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
+from weightclip.lab.results.peaks import peaks
 from weightclip.lab.results.setups import ordered_methods
+from weightclip.lab.results.statistics import mean_and_error
 from weightclip.lab.results.style import style_of
+from weightclip.lab.results.text import count_text, error_text
 from weightclip.numerals import counted
 
 POINTS = 100
@@ -31,7 +34,7 @@ def draw_metrics(
 ) -> Drawing:
     """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
-    notes += [*_stops(runs), *remarks(runs)]
+    notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
     data = _curves(runs, metrics)
     along, label = ALONG
     shown = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
@@ -76,6 +79,20 @@ def _stops(runs: pl.DataFrame) -> list[str]:
         f"{env}: {method}: {stopped} of {counted(seeds, 'seed')} stopped, and count until then"
         for env, method, stopped, seeds in counts.iter_rows()
     ]
+
+
+def _falls(runs: pl.DataFrame) -> list[str]:
+    """Where each method's return was highest, and how far below that it ends: means over seeds."""
+    found = []
+    for (env, method), part in peaks(runs, "return").group_by("env", "method", maintain_order=True):
+        ended = part.drop_nulls("end")
+        if ended.is_empty():
+            continue
+        highest, fall = (error_text(*mean_and_error(ended[name]), METRICS["return"]) for name in ("peak", "fall"))
+        at = sorted(ended["at"].cast(pl.Float64).round_sig_figs(2).to_list())
+        steps = " to ".join(dict.fromkeys(map(count_text, (at[0], at[-1]))))
+        found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; ends {fall} below that")
+    return found
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weightclip.lab.results.best import best_settings
     from weightclip.lab.results.loading import load
     from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.results.peaks import peaks
     from weightclip.lab.results.problems import across_problems
     from weightclip.lab.results.record import Record, read_record, write_record
     from weightclip.lab.results.selection import best_runs, score_runs, score_settings, select
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "main_setup",
     "mean_and_error",
+    "peaks",
     "read_record",
     "score_runs",
     "score_settings",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazily(
         "load": "loading",
         "main_setup": "setups",
         "mean_and_error": "statistics",
+        "peaks": "peaks",
         "read_record": "record",
         "score_runs": "selection",
         "score_settings": "selection",

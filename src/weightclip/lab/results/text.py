@@ -37,10 +37,11 @@ def count_text(count: float) -> str:
     """A large number.
 
     Examples:
-        >>> count_text(2_500_000), count_text(500_000), count_text(0)
-        ('2.5M', '500k', '0')
+        >>> count_text(2_500_000), count_text(500_000), count_text(128)
+        ('2.5M', '500k', '128')
     """
-    return f"{count / 1e6:g}M" if abs(count) >= 1e6 else f"{count / 1e3:g}k" if count else "0"
+    size = abs(count)
+    return f"{count / 1e6:g}M" if size >= 1e6 else f"{count / 1e3:g}k" if size >= 1e3 else f"{count:g}"
 
 
 def settings_text(values: Mapping[str, Any]) -> str:
