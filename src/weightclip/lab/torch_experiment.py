@@ -29,6 +29,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     Class attributes:
         paper_methods: what `--methods all` means.
         remedies: that its methods can have.
+        looks: fields of the configuration that say what is looked at, and change nothing that is learned.
         measured: what the columns of its main table mean.
         pictured: those in the picture of a run.
         pictured_along: the column that they are drawn along, and what it counts; default: `along`.
@@ -37,6 +38,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
     paper_methods: ClassVar[tuple[str, ...]]
     remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
+    looks: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[Mapping[str, Metric]]
     pictured: ClassVar[tuple[str, ...]]
     pictured_along: ClassVar[tuple[str, str] | None] = None
@@ -76,15 +78,29 @@ class TorchExperiment(Experiment[M], Generic[M]):
         others = (f"{OTHER}{name}" for name in self.config.other_settings(method))
         return [*self.config.named_settings(method), *others]
 
-    def papers(self, row: Mapping[str, Any]) -> M | None:
-        """The paper's configuration for what a run in a tidy table was for; None where that is not compared."""
+    def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What the paper gives, besides the method, for what a run in a tidy table was for; None: do not compare."""
         return None
+
+    def papers(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The paper's configuration for what a run in a tidy table was for; empty where that is not compared."""
+        options = self.paper_options(row)
+        if options is None:
+            return {}
+        same = self.config(problem=self.name, method=row["method"], **options)
+        try:
+            found = self.resolve(same)
+        except ValueError:  # a method without usual settings: the rest can be compared
+            usual = self.resolve(replace(same, method=self.paper_methods[0]))
+            own: dict[str, Any] = {name: row.get(name) for name in ("method", *self.setting_fields)}
+            found = replace(usual, **own | {"settings": {}})
+        return {name: value for name, value in found.facts().items() if name not in self.looks}
 
     def remark(self, row: Mapping[str, Any]) -> str:
         from weightclip.lab.results.departures import remark
 
-        found = self.papers(row)
-        return "" if found is None else remark(row, found.facts())
+        papers = self.papers(row)
+        return remark(row, papers) if papers else ""
 
     def identify(self, config: M, data: Any) -> str:
         return str(self.room("experiment").identify(self.resolve(config), data))

@@ -35,7 +35,10 @@ def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1"]
     lines = {line.get_label(): line for line in drawing.picture.axes[0].get_lines()}
     assert lines["Adam, RR 0.5"].get_linestyle() == ":"
-    assert "90% interval" in drawing.picture.legends[0].get_title().get_text()
+    about = drawing.picture.legends[0].get_title().get_text()
+    assert "90% interval" in about
+    assert about.endswith("not the paper's setting")
+    assert any("suite minatar" in note for note in drawing.notes)
 
 
 @pytest.mark.parametrize("clustered", [False, True])

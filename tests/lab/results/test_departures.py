@@ -3,12 +3,14 @@ from dataclasses import replace
 import pytest
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.policy.config import Config, papers, resolve
+from weightclip.lab.policy.config import Config, resolve
+from weightclip.lab.policy.plugin import EXPERIMENT
+from weightclip.lab.replay import config as replay
 from weightclip.lab.results import departures as generic
 from weightclip.lab.results.tidy import flat_config
 from weightclip.lab.warm_start import config as warm_start
 
-remark = find_experiment("policy-collapse").remark
+remark = EXPERIMENT.remark
 
 
 def row(**given: object) -> dict[str, object]:
@@ -17,13 +19,19 @@ def row(**given: object) -> dict[str, object]:
 
 
 def departures(run: dict[str, object]) -> dict[str, object]:
-    return generic.departures(run, papers(run).facts())
+    return generic.departures(run, EXPERIMENT.papers(run))
 
 
 def warm(**given: object) -> str:
     """What is remarked of a warm-starting run."""
     config = warm_start.resolve(warm_start.Config(**given))  # type: ignore[arg-type]
     return find_experiment("warm-start").remark(flat_config(config.facts()))
+
+
+def game(**given: object) -> str:
+    """What is remarked of a run of DQN or Rainbow."""
+    config = replay.resolve(replay.Config(**given))  # type: ignore[arg-type]
+    return find_experiment("replay-ratio").remark(flat_config(config.facts()))
 
 
 @pytest.mark.parametrize("method", ["adam", "adam+wc", "adam+sp", "adam-equal-betas"])
@@ -72,3 +80,16 @@ def test_scale_and_variant_of_warm_starting_are_told() -> None:
 
 def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_rest() -> None:
     assert warm(method="rmsprop", lr=0.1, variant="paper", width=8) == "not the paper's setting: width 8"
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+@pytest.mark.parametrize("ratio", [0.1, 1.0])
+def test_the_papers_runs_of_atari_depart_in_nothing_whatever_is_looked_at(agent: str, ratio: float) -> None:
+    looks = {"points": 50, "episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
+    assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
+
+
+def test_a_short_run_and_another_suite_are_told() -> None:
+    assert game(frames=1_000_000) == "not the paper's setting: frames 1,000,000"
+    told = game(suite="minatar", game="asterix")
+    assert all(part in told for part in ("suite minatar", "frames 300,000", "environments 1", "clip_rewards no"))

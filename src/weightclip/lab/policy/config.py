@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,15 +128,3 @@ def _with_equal_betas(config: Config) -> dict[str, float]:
             raise ValueError(f"settings: got {both}, but with {config.method} they are equal")
         settings["beta1"] = settings["beta2"] = betas.pop()
     return settings
-
-
-def papers(row: Mapping[str, Any]) -> Config:
-    """The paper's configuration in the environment and with the method of a run, as a tidy table has it.
-
-    The paper does not say how long its runs are: the default length counts as its.
-    """
-    try:
-        return resolve(Config(env=row["env"], method=row["method"]))
-    except ValueError:  # a method without a usual step size: the rest can be compared
-        same = resolve(Config(env=row["env"], method="adam"))
-        return replace(same, method=row["method"], lr=row["lr"], settings={}, bounds=row.get("bounds"))

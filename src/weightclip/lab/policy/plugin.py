@@ -17,7 +17,6 @@ from weightclip.lab.policy.config import (
     METHODS,
     NAME,
     Config,
-    papers,
     presets,
 )
 from weightclip.lab.policy.metrics import ALONG, METRICS
@@ -59,8 +58,8 @@ class PolicyCollapse(TorchExperiment[Config]):
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {config['env']}"
 
-    def papers(self, row: Mapping[str, Any]) -> Config:
-        return papers(row)
+    def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"env": row["env"]}  # the paper does not say how long its runs are: the default length counts as its
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS

@@ -22,6 +22,7 @@ from weightclip.lab.replay.metrics import ALONG, METRICS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
+from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_curve, panels, show_unit
@@ -52,8 +53,8 @@ def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: 
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, metric, level=LEVEL).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
     about = about_seeds(data).replace("standard error", f"{LEVEL:.0%} interval")
-    picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], about)
-    return Drawing(picture, data, tuple(notes))
+    picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], marked(about, runs))
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
@@ -74,8 +75,10 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         raise ValueError("results: got one value of kappa on each game, expected several")
     about = f"{CRITERIA[criterion]};\n{about_seeds(data)}"
     scale = partial(_scale_kappa, sorted(set(data["kappa"])))
-    picture = _draw_panels(data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], about)
-    return Drawing(picture, data, tuple(notes))
+    picture = _draw_panels(
+        data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], marked(about, runs)
+    )
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def _draw_panels(
@@ -150,7 +153,7 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
             line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
-    return Drawing(picture, pl.concat(numbers), tuple(notes))
+    return Drawing(picture, pl.concat(numbers), (*notes, *remarks(runs)))
 
 
 def _games(data: pl.DataFrame) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -112,16 +111,6 @@ def resolve(config: Config) -> Config:
     if f"sp{SWITCH}" in config.parts()[1] and config.decay is not None:
         check_share("decay", config.decay)  # w <- (1 - decay) w + ...
     return replace(config, **counts)
-
-
-def papers(row: Mapping[str, Any]) -> Config:
-    """The paper's configuration with the method and the stages of a run, as a tidy table has it."""
-    same = Config(method=row["method"], stages=row["stages"], variant=PAPER)
-    try:
-        return resolve(same)
-    except ValueError:  # a method without usual settings: the rest can be compared
-        usual = resolve(replace(same, method="sgd"))
-        return replace(usual, method=row["method"], lr=row["lr"], settings={})
 
 
 def _check_switch(config: Config) -> None:

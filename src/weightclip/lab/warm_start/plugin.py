@@ -19,7 +19,6 @@ from weightclip.lab.warm_start.config import (
     STAGES,
     SWITCH,
     Config,
-    papers,
     presets,
 )
 from weightclip.lab.warm_start.metrics import METRICS
@@ -60,8 +59,8 @@ class WarmStart(TorchExperiment[Config]):
     def title(self, config: Mapping[str, Any]) -> str:
         return f"{NAME}, {STAGES[config['stages']]}"
 
-    def papers(self, row: Mapping[str, Any]) -> Config:
-        return papers(row)
+    def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"stages": row["stages"], "variant": PAPER}
 
     def values(self, axis: str) -> Sequence[Any]:
         return tuple(STAGES) if axis == "stages" else METHODS
