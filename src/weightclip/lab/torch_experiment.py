@@ -29,7 +29,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     Class attributes:
         paper_methods: what `--methods all` means.
         remedies: that its methods can have.
-        looks: fields of the configuration that say what is looked at, and change nothing that is learned.
+        not_compared: fields of the configuration in which no run is called another than the paper's.
         measured: what the columns of its main table mean.
         pictured: those in the picture of a run.
         pictured_along: the column that they are drawn along, and what it counts; default: `along`.
@@ -38,7 +38,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
     paper_methods: ClassVar[tuple[str, ...]]
     remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
-    looks: ClassVar[tuple[str, ...]] = ()
+    not_compared: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[Mapping[str, Metric]]
     pictured: ClassVar[tuple[str, ...]]
     pictured_along: ClassVar[tuple[str, str] | None] = None
@@ -94,7 +94,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
             usual = self.resolve(replace(same, method=self.paper_methods[0]))
             own: dict[str, Any] = {name: row.get(name) for name in ("method", *self.setting_fields)}
             found = replace(usual, **own | {"settings": {}})
-        return {name: value for name, value in found.facts().items() if name not in self.looks}
+        return {name: value for name, value in found.facts().items() if name not in self.not_compared}
 
     def remark(self, row: Mapping[str, Any]) -> str:
         from weightclip.lab.results.departures import remark

@@ -168,7 +168,26 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
     assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration {seed + 1}" for seed in (0, 1)]
     assert [len(record.table) for record in records] == [4, 4, 4]
-    assert sizes == [1, 2, 3]  # who is behind catches up, and from there on they go together
+    assert sizes == [1, 1, 1]
+    (undisturbed,) = run_configs([config(seed=2)])
+    assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
+
+
+def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    some, more = ([config(seed=seed) for seed in range(number)] for number in (2, 4))
+
+    def stop(done: int, score: float) -> None:
+        if done == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(some, tmp_path, watch=Watch(progress=stop))
+    sizes: list[int] = []
+    train = experiment._train
+    monkeypatch.setattr(experiment, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
+    run_configs(more, tmp_path)
+    assert sizes == [2, 2]
 
 
 def test_a_damaged_checkpoint_is_told_and_begun_anew(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,6 +47,10 @@ def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) 
     stopped = table.with_columns(nothing)
     drawing = draw_metrics(stopped, metrics=RETURN)
     assert f"{NAME}: adam: 1 of 2 seeds stopped, and count until then" in drawing.notes
+    (fall,) = (note for note in drawing.notes if note.startswith(f"{NAME}: adam: return"))
+    assert fall.endswith("below that (1 of 2 seeds)")
+    nobody = stopped.with_columns(pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return"))
+    assert any(note.endswith("no seed comes to its end") for note in draw_metrics(nobody, metrics=RETURN).notes)
     line = drawing.data.filter(env=NAME, method="adam").sort("iteration")
     assert line["seeds"].to_list() == [2, 2, 1, 1]
     assert line["mean"].is_finite().all()
@@ -83,12 +88,15 @@ def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
 
 def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
     drawing = draw_metrics(table, metrics=RETURN)
-    (told,) = (note for note in drawing.notes if note.startswith("not the paper's setting: "))
-    assert "steps 256, epochs 2, rollout 64, minibatches 4, hidden 8,8" in told
+    told = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
+    assert len(told) == 2
+    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in told)
+    assert sum(f"env {NAME}" in note for note in told) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
-    usual = {"steps": 10_000_000, "epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
+    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
     papers = draw_metrics(
-        table.with_columns(pl.lit(value).alias(name) for name, value in usual.items()), metrics=RETURN
+        table.filter(env="Ant-v4").with_columns(pl.lit(value).alias(name) for name, value in usual.items()),
+        metrics=RETURN,
     )
     assert not any("not the paper's" in note for note in papers.notes)
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
@@ -96,7 +104,7 @@ def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
 
 def test_a_best_setting_comes_with_the_remark(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
-    assert any(note.startswith("not the paper's setting: steps 256") for note in setting_notes(row))
+    assert any(note.startswith("not the paper's setting: epochs 2") for note in setting_notes(row))
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +124,4 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {one.get_xlabel() for one in axes} == {"Environment steps"}
     assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
     title = pictures[0].get_suptitle()
-    assert title.startswith(f"policy-collapse, {NAME}\nnot the paper's setting: steps 256, epochs 2, ")
+    assert title.startswith(f"policy-collapse, {NAME}\nnot the paper's setting: env {NAME}, epochs 2, ")

@@ -1,5 +1,7 @@
+import math
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from pushed_point import NAME, config
 
@@ -38,6 +40,15 @@ def test_each_environment_has_its_own_best_setting() -> None:
 def test_the_search_varies_kappa() -> None:
     found = search(EXPERIMENT, "policy-collapse", ["adam", "adam+wc"], EXPERIMENT.presets(), {})
     assert [row.get("kappa") for row in found] == [None, 1.0, 3.0, 5.0]
+
+
+def test_a_summary_is_of_the_seeds_that_are_left() -> None:
+    tables = [
+        pl.DataFrame({"return": [1.0, last], "weight_l2": [2.0, norm]})
+        for last, norm in ((3.0, 4.0), (math.nan, math.nan), (5.0, 6.0))
+    ]
+    assert EXPERIMENT.summarise(tables[::2]) == "return 4 at the end, 4 at best; weight norm 5"
+    assert EXPERIMENT.summarise(tables) == "return 4 at the end, 3 at best; weight norm 5; 1 of 3 seeds stopped"
 
 
 def test_an_estimate_is_made() -> None:

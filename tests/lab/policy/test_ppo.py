@@ -1,3 +1,4 @@
+import itertools
 import math
 from collections.abc import Iterator
 from copy import deepcopy
@@ -218,6 +219,34 @@ def test_a_seed_with_broken_weights_stops_and_the_others_go_on() -> None:
         ours.stack.members[2].critic[0].weight[0, 0] = math.nan
     ours.iterate(3)
     assert ours.stopped[2] == "its weights are not finite"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+@pytest.mark.filterwarnings("error")
+def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> None:
+    ours = learners("adam", range(2))
+    ours.iterate(0)
+    with torch.no_grad():
+        ours.stack.members[1].actor_mean[0].weight[:] = value
+        ours.stack.members[1].actor_logstd[:] = 100.0
+    ours.iterate(1)
+    assert list(ours.stopped) == [1]
+    before = [{name: array.copy() for name, array in ours.policy(s).items()} for s in (0, 1)]
+    ours.iterate(2)
+    after = [ours.policy(s) for s in (0, 1)]
+    for name, same in (("mean", 1), ("var", 1)):
+        np.testing.assert_array_equal(after[same][name], before[same][name])
+        assert not np.array_equal(after[0][name], before[0][name])
+
+
+def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = learners("adam", range(4))
+    clock = itertools.count()
+    monkeypatch.setattr("weightclip.lab.policy.ppo.time.perf_counter", lambda: float(next(clock)))
+    steps = [4 * ours.config.rollout, ours.config.rollout]
+    assert ours.iterate(0)[0][0]["speed"] == steps[0]
+    ours.stopped = dict.fromkeys((1, 2, 3), "")
+    assert ours.iterate(1)[0][0]["speed"] == steps[1]
 
 
 def test_it_learns() -> None:

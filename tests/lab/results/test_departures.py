@@ -42,11 +42,20 @@ def test_the_papers_runs_depart_in_nothing(env: str, method: str) -> None:
 
 def test_what_differs_is_told_however_it_was_given() -> None:
     laptop = departures(row(scale="laptop"))
-    assert laptop == {"lr": 0.001, "steps": 1_000_000, "anneal": False}
+    assert laptop == {"lr": 0.001, "anneal": False}
     assert departures(row(steps=1_000_000, anneal=False, lr=0.001)) == laptop
     assert departures(row(settings={"eps": 1e-8, "beta2": 0.9})) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
     assert departures(row(hidden=(256, 256), bounds="fan_in")) == {"hidden": "256,256", "bounds": "fan_in"}
-    assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, steps 1,000,000, anneal no"
+    assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, anneal no"
+
+
+def test_environments_and_games_that_the_paper_does_not_have_are_told() -> None:
+    assert remark(row(env="Hopper-v4", method="adam")) == "not the paper's setting: env Hopper-v4"
+    assert game(game="Pong", method="adam") == "not the paper's setting: game pong"
+
+
+def test_the_paper_does_not_say_how_long_its_policies_learn() -> None:
+    assert remark(row(steps=5_000_000)) == ""
 
 
 def test_what_searches_vary_is_left_to_them() -> None:

@@ -48,10 +48,10 @@ class Config(MethodConfig):
     seed: int = field(default=0, metadata=helped("fixes initial weights, environments, actions and minibatches"))
     env: str = field(default="Ant-v4", metadata=helped("an id of Gymnasium with a Box of actions"))
     scale: str = field(default="paper", metadata=helped("paper, or laptop (not the paper's setting)"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too), or fan_in (layers)"))
-    steps: int | None = field(default=None, metadata=helped("of the environment, in all"))
-    anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0 over the run"))
-    epochs: int | None = field(default=None, metadata=helped("passes over each rollout"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too; default), or fan_in"))
+    steps: int | None = field(default=None, metadata=helped("of the environment, in all; by the scale: paper 10M"))
+    anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0; by the scale: paper yes"))
+    epochs: int | None = field(default=None, metadata=helped("passes over each rollout; by the scale: paper 10"))
     rollout: int = field(default=2048, metadata=helped("steps between updates"))
     minibatches: int = field(default=32, metadata=helped("in each pass"))
     gamma: float = field(default=0.99, metadata=helped("discount"))
@@ -85,7 +85,8 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
     tables = packaged_presets(__package__)
     table, own = tables[check_choice("scale", scale, SCALES)], tables["environments"].get(env, {})
-    best = {method: {**settings, **own.get(method, {})} for method, settings in table["best"].items()}
+    usual = {**tables["paper"]["best"], **table["best"]}
+    best = {method: {**settings, **own.get(method, {})} for method, settings in usual.items()}
     return {"grid": table["grid"], "best": {NAME: best}}
 
 

@@ -40,8 +40,9 @@ def run_configs(
 ) -> list[Record]:
     """Run configurations that differ in their seeds alone, or go on with them, or read the records of finished ones.
 
-    Those that have come equally far train in lockstep. A checkpoint holds all but the environment: a run that goes on
-    begins a new episode, seeded by its generator, so its numbers are those of a run that was interrupted there.
+    Those that have come equally far train in lockstep to their end, one group after the other. A checkpoint holds all
+    but the environment: a run that goes on begins a new episode, seeded by its generator, so its numbers are those of a
+    run that was interrupted there.
     """
     runs = [_Run(config, out) for config in configs]
     for run in runs:
@@ -53,9 +54,8 @@ def run_configs(
             watch.row(run.given, row)
     with threads(1):  # more are slower on networks this small
         while (behind := min((len(run.rows) for run in begun), default=total)) < total:
-            # Those that are behind catch up with the next ones; from there on they go together.
-            ahead = [len(run.rows) for run in begun if len(run.rows) > behind]
-            _train([run for run in begun if len(run.rows) == behind], min(ahead, default=total), runs, watch)
+            # They do not wait for others that are ahead: to join these, they would have to give up their episodes.
+            _train([run for run in begun if len(run.rows) == behind], runs, watch)
     return [run.finished() for run in runs]
 
 
@@ -193,15 +193,12 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Watch) -> None:
-    """Train runs that have come equally far, up to an iteration; at the last one they are finished.
-
-    Nothing is trained where a run turns out to begin anew: the others will wait for it.
-    """
+def _train(runs: Sequence[_Run], everyone: Sequence[_Run], watch: Watch) -> None:
+    """Train runs that have come equally far, and finish them; nothing, where one of them turns out to begin anew."""
     learners = Learners([run.config for run in runs])
     try:
         if _go_on(learners, runs, watch.event):
-            _iterate(learners, runs, until, everyone, watch)
+            _iterate(learners, runs, everyone, watch)
     except KeyboardInterrupt:  # the iteration under way is lost, those before it are not
         for run in runs:
             run.save()
@@ -210,10 +207,10 @@ def _train(runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Wa
         learners.close()
 
 
-def _iterate(learners: Learners, runs: Sequence[_Run], until: int, everyone: Sequence[_Run], watch: Watch) -> None:
+def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run], watch: Watch) -> None:
     config = runs[0].config
     began = saved = time.perf_counter()
-    for iteration in range(len(runs[0].rows), until):
+    for iteration in range(len(runs[0].rows), config.iterations):
         rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_nothing(runs), [])
         now = time.perf_counter()
         for s, run in enumerate(runs):
@@ -231,9 +228,8 @@ def _iterate(learners: Learners, runs: Sequence[_Run], until: int, everyone: Seq
             saved = now
             for run in runs:
                 run.save()
-    if until == config.iterations:
-        for s, run in enumerate(runs):
-            run.end(learners.policy(s))
+    for s, run in enumerate(runs):
+        run.end(learners.policy(s))
 
 
 def _go_on(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:

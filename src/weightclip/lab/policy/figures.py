@@ -85,13 +85,18 @@ def _falls(runs: pl.DataFrame) -> list[str]:
     """Where each method's return was highest, and how far below that it ends: means over seeds."""
     found = []
     for (env, method), part in peaks(runs, "return").group_by("env", "method", maintain_order=True):
-        ended = part.drop_nulls("end")
-        if ended.is_empty():
+        begun, ended = part.drop_nulls("peak"), part.drop_nulls("end")
+        if begun.is_empty():
             continue
-        highest, fall = (error_text(*mean_and_error(ended[name]), METRICS["return"]) for name in ("peak", "fall"))
-        at = sorted(ended["at"].cast(pl.Float64).round_sig_figs(2).to_list())
+        highest, fall = (
+            error_text(*mean_and_error(some[name]), METRICS["return"]) if len(some) else ""
+            for some, name in ((begun, "peak"), (ended, "fall"))
+        )
+        at = sorted(begun["at"].cast(pl.Float64).round_sig_figs(2).to_list())
         steps = " to ".join(dict.fromkeys(map(count_text, (at[0], at[-1]))))
-        found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; ends {fall} below that")
+        stopped = f" ({len(ended)} of {counted(len(part), 'seed')})" if len(ended) < len(part) else ""
+        end = f"ends {fall} below that{stopped}" if fall else "no seed comes to its end"
+        found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; {end}")
     return found
 
 

@@ -21,7 +21,7 @@ METRICS = by_name(
     Metric("value_loss", "Value loss", "of the last minibatch", "", "lower"),
     Metric("entropy", "Entropy", "of the policy, in nats; last minibatch"),
     Metric("explained_variance", "Explained variance", "of the returns, by the values before the update", "", "higher"),
-    Metric("gradient_l2", "Gradient l2 norm", "before it is shortened, mean over all minibatches"),
+    Metric("gradient_l2", "Gradient l2 norm", "of all parameters, before it is shortened; mean over all minibatches"),
     Metric(
         "saturated", "Saturated units", "tanh outputs of both networks with |h| >= 0.95; last minibatch", SHARE, "lower"
     ),

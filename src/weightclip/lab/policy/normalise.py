@@ -62,14 +62,16 @@ class Normaliser:
         """[learners, d] -> the same, normalised and clipped."""
         return normalised(x, self.observations.mean, self.observations.var)
 
-    def reward(self, rewards: Array, terminated: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """[learners] -> the same, normalised and clipped.
+    def reward(
+        self, rewards: Array, terminated: NDArray[np.bool_], which: NDArray[np.bool_] | slice = slice(None)
+    ) -> NDArray[np.float32]:
+        """[learners] -> the same, normalised and clipped; those of `which` count for the statistics.
 
         The discounted return starts anew where an episode has terminated, not where it was truncated.
         """
         self.discounted *= self.gamma * ~terminated[:, None]
         self.discounted += rewards[:, None]
-        self.returns.update(self.discounted)
+        self.returns.update(self.discounted, which)
         found = rewards / np.sqrt(self.returns.var[:, 0] + EPSILON)
         return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
 

@@ -38,6 +38,7 @@ class PolicyCollapse(TorchExperiment[Config]):
     axes = ("method", "env")
     setting_fields = (*NAMED, "settings", "bounds")
     paper_methods = METHODS
+    not_compared = ("steps",)  # the paper does not say how long its runs are
     measured = METRICS
     pictured = ("return", "approx_kl", "weight_l2", "saturated")
     pictured_along = ALONG
@@ -59,7 +60,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return f"{NAME}, {config['env']}"
 
     def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"env": row["env"]}  # the paper does not say how long its runs are: the default length counts as its
+        return {"env": row["env"] if row["env"] in ENVIRONMENTS else ENVIRONMENTS[0]}
 
     def values(self, axis: str) -> Sequence[Any]:
         return ENVIRONMENTS if axis == "env" else METHODS
@@ -114,10 +115,13 @@ class PolicyCollapse(TorchExperiment[Config]):
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl
 
-        last, best = pl.col("return", "weight_l2").last(), pl.col("return").max().alias("best")
-        ends = pl.concat([table.select(last, best) for table in tables]).mean().row(0, named=True)
-        numbers = {name: math.nan if value is None else value for name, value in ends.items()}
-        return "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
+        value = pl.col("return", "weight_l2").fill_nan(None)
+        last, best = value.last(), pl.col("return").fill_nan(None).max().alias("best")
+        ends = pl.concat([table.select(last, best) for table in tables])
+        numbers = {name: math.nan if mean is None else mean for name, mean in ends.mean().row(0, named=True).items()}
+        told = "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
+        stopped = ends["weight_l2"].null_count()
+        return f"{told}; {stopped} of {counted(len(tables), 'seed')} stopped" if stopped else told
 
 
 EXPERIMENT = PolicyCollapse()

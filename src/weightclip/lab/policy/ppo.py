@@ -145,7 +145,7 @@ class Learners:
         measured = self.update(rollout, self.advantages(rollout))
         self._stop(~torch.isfinite(self.stack.weights.detach()).all(1).numpy(), "its weights are not finite")
         weights = [self._weights(s) for s in range(len(self.configs))]
-        speed = len(self.configs) * self.config.rollout / (time.perf_counter() - began)
+        speed = (len(self.configs) - len(before)) * self.config.rollout / (time.perf_counter() - began)
         rows = []
         for s in range(len(self.configs)):
             own = [(one.value, one.length) for one in rollout.episodes if one.learner == s]
@@ -162,6 +162,7 @@ class Learners:
             rows.append({name: math.nan if s in before else float(value) for name, value in row.items()})
         return rows, rollout.episodes
 
+    @np.errstate(over="ignore", invalid="ignore")  # a learner that breaks is told of by name
     def collect(self, before: int = 0) -> Rollout:
         """Step the environments with the policy as it is; `before`, each had that many steps."""
         learners, steps = len(self.configs), self.config.rollout
@@ -173,8 +174,7 @@ class Learners:
         noise = np.stack(draws, axis=1)  # [t, s, a]
         tensors = {name: tensor.detach() for name, tensor in self.stack.tensors().items()}
         log_std = tensors["actor_logstd"].numpy()[:, 0]  # [s, a]
-        with np.errstate(over="ignore", invalid="ignore"):  # a learner that breaks is told of by name
-            scaled = np.exp(log_std) * noise
+        scaled = np.exp(log_std) * noise
         policy = _Policy(layers_of(tensors, "actor_mean"))
         actions = np.empty_like(noise)
         episodes = []
@@ -183,8 +183,9 @@ class Learners:
             np.add(policy(self._now), scaled[t], out=actions[t])
             self._stop(~np.isfinite(actions[t]).all(axis=1), "its actions are not finite")
             step = self.environments.step(actions[t], self.stopped)
-            self._now = self.normaliser.observe(step.final)
-            rewards[t] = self.normaliser.reward(step.rewards, step.terminated)
+            going_on = self._going_on()
+            self._now = self.normaliser.observe(step.final, going_on)
+            rewards[t] = self.normaliser.reward(step.rewards, step.terminated, going_on)
             ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
             if step.episodes:  # both observations count, the last one and the first one of the next episode
                 final[t] = self._now
@@ -313,6 +314,12 @@ class Learners:
     def _stop(self, which: NDArray[np.bool_], reason: str) -> None:
         if which.any():
             self.stopped = {**dict.fromkeys(map(int, np.flatnonzero(which)), reason), **self.stopped}
+
+    def _going_on(self) -> NDArray[np.bool_] | slice:
+        """Learners that have not stopped."""
+        if not self.stopped:
+            return slice(None)
+        return ~np.isin(np.arange(len(self.configs)), list(self.stopped))
 
     def policy(self, s: int) -> Arrays:
         """What learner s has learned: all weights of its networks in one row, and how observations are normalised."""

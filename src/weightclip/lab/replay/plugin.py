@@ -35,7 +35,7 @@ class ReplayRatio(TorchExperiment[Config]):
     axes = ("method", "agent", "game", "replay_ratio")
     setting_fields = (*NAMED, "settings", "bounds")
     paper_methods = METHODS
-    looks = ("points", "episodes", "covariance", "covariance_at")
+    not_compared = ("points", "episodes", "covariance", "covariance_at")  # they change nothing that is learned
     measured = METRICS
     pictured = ("test_return", "loss", "q", "weight_l2")
     pictured_along = ALONG
@@ -54,7 +54,8 @@ class ReplayRatio(TorchExperiment[Config]):
         return f"{config['agent']}, {config['game']}, replay ratio {config['replay_ratio']:g}"
 
     def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {name: row[name] for name in ("agent", "game", "replay_ratio")}
+        game = row["game"] if row["game"] in PAPER_GAMES else next(iter(PAPER_GAMES))
+        return {"agent": row["agent"], "game": game, "replay_ratio": row["replay_ratio"]}
 
     def values(self, axis: str) -> Sequence[Any]:
         return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": METHODS}[axis]

@@ -46,13 +46,13 @@ def calibrate(plan: Plan, inventory: Inventory, event: Event = ignore) -> dict[s
     for run in inventory.missing:
         key = keys[run.identity]
         if key not in found and key not in known:
-            event(f"measuring {run.method}")
+            number = together[run.identity]
+            what = f"{run.place.rpartition('/')[0]}{f', {number} seeds together' if number > 1 else ''}"
+            event(f"measuring {what}")
             try:
-                known[key] = alone(
-                    partial(plan.experiment.estimate, run.config, plan.data[run.data], together[run.identity])
-                )
+                known[key] = alone(partial(plan.experiment.estimate, run.config, plan.data[run.data], number))
             except Exception as error:  # its runs will fail, each with a note; the others should not
-                event(f"{run.method} cannot be measured: {error}")
+                event(f"{what} cannot be measured: {error}")
                 found[key] = UNKNOWN
                 continue
             with suppress(OSError):  # a cache that cannot be written costs a measurement, no more
