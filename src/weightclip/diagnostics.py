@@ -133,6 +133,10 @@ def rank(matrix: Tensor, values: Tensor | None = None) -> int:
     return int((values > tolerance).sum())
 
 
+MOST_AT_ONCE = 64
+"""Samples whose gradients are computed together: what a network computes on the way takes memory, too."""
+
+
 def gradient_covariance(
     model: nn.Module,
     loss: Callable[..., Tensor],
@@ -170,7 +174,7 @@ def gradient_covariance(
 
     samples = len(batch[0])
     # Two chunks of gradients are there at a time, and while one is put together, its parts are too.
-    size = max(1, min(samples, int(memory / (3 * max(1, size_of_one)))))
+    size = max(1, min(samples, MOST_AT_ONCE, int(memory / (3 * max(1, size_of_one)))))
     chunks = [slice(start, start + size) for start in range(0, samples, size)]
     matrix = torch.zeros(samples, samples, dtype=torch.float64)
     for i, rows in enumerate(chunks):

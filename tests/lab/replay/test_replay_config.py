@@ -70,3 +70,11 @@ def test_schedules() -> None:
 def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**given))  # type: ignore[arg-type]
+
+
+def test_what_an_agent_does_not_have_makes_no_other_run() -> None:
+    dqn, rainbow = resolve(Config(agent="dqn")), resolve(Config(agent="rainbow"))
+    assert resolve(Config(agent="dqn", alpha=0.9, noisy=False, atoms=7, v_max=20.0)) == dqn
+    assert resolve(Config(agent="rainbow", loss="huber")) == rainbow
+    assert resolve(Config(agent="rainbow", alpha=0.9)) != rainbow
+    assert resolve(Config(agent="dqn", loss="huber")) != dqn

@@ -54,6 +54,9 @@ def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
     titles = [axes.get_title() for axes in drawing.picture.axes if axes.get_title()]
     assert titles[0].startswith("Adam, RR 0.5\n0.")
     assert len(titles) == 4
+    about = drawing.picture.get_supxlabel()
+    assert about.startswith("above: mean of |C[i, j]|, i ≠ j; mean over 2 seeds")
+    assert about.endswith("not the paper's setting")
 
 
 def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
@@ -120,8 +123,11 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
 def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
     assert [axes.get_title() for axes in drawing.picture.axes] == ["Breakout"]
-    assert drawing.data["kappa"].to_list() == [1.0, 5.0]
-    assert drawing.data["mean"].n_unique() == 1
+    lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
+    assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
+    for line in lines.values():
+        assert line["kappa"].to_list() == [1.0, 5.0]
+        assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping the same numbers twice here
     assert [label.get_text() for label in drawing.picture.axes[0].get_xticklabels()] == ["1", "5"]
     with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
         draw_sensitivity(load(store))

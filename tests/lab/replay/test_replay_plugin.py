@@ -8,6 +8,7 @@ from short_runs import config
 from weightclip.cli import main
 from weightclip.lab.paper import reproductions
 from weightclip.lab.plugins import experiment_of
+from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.dqn import DQN
 from weightclip.lab.replay.plugin import EXPERIMENT
 
@@ -68,3 +69,12 @@ def test_all_games_of_minatar_are_those_that_the_paper_has(
 def test_a_game_that_is_not_there_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "replay-ratio", "--suite", "minatar", "--game", "pong"]) == 2
     assert "game: got 'pong', expected one of asterix" in capsys.readouterr().err
+
+
+def test_games_of_atari_cost_the_same() -> None:
+    def key(**given: Any) -> object:
+        return EXPERIMENT.alike(EXPERIMENT.resolve(Config(method="adam", **given)))
+
+    assert key(game="Seaquest") == key(game="Asterix", seed=3)
+    assert key(game="Seaquest") != key(game="Seaquest", agent="rainbow")
+    assert key(suite="minatar", game="seaquest") != key(suite="minatar", game="asterix")

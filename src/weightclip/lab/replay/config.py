@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -21,6 +21,10 @@ METHODS = ("adam", "adam+wc")
 
 AGENTS = ("dqn", "rainbow")
 LOSSES = ("squared", "huber")
+RAINBOWS = ("alpha", "beta", "beta_steps", "dueling", "noisy", "noise", "atoms", "v_min", "v_max")
+OTHERS = {"dqn": RAINBOWS, "rainbow": ("loss",)}
+"""Options that an agent does not have."""
+
 COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
 
 
@@ -114,8 +118,9 @@ def _exact(ratio: float) -> Fraction:
 
 def presets(suite: str = "atari", agent: str = "dqn") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of an agent on a suite."""
-    table = packaged_presets(__package__)[check_choice("suite", suite, SUITES)][check_choice("agent", agent, AGENTS)]
-    return {"grid": table["grid"], "best": {NAME: table["best"]}}
+    tables = packaged_presets(__package__)
+    table = tables[check_choice("suite", suite, SUITES)][check_choice("agent", agent, AGENTS)]
+    return {"grid": table["grid"], "best": {NAME: {**table["best"], **tables["rivals"]}}}
 
 
 def resolve(config: Config) -> Config:
@@ -144,7 +149,8 @@ def resolve(config: Config) -> Config:
     _check_sizes(replace(config, **counts))
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
     bounds = config.checked_bounds(config.bounds, "fan_in")
-    return replace(config, **counts, game=game_name(config.game), bounds=bounds)
+    none: dict[str, Any] = {one.name: one.default for one in fields(Config) if one.name in OTHERS[config.agent]}
+    return replace(config, **{**counts, **none}, game=game_name(config.game), bounds=bounds)
 
 
 def _check_sizes(config: Config) -> None:

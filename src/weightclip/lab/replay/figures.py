@@ -26,6 +26,7 @@ from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_curve, panels, show_unit
+from weightclip.lab.results.selection import select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import Style, style_of
@@ -58,21 +59,30 @@ def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: 
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game."""
+    """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game.
+
+    Methods without a kappa are level lines.
+    """
     notes: list[str] = []
     runs = main_setup(own_runs(table, NAME), notes.append)
     line, score, error = ("agent", "game", "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
-    data = (
+    several = (
         sensitivity(runs, "kappa", criterion=criterion)
         .filter(pl.col("kappa").is_finite())
         .filter(pl.len().over(line) > 1)
+    )
+    if several.is_empty():
+        raise ValueError("results: got one value of kappa on each game, expected several")
+    without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
+    panel = ("agent", "game", "replay_ratio")
+    level = without.join(several.select(*panel, "kappa").unique(), panel)
+    data = (
+        pl.concat([several, level], how="diagonal_relaxed")
         .select(
             *line, "kappa", score.alias("mean"), (score - error).alias("low"), (score + error).alias("high"), "seeds"
         )
         .sort(*line, "kappa")
     )
-    if data.is_empty():
-        raise ValueError("results: got one value of kappa on each game, expected several")
     about = f"{CRITERIA[criterion]};\n{about_seeds(data)}"
     scale = partial(_scale_kappa, sorted(set(data["kappa"])))
     picture = _draw_panels(
@@ -153,7 +163,11 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
             line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
-    return Drawing(picture, pl.concat(numbers), (*notes, *remarks(runs)))
+        data = pl.concat(numbers)
+        number = data["seed"].n_unique()
+        about = "one seed" if number == 1 else f"mean over {number} seeds; the matrix is the first one's"
+        picture.supxlabel(marked(f"above: mean of |C[i, j]|, i ≠ j; {about}", runs), fontsize="medium")
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def _games(data: pl.DataFrame) -> list[str]:

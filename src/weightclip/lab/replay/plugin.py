@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,7 +48,7 @@ class ReplayRatio(TorchExperiment[Config]):
             "replay-ratio --agent rainbow --game SpaceInvaders --method adam+wc --replay-ratio 1 --frames 10M",
             "replay-ratio --suite minatar --agent dqn --game asterix --method adam --replay-ratio 1",
         ),
-        "sweep": ("replay-ratio --suite minatar --agents dqn --replay-ratios 0.1,1 --methods adam,adam+wc --seeds 3",),
+        "sweep": ("replay-ratio --suite minatar --agents dqn --replay-ratios 1 --methods adam,adam+wc --seeds 3",),
     }
 
     def title(self, config: Mapping[str, Any]) -> str:
@@ -95,6 +96,10 @@ class ReplayRatio(TorchExperiment[Config]):
         from weightclip.lab.replay.experiment import run_config
 
         return run_each(run_config, configs, None, out, overwrite, watch)
+
+    def alike(self, config: Config) -> Hashable:
+        # All games of Atari have the same pictures and networks.
+        return super().alike(replace(config, game="") if config.suite == "atari" else config)
 
     def length(self, config: Config) -> int:
         return config.frames or 0
