@@ -143,6 +143,7 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
+        picture.set_layout_engine("compressed")  # panels are squares: without it, labels beside them are cut off
         image = None
         for (agent, game), line in zip(rows, found, strict=True):
             for axes, column in zip(line, columns, strict=True):
