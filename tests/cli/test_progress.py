@@ -30,6 +30,17 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
     assert 5 <= len(lines) <= 7
 
 
+def test_runs_that_go_together_are_told_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with display(runs=4, steps=1000, unit="steps", shown=in_words, clock=clock) as shown:
+        shown.begin("seed 0, 1, 2, 3", together=4)
+        for steps in (100, 200):
+            clock.now += 10.0
+            shown.update(steps, 0.5)
+    expected = "seed 0, 1, 2, 3: 200 of 1,000 steps each, online accuracy 50.0%, 40 steps/s together, 1:20 left"
+    assert capsys.readouterr().out.splitlines()[-1] == expected
+
+
 def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with display(runs=3, steps=100_000, unit="samples", shown=in_words, clock=clock) as shown:

@@ -53,34 +53,35 @@ class _Estimate:
         self.total = runs * steps
         self._clock = clock
         self._finished = 0
-        self._together = 0
+        self.together = 0
         self._learned = 0
         self._seconds = 0.0
         self._last: tuple[int, float] | None = None
 
     def begin(self, together: int) -> None:
-        self._finished += self._together
-        self._together = together
+        self._finished += self.together
+        self.together = together
         self._last = None
 
     def update(self, samples: int) -> None:
         now = self._clock()
         if self._last is not None:
-            self._learned += self._together * (samples - self._last[0])
+            self._learned += self.together * (samples - self._last[0])
             self._seconds += now - self._last[1]
         self._last = samples, now
 
     @property
     def done(self) -> int:
-        return self._finished * self.steps + self._together * (self._last[0] if self._last else 0)
+        return self._finished * self.steps + self.together * (self._last[0] if self._last else 0)
 
     @property
     def outlook(self) -> str:
-        """`5,000 samples/s, 1:23 left`, empty as long as nobody knows."""
+        """`5,000 samples/s, 1:23 left`, of all runs that go together; empty as long as nobody knows."""
         if not self._learned or not self._seconds:
             return ""
         speed = self._learned / self._seconds
-        return f"{speed:,.0f} {self.unit}/s, {duration((self.total - self.done) / speed)} left"
+        together = " together" if self.together > 1 else ""
+        return f"{speed:,.0f} {self.unit}/s{together}, {duration((self.total - self.done) / speed)} left"
 
 
 def duration(seconds: float) -> str:
@@ -131,7 +132,8 @@ class _Lines:
         if self._clock() >= self._next:
             self._next = self._clock() + SECONDS_BETWEEN_LINES
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
-            parts = (done, self._shown(score), self._estimate.outlook)
+            each = " each" if self._estimate.together > 1 else ""
+            parts = (done + each, self._shown(score), self._estimate.outlook)
             self.say(", ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:

@@ -129,13 +129,16 @@ class TorchExperiment(Experiment[M], Generic[M]):
         import polars as pl
 
         from weightclip.lab.results.run_picture import draw_runs
+        from weightclip.lab.results.text import settings_text
         from weightclip.lab.results.tidy import flat_config
 
         config = records[0].config
         tables = {config["method"]: pl.concat([record.table for record in records])}
         along, label = self.pictured_along or (self.along, "")
         metrics = [self.measured[name] for name in self.pictured]
-        title = "\n".join(filter(None, (self.title(config), self.remark(flat_config(config)))))
+        settings = settings_text({name: config.get(name) for name in NAMED})
+        first = ": ".join(filter(None, (self.title(config), settings)))
+        title = "\n".join(filter(None, (first, self.remark(flat_config(config)))))
         draw_runs(tables, metrics, along, path, title, label)
 
 

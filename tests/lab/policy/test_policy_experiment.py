@@ -130,7 +130,8 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
     told: list[str] = []
     first, second = run_configs(configs, tmp_path, watch=Watch(event=told.append))
     assert told[2:] == [
-        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration"
+        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration",
+        "training seed 1 first, as seed 0 came farther before",
     ]
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
     (alone,) = run_configs([config(seed=1)])
@@ -166,7 +167,11 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     train = experiment._train
     monkeypatch.setattr(experiment, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
     records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
-    assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration {seed + 1}" for seed in (0, 1)]
+    assert told == [
+        *(f"{NAME} adam+wc seed {seed}: going on after iteration {seed + 1}" for seed in (0, 1)),
+        "training seed 2 first, as seeds 0, 1 came farther before",
+        "training seed 0 first, as seed 1 came farther before",
+    ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
     (undisturbed,) = run_configs([config(seed=2)])

@@ -49,6 +49,11 @@ def test_a_summary_is_of_the_seeds_that_are_left() -> None:
     ]
     assert EXPERIMENT.summarise(tables[::2]) == "return 4 at the end, 4 at best; weight norm 5"
     assert EXPERIMENT.summarise(tables) == "return 4 at the end, 3 at best; weight norm 5; 1 of 3 seeds stopped"
+    assert EXPERIMENT.summarise(tables[1:2]) == "1 at best; stopped"
+    silent = pl.DataFrame(
+        {"return": [None], "weight_l2": [2.0]}, schema=dict.fromkeys(("return", "weight_l2"), pl.Float64)
+    )
+    assert EXPERIMENT.summarise([silent]) == "no episode ended; weight norm 2"
 
 
 def test_an_estimate_is_made() -> None:

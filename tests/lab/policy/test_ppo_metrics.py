@@ -95,7 +95,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
     episodes = [one for one in rollout.episodes if one.learner == s]
     both = [*matrices(network.actor_mean), *matrices(network.critic)]
     return {
-        "return": np.mean([one.value for one in episodes]),
+        "return": np.mean([one.score for one in episodes]),
         "length": np.mean([one.length for one in episodes]),
         "episodes": len(episodes),
         "approx_kl": (ratio - 1 - log_ratio).mean().item(),
@@ -182,7 +182,7 @@ def test_what_was_measured_before_a_seed_broke_stands_and_nothing_after(monkeypa
     assert own
     assert all(64 < one.step <= 64 + 40 for one in own)
     assert rows[1]["episodes"] == len(own)
-    assert rows[1]["return"] == pytest.approx(np.mean([one.value for one in own]))
+    assert rows[1]["return"] == pytest.approx(np.mean([one.score for one in own]))
     assert math.isnan(rows[1]["approx_kl"])  # its policy was not updated
     assert math.isnan(rows[1]["explained_variance"])
     assert rows[1]["weight_l2"] == pytest.approx(first[1]["weight_l2"])  # and has the weights that it had
@@ -205,7 +205,7 @@ def test_weights_that_break_leave_what_the_rollout_said(monkeypatch: pytest.Monk
     assert ours.stopped == {1: "its weights are not finite"}
     own = [one for one in episodes if one.learner == 1]
     assert rows[1]["episodes"] == len(own) > 0
-    assert rows[1]["return"] == pytest.approx(np.mean([one.value for one in own]))
+    assert rows[1]["return"] == pytest.approx(np.mean([one.score for one in own]))
     for name in ("weight_l2", "clipped", "lipschitz_policy", "value_loss", "gradient_l2", "saturated", "clip_fraction"):
         assert math.isnan(rows[1][name]), name
         assert math.isfinite(rows[0][name]), name

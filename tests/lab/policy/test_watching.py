@@ -71,11 +71,11 @@ def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
 def test_an_episode_is_played_again(store: Path) -> None:
     saved = find_policy(store / place(config(seed=0)))
     one, other, noisy = (list(played) for played in (play(saved, 3), play(saved, 3), play(saved, 3, noise=True)))
-    assert one[-1].value == other[-1].value != noisy[-1].value
+    assert one[-1].score == other[-1].score != noisy[-1].score
     assert 2 <= len(one) <= LIMIT + 1
     assert len(list(play(saved, 3, steps=1))) == 2
     assert {moment.rate for moment in one} == {20}
-    assert one[0].value == 0
+    assert one[0].score == 0
 
 
 def test_a_video_is_written_picture_by_picture(tmp_path: Path) -> None:

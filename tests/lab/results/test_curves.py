@@ -40,6 +40,16 @@ def test_pairs_of_rows_are_averaged_first() -> None:
         assert (row["mean"], row["low"]) == pytest.approx((mean, mean - error))
 
 
+def test_or_equal_parts_of_each_run() -> None:
+    found = curves(three_seeds(), points=2)
+    assert found.select("task", "samples").rows() == [(3, 30), (5, 50)]
+    parts = [(sum(v[:3]) / 3, sum(v[3:]) / 2) for v in VALUES]
+    for row, values in zip(found.to_dicts(), zip(*parts)):
+        mean, error = mean_and_error(values)
+        assert (row["mean"], row["low"]) == pytest.approx((mean, mean - error))
+    assert curves(three_seeds(), points=100).equals(curves(three_seeds()))
+
+
 def test_with_one_seed_the_band_is_the_line() -> None:
     found = curves(tidy(made_record((0.1, 0.2))), level=0.9)
     assert found.select("mean", "low", "high", "seeds").rows() == [(0.1, 0.1, 0.1, 1), (0.2, 0.2, 0.2, 1)]
@@ -68,6 +78,8 @@ def test_a_diverged_seed_is_seen() -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match="every: got 0, expected a whole number of at least 1"):
         curves(three_seeds(), every=0)
+    with pytest.raises(ValueError, match="points: got 0, expected a whole number of at least 1"):
+        curves(three_seeds(), points=0)
     with pytest.raises(ValueError, match="metric: got 'loss', expected one of accuracy"):
         curves(three_seeds(), "loss")
     with pytest.raises(ValueError, match="level: got 2, expected a number between 0 and 1"):

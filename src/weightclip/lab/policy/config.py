@@ -73,12 +73,19 @@ class Config(MethodConfig):
     @property
     def iterations(self) -> int:
         """Rollouts and updates; of a resolved configuration."""
-        return check_count("steps", self.steps) // self.rollout
+        assert self.steps is not None
+        return self.steps // self.rollout
+
+    @property
+    def passes(self) -> int:
+        """Over each rollout: the epochs of a resolved configuration."""
+        assert self.epochs is not None
+        return self.epochs
 
     def step_size(self, iteration: int) -> float:
         """In iteration 0, 1, ...; of a resolved configuration."""
-        left = 1.0 - iteration / self.iterations if self.anneal else 1.0
-        return left * check_number("lr", self.lr, zero=True)
+        assert self.lr is not None
+        return self.lr * (1.0 - iteration / self.iterations if self.anneal else 1.0)
 
 
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:

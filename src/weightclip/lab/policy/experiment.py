@@ -55,7 +55,11 @@ def run_configs(
     with threads(1):  # more are slower on networks this small
         while (behind := min((len(run.rows) for run in begun), default=total)) < total:
             # They do not wait for others that are ahead: to join these, they would have to give up their episodes.
-            _train([run for run in begun if len(run.rows) == behind], runs, watch)
+            group = [run for run in begun if len(run.rows) == behind]
+            ahead = [run for run in begun if behind < len(run.rows) < total]
+            if ahead:
+                watch.event(f"training {_seeds(group)} first, as {_seeds(ahead)} came farther before")
+            _train(group, runs, watch)
     return [run.finished() for run in runs]
 
 
@@ -162,7 +166,7 @@ class _Run:
         """One more iteration."""
         samples = (iteration + 1) * self.config.rollout
         self.rows.append({**row, "iteration": iteration + 1, "samples": samples})
-        self.episodes += [(one.step, one.value, one.length) for one in episodes]
+        self.episodes += [(one.step, one.score, one.length) for one in episodes]
 
     def note_stop(self, iteration: int, reason: str | None, event: Event) -> None:
         """Why it has stopped, if it has now."""
@@ -243,6 +247,11 @@ def _go_on(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
         return False
     learners.begin_episodes()
     return True
+
+
+def _seeds(runs: Sequence[_Run]) -> str:
+    """`seed 2`, `seeds 0, 1`."""
+    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.config.seed) for run in runs)}"
 
 
 def _nothing(runs: Sequence[_Run]) -> list[Row]:

@@ -16,7 +16,7 @@ from weightclip.lab.results.curves import curves
 from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
-from weightclip.lab.results.peaks import peaks
+from weightclip.lab.results.peaks import PARTS, peaks
 from weightclip.lab.results.setups import ordered_methods
 from weightclip.lab.results.statistics import mean_and_error
 from weightclip.lab.results.style import style_of
@@ -24,8 +24,9 @@ from weightclip.lab.results.text import count_text, error_text
 from weightclip.numerals import counted
 
 POINTS = 100
-"""A curve has at most so many, each the mean of as many iterations as that takes."""
+"""A curve has at most so many, each the mean of an equal part of its run."""
 
+PEAK_COLUMNS = ("env", "method", "seed", "peak", "at", "end", "fall", "steps")
 COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
 
 
@@ -37,7 +38,7 @@ def draw_metrics(
     notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
     data = _curves(runs, metrics)
     along, label = ALONG
-    shown = sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
+    shown = _envs(data)
     # A single row of panels is a little higher than it is wide.
     height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
     with panels(len(metrics), len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), height) as (picture, rows):
@@ -53,6 +54,35 @@ def draw_metrics(
         methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
         add_legend(picture, map(style_of, methods), marked(about_seeds(data), runs))
     return Drawing(picture, data, tuple(notes))
+
+
+def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Of each seed a line from where its return was highest to where it ended; a panel for each environment."""
+    runs, notes = chosen_runs(table, NAME, criterion)
+    data = peaks(runs, "return").select(PEAK_COLUMNS)
+    shown = _envs(data)
+    methods = ordered_methods(data["method"], find_experiment(NAME))
+    with panels(1, len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), 2.4) as (picture, (row,)):
+        for axes, env in zip(row, shown, strict=True):
+            for method in methods:
+                style = style_of(method)
+                for one in data.filter(env=env, method=method).drop_nulls("peak").iter_rows(named=True):
+                    steps, returns = (one["at"], one["steps"]), (one["peak"], one["end"])
+                    axes.plot(steps, returns, style.line, color=style.colour, label=style.label, zorder=style.order)
+                    axes.plot(*steps[:1], *returns[:1], "o", color=style.colour, markersize=3, zorder=style.order)
+            axes.set_title(env)
+            axes.set_xlim(left=0)
+            axes.set_xlabel(ALONG[1])
+            count_steps(axes)
+        row[0].set_ylabel(METRICS["return"].label)
+        about = f"each seed, from its peak (dot) to its end;\nmeans over {PARTS} equal parts of a run"
+        add_legend(picture, map(style_of, methods), marked(about, runs))
+    return Drawing(picture, data, (*notes, *_stops(runs), *_falls(runs), *remarks(runs)))
+
+
+def _envs(data: pl.DataFrame) -> list[str]:
+    """Those in a table, the paper's first."""
+    return sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
 
 
 def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
@@ -104,9 +134,8 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     """`COLUMNS`, the paper's methods first."""
     order = ordered_methods(runs["method"], find_experiment(NAME))
     runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
-    every = -(-runs.select(pl.col("iteration").max()).item() // POINTS)
     found = [
-        curves(runs, metric, every=every).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+        curves(runs, metric, points=POINTS).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
         for metric in metrics
     ]
     return pl.concat(found)
@@ -126,4 +155,5 @@ FIGURES = (
         "The same in Walker2d and Humanoid alone",
         partial(draw_metrics, metrics=DIAGNOSTICS, envs=FIGURE_7),
     ),
+    Figure("policy-peaks", "", "The highest return of each seed, and the last one", draw_peaks),
 )

@@ -104,7 +104,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return config.iterations * config.rollout
 
     def shown(self, score: float) -> str:
-        return f"return {score:,.0f}"
+        return "no episode ended yet" if math.isnan(score) else f"return {score:,.0f}"
 
     def describe(self, config: Config) -> str:
         method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
@@ -118,10 +118,15 @@ class PolicyCollapse(TorchExperiment[Config]):
         value = pl.col("return", "weight_l2").fill_nan(None)
         last, best = value.last(), pl.col("return").fill_nan(None).max().alias("best")
         ends = pl.concat([table.select(last, best) for table in tables])
-        numbers = {name: math.nan if mean is None else mean for name, mean in ends.mean().row(0, named=True).items()}
-        told = "return {return:,.0f} at the end, {best:,.0f} at best; weight norm {weight_l2:.3g}".format(**numbers)
-        stopped = ends["weight_l2"].null_count()
-        return f"{told}; {stopped} of {counted(len(tables), 'seed')} stopped" if stopped else told
+        means = ends.mean().row(0, named=True)
+        forms = {"return": "return {:,.0f} at the end", "best": "{:,.0f} at best"}
+        returns = [form.format(means[name]) for name, form in forms.items() if means[name] is not None]
+        told = [", ".join(returns) or "no episode ended"]
+        if means["weight_l2"] is not None:
+            told.append(f"weight norm {means['weight_l2']:.3g}")
+        if stopped := ends["weight_l2"].null_count():
+            told.append("stopped" if len(tables) == 1 else f"{stopped} of {counted(len(tables), 'seed')} stopped")
+        return "; ".join(told)
 
 
 EXPERIMENT = PolicyCollapse()

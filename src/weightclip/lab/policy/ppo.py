@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weightclip.certificate import lipschitz
-from weightclip.checks import check_count
 from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.flat import load_training_state, training_state
@@ -46,7 +45,7 @@ class Episode:
 
     learner: int
     step: int
-    value: float
+    score: float
     length: int
 
 
@@ -136,7 +135,7 @@ class Learners:
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Iteration 0, 1, ...: a row for each learner, and the episodes that ended; NaN for those that had stopped."""
-        began, before = time.perf_counter(), frozenset(self.stopped)
+        began, stopped_before = time.perf_counter(), frozenset(self.stopped)
         if self.config.anneal:
             for optimizer in self.optimizers:
                 optimizer.param_groups[0]["lr"] = self.config.step_size(iteration)
@@ -145,10 +144,10 @@ class Learners:
         measured = self.update(rollout, self.advantages(rollout))
         self._stop(~torch.isfinite(self.stack.weights.detach()).all(1).numpy(), "its weights are not finite")
         weights = [self._weights(s) for s in range(len(self.configs))]
-        speed = (len(self.configs) - len(before)) * self.config.rollout / (time.perf_counter() - began)
+        speed = (len(self.configs) - len(stopped_before)) * self.config.rollout / (time.perf_counter() - began)
         rows = []
         for s in range(len(self.configs)):
-            own = [(one.value, one.length) for one in rollout.episodes if one.learner == s]
+            own = [(one.score, one.length) for one in rollout.episodes if one.learner == s]
             if own:
                 self._returns[s], self._lengths[s] = np.mean(own, axis=0)
             row: Row = {
@@ -159,12 +158,12 @@ class Learners:
                 **weights[s],
                 "speed": speed,
             }
-            rows.append({name: math.nan if s in before else float(value) for name, value in row.items()})
+            rows.append({name: math.nan if s in stopped_before else float(value) for name, value in row.items()})
         return rows, rollout.episodes
 
     @np.errstate(over="ignore", invalid="ignore")  # a learner that breaks is told of by name
-    def collect(self, before: int = 0) -> Rollout:
-        """Step the environments with the policy as it is; `before`, each had that many steps."""
+    def collect(self, steps_before: int = 0) -> Rollout:
+        """Step the environments with the policy as it is; each had `steps_before` steps so far."""
         learners, steps = len(self.configs), self.config.rollout
         observations = np.empty((steps + 1, learners, self.environments.observations), np.float32)
         final = np.zeros_like(observations[1:])
@@ -183,14 +182,14 @@ class Learners:
             np.add(policy(self._now), scaled[t], out=actions[t])
             self._stop(~np.isfinite(actions[t]).all(axis=1), "its actions are not finite")
             step = self.environments.step(actions[t], self.stopped)
-            going_on = self._going_on()
-            self._now = self.normaliser.observe(step.final, going_on)
-            rewards[t] = self.normaliser.reward(step.rewards, step.terminated, going_on)
+            active = self._active()
+            self._now = self.normaliser.observe(step.final, active)
+            rewards[t] = self.normaliser.reward(step.rewards, step.terminated, active)
             ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
             if step.episodes:  # both observations count, the last one and the first one of the next episode
                 final[t] = self._now
                 self._now = self.normaliser.observe(step.observations, step.terminated | step.truncated)
-                episodes += [Episode(s, before + t + 1, value, length) for s, value, length in step.episodes]
+                episodes += [Episode(s, steps_before + t + 1, score, length) for s, score, length in step.episodes]
         observations[steps] = self._now
         log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_2PI).sum(axis=2)
         return Rollout(
@@ -213,11 +212,11 @@ class Learners:
         """
         config, critic = self.config, layers_of(self.stack.tensors(), "critic")
         values = batched(critic, rollout.observations)[0].squeeze(2)  # [s, t + 1]
-        rewards, going_on = rollout.rewards, 1.0 - rollout.ended
+        rewards, continues = rollout.rewards, 1.0 - rollout.ended
         if config.bootstrap:
             rewards = rewards + config.gamma * batched(critic, rollout.final)[0].squeeze(2) * rollout.truncated
-        deltas = rewards + config.gamma * values[:, 1:] * going_on - values[:, :-1]
-        advantages = discounted_sums(deltas, config.gamma * config.lam * going_on)
+        deltas = rewards + config.gamma * values[:, 1:] * continues - values[:, :-1]
+        advantages = discounted_sums(deltas, config.gamma * config.lam * continues)
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
 
     def update(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
@@ -228,8 +227,7 @@ class Learners:
         flat = [part.reshape(learners * config.rollout, -1) for part in parts]
         first = torch.arange(learners).unsqueeze(1) * config.rollout
         clipped, norms = torch.zeros(2, learners)
-        epochs = check_count("epochs", config.epochs)
-        for _ in range(epochs):
+        for _ in range(config.passes):
             order = np.stack([own[_ORDER].permutation(config.rollout) for own in self.generators])
             for rows in (torch.from_numpy(order) + first).chunk(config.minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
@@ -241,7 +239,7 @@ class Learners:
                     if s not in self.stopped:
                         optimizer.step()
                 clipped += ((losses.ratio.detach() - 1).abs() > config.clip).float().mean(1)
-        updates = config.minibatches * epochs
+        updates = config.minibatches * config.passes
         units = [[unit[s] for unit in losses.units] for s in range(learners)]
         # What is NaN is not beyond any limit, so a learner that has broken would seem to have a share of nothing.
         there = torch.where(losses.log_ratio.detach().isnan().any(1), math.nan, 1.0)
@@ -315,7 +313,7 @@ class Learners:
         if which.any():
             self.stopped = {**dict.fromkeys(map(int, np.flatnonzero(which)), reason), **self.stopped}
 
-    def _going_on(self) -> NDArray[np.bool_] | slice:
+    def _active(self) -> NDArray[np.bool_] | slice:
         """Learners that have not stopped."""
         if not self.stopped:
             return slice(None)
@@ -353,7 +351,7 @@ class Learners:
     def begin_episodes(self) -> None:
         """Begin a new episode everywhere, seeded by each learner's own generator."""
         seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
-        self._now = self.normaliser.observe(self.environments.reset(seeds))
+        self._now = self.normaliser.observe(self.environments.reset(seeds), self._active())
 
 
 class _Policy:

@@ -49,12 +49,12 @@ class Moment:
     Args:
         picture: [height, width, 3].
         rate: pictures for a second, at which the episode looks as fast as it is.
-        value: the return so far.
+        score: the return so far.
     """
 
     picture: NDArray[np.uint8]
     rate: float
-    value: float
+    score: float
 
 
 def find_policy(path: Path) -> Saved:
@@ -109,16 +109,16 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
     rate = float(environment.metadata.get("render_fps", 30))
     try:
         seen, _ = environment.reset(seed=seed)
-        value = 0.0
-        yield Moment(_frame(environment), rate, value)
+        score = 0.0
+        yield Moment(_frame(environment), rate, score)
         for _ in range(steps):
             x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
             with torch.no_grad():
                 mean = network.actor_mean(torch.from_numpy(x)).numpy()
             action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
             seen, reward, terminated, truncated, _ = environment.step(np.clip(action.reshape(low.shape), low, high))
-            value += float(reward)
-            yield Moment(_frame(environment), rate, value)
+            score += float(reward)
+            yield Moment(_frame(environment), rate, score)
             if terminated or truncated:
                 break
     finally:
@@ -143,7 +143,7 @@ def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
         for steps, last in enumerate(moments, start=1):
             if steps % every == 0:
                 writer.append_data(last.picture)
-    return steps, last.value
+    return steps, last.score
 
 
 def _network(saved: Saved, actions: int) -> ActorCritic:

@@ -9,7 +9,18 @@ from weightclip.lab.results.setups import Columns, by_experiment, check_metric
 from weightclip.lab.results.statistics import half_width
 
 
-def curves(table: pl.DataFrame, metric: str | None = None, every: int = 1, level: float | None = None) -> pl.DataFrame:
+def cut(parts: int) -> pl.Expr:
+    """Which of so many parts of its run a row is in, 0, 1, ...; they are equal but for a row. Rows are in order."""
+    return pl.int_range(pl.len()).over("identity") * parts // pl.len().over("identity")
+
+
+def curves(
+    table: pl.DataFrame,
+    metric: str | None = None,
+    every: int = 1,
+    level: float | None = None,
+    points: int | None = None,
+) -> pl.DataFrame:
     """A row per setup, method, setting and point of its curve: `mean`, `low`, `high` and `seeds`.
 
     Besides these there is what the rows follow (`task`) and, where the table has it, `samples`, both at the point's
@@ -20,15 +31,16 @@ def curves(table: pl.DataFrame, metric: str | None = None, every: int = 1, level
         metric: a column of it; default: the experiment's own score.
         every: rows that are averaged into one point first; the paper's figures take 2.
         level: of Student's interval between `low` and `high`; default: they are a standard error from the mean.
+        points: instead of `every`, at most so many, each the mean of an equal part of a run.
     """
     check_count("every", every)
+    point = pl.int_range(pl.len()).over("identity") // every if points is None else cut(check_count("points", points))
 
     def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         ends = [one for one in (columns.along, "samples") if one in part.columns]
         ordered = part.sort("identity", columns.along, maintain_order=True)
-        point = (pl.int_range(pl.len()).over("identity") // every).alias("_point")
-        binned = ordered.group_by((*columns.setting, "identity", point), maintain_order=True).agg(
+        binned = ordered.group_by((*columns.setting, "identity", point.alias("_point")), maintain_order=True).agg(
             pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean")
         )
         value = pl.col("mean")

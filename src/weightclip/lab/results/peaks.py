@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from weightclip.checks import check_count
+from weightclip.lab.results.curves import cut
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
 
 PARTS = 20
@@ -29,10 +30,9 @@ def peaks(table: pl.DataFrame, metric: str | None = None, parts: int = PARTS) ->
         value = pl.col(check_metric(runs, metric, columns)).cast(pl.Float64).fill_nan(None)
         at = pl.col("samples" if "samples" in runs.columns else columns.along)
         run = (*columns.setting, "seed", "identity")
-        part = (pl.int_range(pl.len()).over("identity") * parts // pl.len().over("identity")).alias("_part")
         means = (
             runs.sort("identity", columns.along, maintain_order=True)
-            .with_columns(part)
+            .with_columns(cut(parts).alias("_part"))
             .group_by((*run, "_part"), maintain_order=True)
             .agg(value.mean().alias("_mean"), at.last().alias("_at"))
         )
