@@ -3,7 +3,8 @@
 The plain loop (`plain_ppo.py`, which follows CleanRL's) runs its seeds one by one, and keeps each in a directory as
 soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has
 filled. A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
-Beside both stands what CleanRL publishes for its own script, where it does.
+With few seeds these are wide, so that they overlap says little; that both loops learn the same from the same draws is
+what tests/lab/policy/test_ppo.py shows. Beside both stands what CleanRL publishes for its own script, where it does.
 
     python benchmarks/ppo_learning.py --env Walker2d-v4 --seeds 4 --steps 1M --plain plain/ --ours results/
 """
@@ -103,7 +104,8 @@ def main() -> None:
             continue
         low, high = row["return"] - width, row["return"] + width
         intervals.append((low, high))
-        print(f"{arguments.env} {row['loop']}: {row['return']:,.0f} ({low:,.0f} to {high:,.0f}), {row['len']} seeds")
+        each = ", ".join(f"{one:,.0f}" for one in found.filter(loop=row["loop"])["return"].sort())
+        print(f"{arguments.env} {row['loop']}: {row['return']:,.0f} ({low:,.0f} to {high:,.0f}); seeds: {each}")
     if intervals:
         (low, high), (other_low, other_high) = intervals
         overlap = max(low, other_low) <= min(high, other_high)
