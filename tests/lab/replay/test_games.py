@@ -1,4 +1,6 @@
 import re
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,49 @@ def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, s
         np.testing.assert_array_equal(steps[0].rewards, steps[1].rewards)
     for games in made:
         games.close()
+
+
+def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
+    """Of games with the same actions in all of them: [t, e, ...]."""
+    games = make_games(suite, "SpaceInvaders", len(seeds), sticky)
+    found, generator = [games.reset(seeds)], np.random.default_rng(0)
+    for _ in range(60):  # Space Invaders begins with an animation
+        games.send(np.full(len(seeds), generator.integers(games.actions)))
+        found.append(games.receive().frames)
+    games.close()
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("suite", ["atari", "minatar"])
+def test_sticky_actions_are_not_those_that_were_sent(suite: str) -> None:
+    sent, stuck = (first_frames(suite, [1], sticky) for sticky in (0.0, 1.0))
+    np.testing.assert_array_equal(sent[0], stuck[0])
+    assert (sent[1:] != stuck[1:]).any()
+
+
+def test_ataris_games_begin_after_idle_steps_by_chance() -> None:
+    frames = first_frames("atari", list(range(6)), 0.0)
+    assert len({frame.tobytes() for frame in frames[-1]}) > 3
+
+
+def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ale_py import vector_env
+
+    made: list[dict[str, Any]] = []
+
+    class Noting(vector_env.AtariVectorEnv):
+        def __init__(self, game: str, num_envs: int, **options: Any) -> None:
+            made.append(options)
+            super().__init__(game, num_envs, **options)
+
+    names = set(signature(vector_env.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", Noting)
+    make_games("atari", "SpaceInvaders", 1, 0.25).close()
+    (options,) = made
+    assert set(options) == names  # its defaults differ between versions and ways to make it
+    wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
+    wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
+    assert {name: options[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("game", MINATAR_GAMES)

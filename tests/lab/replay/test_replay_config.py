@@ -19,6 +19,33 @@ def test_on_atari_what_is_not_given_is_tianshous() -> None:
     assert resolve(Config(method="adam")).kappa is None
 
 
+TIANSHOUS = {
+    "batch": 32,
+    "gamma": 0.99,
+    "n_step": 3,
+    "double": True,
+    "target_every": 500,
+    "epsilon": 1.0,
+    "epsilon_final": 0.05,
+    "epsilon_test": 0.005,
+    "scaled": False,
+    "lives": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "own"),
+    [
+        ("dqn", {"loss": "squared"}),
+        ("rainbow", {"alpha": 0.5, "beta": 0.4, "beta_steps": 5_000_000, "noise": 0.1, "dueling": True, "noisy": True}),
+        ("rainbow", {"atoms": 51, "v_min": -10.0, "v_max": 10.0}),
+    ],
+)
+def test_agents_are_those_of_tianshous_examples(agent: str, own: dict[str, object]) -> None:
+    config = resolve(Config(agent=agent))
+    assert {name: getattr(config, name) for name in {**TIANSHOUS, **own}} == {**TIANSHOUS, **own}
+
+
 def test_on_minatar_runs_are_shorter() -> None:
     config = resolve(Config(suite="minatar", game="Asterix"))
     assert (config.steps, config.stack, config.environments, config.game) == (300_000, 1, 1, "asterix")

@@ -2,15 +2,17 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from short_runs import config
 
 from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
-from weightclip.lab.replay.figures import COLUMNS, draw_covariance, draw_metric, draw_sensitivity
+from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_metric, draw_sensitivity
 from weightclip.lab.replay.plugin import EXPERIMENT
 from weightclip.lab.results.loading import load
+from weightclip.lab.results.statistics import interval
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,25 @@ def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     assert "90% interval" in about
     assert about.endswith("not the paper's setting")
     assert any("suite minatar" in note for note in drawing.notes)
+
+
+def test_intervals_are_the_papers(store: Path) -> None:
+    table = load(store).filter(agent="dqn", method="adam+wc", part=4)
+    row = (
+        draw_metric(load(store), metric="return").data.filter(agent="dqn", method="adam+wc", part=4).row(0, named=True)
+    )
+    expected = interval(table["return"], 0.9)
+    assert (row["mean"], row["low"], row["high"]) == pytest.approx((expected.value, expected.low, expected.high))
+
+
+def test_clustered_similar_gradients_are_beside_each_other() -> None:
+    group = np.array([0, 1, 0, 1, 1, 0])
+    matrix = np.where(group[:, None] == group, 0.9, 0.1)
+    np.fill_diagonal(matrix, 1.0)
+    assert np.array_equal(_ordered(matrix, clustered=False), matrix)
+    found = _ordered(matrix, clustered=True)
+    assert (found[:3, :3] > 0.5).all()
+    assert (found[:3, 3:] < 0.5).all()
 
 
 @pytest.mark.parametrize("clustered", [False, True])

@@ -76,6 +76,52 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The seeds of all games that are begun from now on."""
+    found: list[list[int]] = []
+    make_games = training.make_games
+
+    def making(*arguments: Any) -> Any:
+        games = make_games(*arguments)
+        reset = games.reset
+        games.reset = lambda seeds: (found.append(list(seeds)), reset(seeds))[1]  # type: ignore[method-assign]
+        return games
+
+    monkeypatch.setattr(training, "make_games", making)
+    return found
+
+
+def test_it_goes_on_in_games_of_its_own(begun: list[list[int]]) -> None:
+    state = Trainer(config(), CPU).state()
+    Trainer(config(), CPU).load_state(state)
+    first, again, later = begun
+    assert first == again != later
+
+
+def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> None:
+    trainers = [Trainer(config(seed=seed), CPU) for seed in (0, 0, 1)]
+    begun.clear()
+    for trainer, part in ((trainers[0], 0), (trainers[1], 0), (trainers[0], 1), (trainers[2], 0)):
+        trainer.evaluate(part)
+    first, same, later, others = begun
+    assert first == same
+    assert len({*first, *later, *others}) == 6
+
+
+def test_units_are_looked_at_without_noise() -> None:
+    trainer, _ = trained(1, agent="rainbow")
+    assert all(layer.noise_in.any() for layer in noisy_layers(trainer.agent.online))
+    values = trainer.agent.values
+
+    def looking(states: torch.Tensor) -> torch.Tensor:
+        assert not any(layer.noise_in.any() or layer.noise_out.any() for layer in noisy_layers(trainer.agent.online))
+        return values(states)
+
+    trainer.agent.values = looking  # type: ignore[method-assign]
+    assert 0 <= trainer._look()["dormant"] <= 1
+
+
 def test_without_its_memory_it_fills_a_new_one_first() -> None:
     trainer, _ = trained(2, save_memory=False)
     state = trainer.state()
