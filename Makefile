@@ -34,8 +34,8 @@ results: $(VENV)/dev         ## the tables of docs/streaming.md
 docs: $(VENV)/docs           ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-benchmarks: $(VENV)/dev
-	for script in $(filter-out %/plain_ppo.py %/ppo_learning.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
+benchmarks: $(VENV)/hosts
+	set -e; for script in $(filter-out %/plain_ppo.py %/ppo_learning.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
 
 clean:
 	rm -rf $(VENV) site demo

@@ -1,14 +1,15 @@
 """DQN and Rainbow on Atari: a step of the game and an update, and the same in Stable-Baselines3 and Tianshou.
 
 Replay ratio 1, batch 32, the network of Mnih et al. (2015), Space Invaders, one thread. All sides take turns in one
-process; a side's time is the median over its turns. Ours and Stable-Baselines3's play ten games at once, with the
-actions that the network finds best, and make ten updates after each step of all. Tianshou's have the update alone, from
-a memory with as many transitions: its trainer copies the whole memory in between. Rainbow's networks are as Tianshou's
-example has them. Our memory has room for 100,000 transitions, theirs for fewer, as they take more space.
+process; a side's time is the median over its turns, a ratio the median over those of each round. Ours and
+Stable-Baselines3's play ten games at once, with the actions that the network finds best, and make ten updates after
+each step of all. Tianshou's have the update alone, from a memory with as many transitions: its trainer copies the whole
+memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room for 100,000 transitions,
+theirs for fewer, as they take more space; all hold some 600 at first.
 
     python benchmarks/dqn.py [--quick]
 
-Needs `pip install "weightclip[atari,rl]" opencv-python-headless`.
+Needs `pip install "weightclip[atari,hosts]"`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from operator import truediv
 from statistics import median
 
 import ale_py
@@ -42,7 +44,7 @@ OURS, THEIRS = 100_000, 5_000
 
 GAMES = 10
 TURNS, TURN = 12, 50
-QUICK_TURNS, QUICK_TURN = 2, 20
+QUICK_TURNS, QUICK_TURN = 3, 20
 """Turns, and steps and updates of each: what Stable-Baselines3 does once for each call is little beside so many."""
 
 Steps = Callable[[int], None]
@@ -185,8 +187,9 @@ def main() -> None:
         print(f"{name}: {1000 * seconds:.1f} ms for a step and an update")
     for name, trainer in (("DQN", dqn), ("Rainbow", rainbow)):
         print(f"{name}: drawing a batch takes {sampling_share(trainer, 10 if quick else 40):.1%} of an update")
-    print(f"dqn: {min(found['Stable-Baselines3'], found['Tianshou']) / found['ours']:.2f}")
-    print(f"rainbow: {found['Tianshou, Rainbow'] / found['ours, Rainbow']:.2f}")
+    ratios = {name: median(map(truediv, times[name], times["ours"])) for name in ("Stable-Baselines3", "Tianshou")}
+    print(f"dqn: {min(ratios.values()):.2f}")
+    print(f"rainbow: {median(map(truediv, times['Tianshou, Rainbow'], times['ours, Rainbow'])):.2f}")
 
 
 if __name__ == "__main__":

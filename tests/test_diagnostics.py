@@ -1,10 +1,13 @@
 import math
+import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from weightclip import diagnostics
 
@@ -119,6 +122,28 @@ def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
     few = torch.randn(50, 4, generator=generator)
     assert (diagnostics.approximate_kl(few) >= 0).all()
     assert diagnostics.approximate_kl(torch.zeros(4)) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "batch", "message"),
+    [
+        (partial(nn.functional.mse_loss, reduction="none"), (3, 3), "loss: got shape [1, 1] for one sample"),
+        (nn.functional.mse_loss, (3, 4), "batch: got parts with [3, 4] samples, expected as many in each"),
+        (nn.functional.mse_loss, None, "batch: got a tensor, expected a sequence of them"),
+    ],
+)
+def test_mistakes_of_a_gradient_covariance_are_named(
+    loss: Callable[..., Tensor], batch: tuple[int, int] | None, message: str
+) -> None:
+    parts = torch.ones(3, 2) if batch is None else (torch.ones(batch[0], 2), torch.ones(batch[1], 1))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        diagnostics.gradient_covariance(nn.Linear(2, 1), loss, parts)
+
+
+def test_without_trainable_parameters_there_is_no_gradient_covariance() -> None:
+    frozen = nn.Linear(2, 1).requires_grad_(False)
+    with pytest.raises(ValueError, match="model: got no parameter that requires a gradient"):
+        diagnostics.gradient_covariance(frozen, nn.functional.mse_loss, (torch.ones(3, 2), torch.ones(3, 1)))
 
 
 def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None:

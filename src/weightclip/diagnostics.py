@@ -146,7 +146,7 @@ def gradient_covariance(
     """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), g_i the gradient of the loss of sample i in all parameters: [k, k].
 
     A gradient of zero has no direction: its row and column are 0. With batch normalisation, or anything else that mixes
-    samples, a sample alone has another loss; put such models in `eval()` first.
+    samples, a sample alone has another loss; put such models, and those with dropout, in `eval()` first.
 
     Args:
         model: called with a batch of one sample: `model(batch[0][i : i + 1])`.
@@ -161,12 +161,18 @@ def gradient_covariance(
         [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    _check_samples(batch)
+    if not parameters:
+        raise ValueError("model: got no parameter that requires a gradient, expected one or more")
     others = {name: p.detach() for name, p in (*model.named_parameters(), *model.named_buffers())}
     size_of_one = sum(p.numel() * p.element_size() for p in parameters.values())
 
     def of_one(changed: dict[str, Tensor], sample: tuple[Tensor, ...]) -> Tensor:
         first, *rest = (part.unsqueeze(0) for part in sample)
-        return loss(functional_call(model, {**others, **changed}, (first,)), *rest)
+        found = loss(functional_call(model, {**others, **changed}, (first,)), *rest)
+        if found.dim():
+            raise ValueError(f"loss: got shape {list(found.shape)} for one sample, expected a single number, []")
+        return found
 
     def directions(rows: slice) -> Tensor:
         found = vmap(grad(of_one), in_dims=(None, 0), randomness="error")(parameters, tuple(x[rows] for x in batch))
@@ -184,6 +190,14 @@ def gradient_covariance(
             matrix[rows, columns] = (left @ directions(columns).T).double().cpu()
             matrix[columns, rows] = matrix[rows, columns].T
     return matrix
+
+
+def _check_samples(batch: Sequence[Tensor] | Tensor) -> None:
+    if isinstance(batch, Tensor):
+        raise ValueError("batch: got a tensor, expected a sequence of them: inputs, and what else the loss takes")
+    lengths = [len(part) for part in batch]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"batch: got parts with {lengths} samples, expected as many in each")
 
 
 def off_diagonal(matrix: Tensor) -> float:

@@ -72,6 +72,23 @@ def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]
     ]
 
 
+@pytest.mark.parametrize(("item", "length"), [("2", "epochs"), ("5", "steps"), ("8", "frames")])
+def test_the_length_of_runs_is_what_their_experiment_calls_it(item: str, length: str, started: list[str]) -> None:
+    assert main(["reproduce", item, "--steps", "50k"]) == 0
+    sweep, figure = started
+    assert sweep.endswith(f" --{length} 50k")
+    assert figure.endswith(f" --where {length}=50k")
+
+
+def test_figures_that_one_command_draws_have_their_own_runs_and_folder(started: list[str]) -> None:
+    for item in ("12", "14"):
+        assert main(["reproduce", item]) == 0
+    games = "asterix,beam_rider,demon_attack,ice_hockey"
+    for number, agent, figure in ((12, "dqn", started[1]), (14, "rainbow", started[3])):
+        chosen = f"--where suite=atari --where agent={agent} --where game={games}"
+        assert figure == f"figure gradient-covariance results -o figures/figure-{number} {chosen}"
+
+
 def test_a_dry_run_counts_the_sweeps_and_draws_nothing(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "4", "--dry-run"]) == 0
     assert started == [SWEEP.format(20, "results") + " --dry-run"]

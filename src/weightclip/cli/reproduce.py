@@ -9,7 +9,6 @@ from weightclip.cli.arguments import PROGRAM, SOME_FAILED
 from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
 
 PASSED_ON = {
-    "steps": ("N", "the length of each run"),
     "data-dir": ("DIR", "with the data"),
     "workers": ("N", "runs at a time"),
     "executor": ("NAME", "local, ray or slurm"),
@@ -40,6 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--seeds", metavar="SEEDS", help="how many, or which: 0-3 (default: as many as the paper)")
     parser.add_argument("--dry-run", action="store_true", help="only show the commands, and count what they would run")
     sweeps = parser.add_argument_group("for every sweep")
+    sweeps.add_argument("--steps", metavar="N", help="the length of each run, in samples, epochs, steps or frames")
     for name, (metavar, help_text) in PASSED_ON.items():
         sweeps.add_argument(f"--{name}", metavar=metavar, help=help_text)
     sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="for Slurm's jobs")
@@ -57,12 +57,13 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     options = [word for name in PASSED_ON for word in _option(name, getattr(arguments, name.replace("-", "_")))]
     options += [word for value in arguments.slurm for word in ("--slurm", value)]
     options += ["--retry-failed"] if arguments.retry_failed else []
-    # What was there before may be longer: it is not what was asked for.
-    those = [] if arguments.steps is None else ["--where", f"steps={arguments.steps}"]
     failed = False
     for one in found:
+        # What was there before may be longer: it is not what was asked for.
+        those = [] if arguments.steps is None else ["--where", f"{one.length}={arguments.steps}"]
+        asked = [*_option(one.length, arguments.steps), *options]
         for words in one.filled(arguments.seeds, arguments.results, arguments.out):
-            code = _run([*words, *(options if words[0] == SWEEP else those)], arguments.dry_run)
+            code = _run([*words, *(asked if words[0] == SWEEP else those)], arguments.dry_run)
             if words[0] == SWEEP and code == SOME_FAILED:
                 failed = True
                 print("some runs of this sweep failed: what follows is made from the others", flush=True)

@@ -103,7 +103,7 @@ class Experiment(ABC, Generic[C]):
 
     Some names mean the same in every experiment that has them. Of the configuration: `problem`, `method` and `seed`;
     `settings`, a mapping of the method's settings that have no field of their own; `rules`, the user's own, with which
-    a method is another choice of that method; `steps`, a run's length, which `weightclip reproduce --steps` passes on.
+    a method is another choice of that method; `steps`, a run's length (else its reproductions name another field).
     Of the main table: `samples` since the run's beginning, by which its rows are weighted; it is no metric.
 
     Class attributes:

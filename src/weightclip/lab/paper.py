@@ -48,12 +48,14 @@ class Reproduction:
             the user decides.
         seeds: how many the paper has.
         part: which of the item's parts they make, where it has some.
+        length: the option of sweeps for the length of a run, and the column of tables.
     """
 
     item: str
     commands: tuple[str, ...]
     seeds: int = 20
     part: str = ""
+    length: str = "steps"
 
     def filled(self, seeds: str | None = None, results: str = RESULTS, figures: str = FIGURES) -> list[list[str]]:
         """The words of each command; `seeds` as `weightclip sweep` takes them."""

@@ -19,6 +19,7 @@ def config(agent: str = "dqn", method: str = "adam+wc", seed: int = 0, **more: A
         "batch": 16,
         "episodes": 2,
         "target_every": 20,
+        "covariance": 0,
         **more,
     }
     return resolve(Config(agent=agent, method=method, seed=seed, **given))

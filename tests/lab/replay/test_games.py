@@ -149,6 +149,7 @@ def test_every_game_of_the_paper_is_there() -> None:
     for game, name in PAPER_GAMES.items():
         for written in (name, name.replace(" ", ""), game):
             assert find_game("atari", written) == game
+    assert [find_game("atari", game) for game in ("RiverRaid", "UpNDown")] == ["riverraid", "up_n_down"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def test_schedules() -> None:
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
         ({"memory": 50}, "memory: got 50, expected at least 90"),
         ({"warm_up": 10}, "warm_up: got 10, expected at least 72: enough for a batch"),
+        ({"frames": 1280}, "warm_up: got 320, expected fewer than the run's 320 steps"),
         ({"frames": 2000}, "points: got 100, expected at most 50 here"),
         ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
         ({"loss": "l3"}, "loss: got 'l3'"),

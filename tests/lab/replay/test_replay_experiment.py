@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import polars as pl
@@ -5,7 +6,9 @@ import pytest
 from polars.testing import assert_frame_equal
 from short_runs import config
 
+from weightclip.lab.replay import training
 from weightclip.lab.replay.experiment import identify, place, run_config
+from weightclip.lab.replay.games import Atari, Step
 from weightclip.lab.replay.metrics import METRICS
 from weightclip.lab.replay.training import Trainer
 from weightclip.lab.results.loading import load
@@ -22,6 +25,34 @@ def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:
     assert len(covariance) == 25
     assert covariance["percent"].unique().to_list() == [100]
     assert covariance.filter(pl.col("row") == pl.col("column"))["value"].to_list() == pytest.approx([1.0] * 5, abs=1e-4)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
+    agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {
+        "suite": "atari",
+        "game": "Pong",
+        "environments": 2,
+        "frames": 480,
+        "points": 2,
+        "warm_up": 60,
+        "episodes": 1,
+    }
+    monkeypatch.setattr(training, "LONGEST", 3)  # steps of an evaluation
+    numbers = ["frames_per_second", "updates_per_second"]
+    found = run_config(config(agent, **more)).table
+    assert found["samples"].to_list() == [240, 480]
+    assert found["updates"].to_list() == [0, 60]
+    receive = Atari.receive
+
+    def late(self: Atari) -> Step:
+        time.sleep(0.005)
+        return receive(self)
+
+    monkeypatch.setattr(Atari, "receive", late)
+    assert_frame_equal(run_config(config(agent, **more)).table.drop(numbers), found.drop(numbers), check_exact=True)
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,19 @@ def test_heatmaps_of_several_settings_are_apart_and_tell_their_seeds(store: Path
     table = load(store, table="covariance").with_columns(pl.col("seed") + 3)
     data = with_other(with_other(table, lr=0.5), kappa=5.0)
     drawing = draw_covariance(data)
-    titles = [axes.get_title().split("\n")[0] for axes in drawing.picture.axes if axes.get_title()]
+    titles = [axes.get_title().rpartition("\n")[0] for axes in drawing.picture.axes if axes.get_title()]
     assert titles == [
         "Adam, RR 0.5",
         "Adam, RR 1",
-        "Adam + WC ($κ$ = 1, $α$ = 0.0001), RR 1",
-        "Adam + WC ($κ$ = 1, $α$ = 0.5), RR 1",
-        "Adam + WC ($κ$ = 5, $α$ = 0.0001), RR 1",
-        "Adam + WC ($κ$ = 5, $α$ = 0.5), RR 1",
+        "Adam + WC, RR 1\n$κ$ = 1, $α$ = 0.0001",
+        "Adam + WC, RR 1\n$κ$ = 1, $α$ = 0.5",
+        "Adam + WC, RR 1\n$κ$ = 5, $α$ = 0.0001",
+        "Adam + WC, RR 1\n$κ$ = 5, $α$ = 0.5",
         "Adam, RR 1",
     ]
+    drawing.picture.canvas.draw()
+    boxes = [axes.title.get_window_extent() for axes in drawing.picture.axes[:6]]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
     assert sorted(set(drawing.data["seed"])) == [3, 4]
     found = drawing.data.filter(method="adam+wc", seed=4)
     assert found.select("lr", "kappa").rows() == [(0.0001, 1.0), (0.5, 1.0), (0.0001, 5.0), (0.5, 5.0)]

@@ -30,6 +30,18 @@ def test_the_papers_setting_is_known_for_its_games_alone() -> None:
     assert EXPERIMENT.paper_setting({**row, "method": "adam+l2"}) is None
 
 
+def test_other_replay_ratios_than_the_papers_are_remarked() -> None:
+    rows = [
+        {
+            **Config().facts(),
+            **EXPERIMENT.papers({"method": "adam", "agent": "dqn", "game": "seaquest", "replay_ratio": 1.0}),
+            "replay_ratio": ratio,
+        }
+        for ratio in (1.0, 0.1, 0.25)
+    ]
+    assert [EXPERIMENT.remark(row) for row in rows] == ["", "", "not the paper's setting: replay_ratio 0.25"]
+
+
 def test_an_estimate_is_made() -> None:
     cost = EXPERIMENT.estimate(config(), None, 1)
     assert cost.seconds > 0

@@ -95,6 +95,12 @@ def test_further_tables_are_read_when_asked_for(tmp_path: Path) -> None:
         load(tmp_path, table="episode")
 
 
+def test_where_no_run_has_further_tables_that_is_said(tmp_path: Path) -> None:
+    store(tmp_path, made_record())
+    with pytest.raises(ValueError, match="table: got 'episodes', but no run has further tables"):
+        load(tmp_path, table="episodes")
+
+
 def test_a_further_table_that_changed_is_named(tmp_path: Path) -> None:
     paths = store(tmp_path, *(made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)))
     part = record_module.part_path(paths[0], "episodes.parquet")

@@ -115,6 +115,17 @@ def test_a_stray_longer_run_takes_nothing_over() -> None:
     ]
 
 
+def test_the_hint_names_what_tells_them_apart() -> None:
+    lines: list[str] = []
+    table = tidy(*(made_record(seed=seed) for seed in range(3)), made_record((0.1, 0.2, 0.3)), made_record(hidden=[50]))
+    main_setup(table, lines.append)
+    (line,) = lines
+    hint = line.rpartition("--where ")[2]
+    taken, _, left_out = line.partition(", leaving out ")
+    assert hint in left_out.partition(";")[0]
+    assert hint not in taken
+
+
 def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
     search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
     compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]

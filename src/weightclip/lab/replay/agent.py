@@ -106,9 +106,9 @@ class Agent(ABC):
     def moved(self, batch: Batch) -> Transitions:
         """The batch on the device: its frames in one copy, its numbers in another; frames in floating point."""
         states = torch.from_numpy(batch.states).to(self.device).float()
-        numbers = torch.from_numpy(np.stack([batch.returns, batch.discounts, batch.weights])).to(self.device)
-        actions = torch.from_numpy(batch.actions).to(self.device)
-        return Transitions(states[0], states[1], actions, *numbers)
+        columns = np.stack([batch.returns, batch.discounts, batch.weights, batch.actions.astype(np.float32)])
+        *numbers, actions = torch.from_numpy(columns).to(self.device)
+        return Transitions(states[0], states[1], actions.long(), *numbers)
 
     def state(self) -> Arrays:
         """Both networks, and the state of the optimizer and of what is attached to it."""

@@ -19,6 +19,9 @@ NAME = "replay-ratio"
 METHODS = ("adam", "adam+wc")
 """Those of the paper."""
 
+PAPER_RATIOS = (1.0, 0.1)
+"""What the paper runs, and Tianshou's own, which it compares with."""
+
 AGENTS = ("dqn", "rainbow")
 LOSSES = ("squared", "huber")
 RAINBOWS = ("alpha", "beta", "beta_steps", "dueling", "noisy", "noise", "atoms", "v_min", "v_max")
@@ -70,7 +73,7 @@ class Config(MethodConfig):
     lives: bool = field(default=True, metadata=helped("a lost life ends an episode, for learning"))
     points: int = field(default=100, metadata=helped("of the curves: equal parts of the run"))
     episodes: int = field(default=5, metadata=helped("of an evaluation, after each part"))
-    covariance: int = field(default=0, metadata=helped("transitions of a gradient covariance matrix; 0: none"))
+    covariance: int = field(default=32, metadata=helped("transitions of a gradient covariance matrix; 0: none"))
     covariance_at: tuple[int, ...] = field(default=(100,), metadata=helped("when it is taken, in percent of the run"))
     device: str = field(default="auto", metadata=helped("auto, cpu, cuda, cuda:1, ..."))
     threads: int = field(default=1, metadata=helped("of PyTorch on the CPU"))
@@ -158,6 +161,8 @@ def _check_sizes(config: Config) -> None:
     least = environments * (config.n_step + config.stack + 2)
     if memory < max(least, config.batch):
         raise ValueError(f"memory: got {memory}, expected at least {max(least, config.batch)}")
+    if config.steps <= (config.warm_up or 0):
+        raise ValueError(f"warm_up: got {config.warm_up}, expected fewer than the run's {config.steps} steps")
     if config.steps < config.points * environments:
         raise ValueError(f"points: got {config.points}, expected at most {max(1, config.steps // environments)} here")
     if (config.warm_up or 0) < config.least_warm_up:

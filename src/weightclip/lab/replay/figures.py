@@ -53,7 +53,7 @@ def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: 
     """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, metric, level=LEVEL).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
-    about = about_seeds(data).replace("standard error", f"{LEVEL:.0%} interval")
+    about = about_seeds(data, f"{LEVEL:.0%} interval")
     picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], marked(about, runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
@@ -202,11 +202,12 @@ def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
 
 
 def _label(column: Mapping[str, Any]) -> str:
-    """Method and replay ratio, with the settings that are varied."""
+    """Method and replay ratio, and below them the settings that are varied."""
     given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
     shown = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
     own = ", ".join(f"{name} = {value_text(value)}" for name, value in shown.items())
-    return f"{style_of(column['method']).label}{own and f' ({own})'}, RR {column['replay_ratio']:g}"
+    first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
+    return "\n".join(filter(None, (first, own)))
 
 
 def _with(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:

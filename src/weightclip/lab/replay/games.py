@@ -111,7 +111,9 @@ def find_game(suite: str, game: str) -> str:
         return check_name("game", game_name(game), MINATAR_GAMES)
     from ale_py.roms import get_all_rom_ids
 
-    return check_name("game", game_name(game), sorted(get_all_rom_ids()))
+    name, there = game_name(game), sorted(get_all_rom_ids())
+    # What is two words elsewhere, RiverRaid, may be one here.
+    return check_name("game", {one.replace("_", ""): one for one in there}.get(name.replace("_", ""), name), there)
 
 
 class Atari:
@@ -166,7 +168,7 @@ class Atari:
         self._games.send(actions)
 
     def receive(self) -> Step:
-        frames, rewards, terminated, truncated, about = self._games.ale.recv()
+        frames, rewards, terminated, truncated, about = self._games.recv()
         lives, over = np.array(about["lives"]), np.array(terminated | truncated)
         lost = (lives < self._lives) & ~over
         self._lives = lives

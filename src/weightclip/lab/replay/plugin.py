@@ -14,6 +14,7 @@ from weightclip.lab.replay.config import (
     AGENTS,
     METHODS,
     NAME,
+    PAPER_RATIOS,
     Config,
     presets,
 )
@@ -56,7 +57,8 @@ class ReplayRatio(TorchExperiment[Config]):
 
     def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         game = row["game"] if row["game"] in PAPER_GAMES else next(iter(PAPER_GAMES))
-        return {"agent": row["agent"], "game": game, "replay_ratio": row["replay_ratio"]}
+        ratio = row["replay_ratio"] if row["replay_ratio"] in PAPER_RATIOS else PAPER_RATIOS[0]
+        return {"agent": row["agent"], "game": game, "replay_ratio": ratio}
 
     def values(self, axis: str) -> Sequence[Any]:
         return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": METHODS}[axis]

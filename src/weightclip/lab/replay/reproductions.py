@@ -5,32 +5,39 @@ from __future__ import annotations
 from weightclip.lab.paper import Reproduction
 from weightclip.lab.replay.games import PAPER_GAMES
 
-COVARIANCE = 32
-"""Transitions in a matrix; the paper does not say how many it has."""
+SEEDS = 5
 
 _SWEEP = (
     "sweep replay-ratio --agents {agents} --games {games} --methods all {settings} --seeds {{seeds}} --out {{results}}"
 )
-_HEATMAP = "figure gradient-covariance {results} -o {figures}"
+_SEARCH = _SWEEP.format(agents="all", games="all", settings="--grid paper")
 
 
-def _best(agents: str, games: str) -> str:
-    return _SWEEP.format(agents=agents, games=games, settings=f"--best --covariance {COVARIANCE}")
+def _made(item: str, *commands: str, part: str = "") -> Reproduction:
+    return Reproduction(item, commands, SEEDS, part, length="frames")
 
 
-def _search() -> str:
-    return _SWEEP.format(agents="all", games="all", settings="--grid paper")
+def _heatmaps(item: str, agent: str, games: str) -> Reproduction:
+    """Each of these figures has a folder of its own, as all are drawn by one command."""
+    chosen = f"--where suite=atari --where agent={agent} --where game={games}"
+    folder = item.replace(" ", "-")
+    sweep = _SWEEP.format(agents=agent, games=games, settings="--best")
+    return _made(item, sweep, f"figure gradient-covariance {{results}} -o {{figures}}/{folder} {chosen}")
 
 
 _FIRST, _SECOND = (",".join(tuple(PAPER_GAMES)[half]) for half in (slice(4), slice(4, 8)))
 
 REPRODUCTIONS = (
-    Reproduction("figure 8", (_best("all", "all"), "figure replay-return {results} -o {figures}"), 5),
-    Reproduction("figure 9", (_best("dqn", "space_invaders"), _HEATMAP), 5),
-    Reproduction("figure 12", (_best("dqn", _FIRST), _HEATMAP), 5),
-    Reproduction("figure 13", (_best("dqn", _SECOND), _HEATMAP), 5),
-    Reproduction("figure 14", (_best("rainbow", _FIRST), _HEATMAP), 5),
-    Reproduction("figure 15", (_best("rainbow", _SECOND), _HEATMAP), 5),
-    Reproduction("table 1", (_search(),), 5, "Atari"),
-    Reproduction("table 2", (_search(), "best {results}"), 5, "Atari"),
+    _made(
+        "figure 8",
+        _SWEEP.format(agents="all", games="all", settings="--best"),
+        "figure replay-return {results} -o {figures}",
+    ),
+    _heatmaps("figure 9", "dqn", "space_invaders"),
+    _heatmaps("figure 12", "dqn", _FIRST),
+    _heatmaps("figure 13", "dqn", _SECOND),
+    _heatmaps("figure 14", "rainbow", _FIRST),
+    _heatmaps("figure 15", "rainbow", _SECOND),
+    _made("table 1", _SEARCH, part="Atari"),
+    _made("table 2", _SEARCH, "best {results}", part="Atari"),
 )

@@ -160,7 +160,10 @@ def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event)
     """The runs that have a further table of that name, with its file and columns in place of the main one's."""
     part = f"{name}.parquet"
     there = {one for run in runs for one in run.facts.get("parts", {})}
-    check_name("table", name, sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet")))
+    names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
+    if not names:
+        raise ValueError(f"table: got {name!r}, but no run has further tables")
+    check_name("table", name, names)
     for run in runs:
         if part not in run.facts.get("parts", {}):
             continue

@@ -126,12 +126,12 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
         legend.remove()  # it would be cut off: with more rows
 
 
-def about_seeds(data: pl.DataFrame) -> str:
-    """How many seeds were averaged."""
+def about_seeds(data: pl.DataFrame, shaded: str = "standard error") -> str:
+    """How many seeds were averaged, and what is shaded."""
     numbers = sorted(set(data["seeds"]))
     if numbers == [1]:
         return "one seed"
-    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, standard error shaded"
+    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, {shaded} shaded"
 
 
 def _marked(points: int, marker: str) -> tuple[int, int]:

@@ -175,6 +175,7 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     def shown(setup: Mapping[str, Any]) -> str:
         return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({counted(setup['_runs'], 'run')})"
 
-    example = f"--where {differing[0]}={_shown(others[0][differing[0]])}"
+    first = next(name for name in differing if others[0][name] != chosen[name])
+    example = f"--where {first}={_shown(others[0][first])}"
     left_out = "; ".join(map(shown, others))
     return f"{chosen['problem']}: taking {shown(chosen)}, leaving out {left_out}; choose with {example}"

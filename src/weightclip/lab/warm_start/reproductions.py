@@ -8,7 +8,7 @@ _SWEEP = "sweep warm-start --variant paper {settings} --seeds {{seeds}} --out {{
 _BEST, _SEARCH = _SWEEP.format(settings="--best"), _SWEEP.format(settings="--grid paper")
 
 REPRODUCTIONS = (
-    Reproduction("figure 2", (_BEST, "figure warm-start {results} -o {figures}"), seeds=10),
-    Reproduction("table 1", (_SEARCH,), seeds=10, part="warm starting"),
-    Reproduction("table 2", (_SEARCH, "best {results}"), seeds=10, part="warm starting"),
+    Reproduction("figure 2", (_BEST, "figure warm-start {results} -o {figures}"), seeds=10, length="epochs"),
+    Reproduction("table 1", (_SEARCH,), seeds=10, part="warm starting", length="epochs"),
+    Reproduction("table 2", (_SEARCH, "best {results}"), seeds=10, part="warm starting", length="epochs"),
 )
