@@ -96,9 +96,7 @@ class Trainer:
         episodes: list[tuple[float, int]] = []
         sums = torch.zeros(2, device=self.agent.device)
         while self.steps < end:
-            epsilon = config.epsilon_after(self.steps)
-            actions = self.agent.act(self._stacks, epsilon, self._generators[_PLAY])
-            self.games.send(actions)
+            actions = self._send()
             sums += self._update(config.most_updates)
             episodes += self._store(actions)
             if self.steps % 100 < len(actions):
@@ -149,9 +147,7 @@ class Trainer:
     def play(self, times: int) -> None:
         """Steps of all games, without updates."""
         for _ in range(times):
-            actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
-            self.games.send(actions)
-            self._store(actions)
+            self._store(self._send())
 
     def practise(self, updates: int) -> Tensor:
         """Updates; the sums of losses and of the best actions' values, [2]."""
@@ -163,6 +159,12 @@ class Trainer:
                 self.memory.prioritise(batch.places, update.errors.cpu().numpy())
             sums += torch.stack([update.loss, self.agent.judged(update.outputs).amax(1).mean()])
         return sums
+
+    def _send(self) -> NDArray[np.int64]:
+        """Begin a step of all games: the actions [e]."""
+        actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
+        self.games.send(actions)
+        return actions
 
     def _store(self, actions: NDArray[np.int64]) -> list[tuple[float, int]]:
         """End a step: remember it; the episodes that ended with it."""
