@@ -12,6 +12,7 @@ from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
 from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_metric, draw_sensitivity
 from weightclip.lab.replay.plugin import EXPERIMENT
+from weightclip.lab.report.content import gather
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.statistics import interval
 
@@ -82,6 +83,23 @@ def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
     about = drawing.picture.get_supxlabel()
     assert about.startswith("above: mean of |C[i, j]|, i ≠ j; mean over 2 seeds")
     assert about.endswith("not the paper's setting")
+
+
+def test_results_without_matrices_are_told(store: Path) -> None:
+    with pytest.raises(ValueError, match=r"results: got none of gradient covariance, expected records with it"):
+        draw_covariance(load(store))
+
+
+def test_the_report_names_every_figure_of_a_store(store: Path) -> None:
+    def figures(path: Path) -> set[str]:
+        found = [one.command.split() for one in gather(path).commands]
+        return {words[2] for words in found if words[1] == "figure"}
+
+    curves = {"replay-return", "replay-training"}
+    assert figures(store) == {*curves, "gradient-covariance", "gradient-covariance-clustered"}
+    load(store).write_parquet(store / "saved.parquet")
+    assert figures(store / "saved.parquet") == curves
+    (store / "saved.parquet").unlink()
 
 
 def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.flat import flatten, load_training_state, training_state, unflatten
+from weightclip.lab.one_copy import to_device
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.memory import Batch
 
@@ -104,11 +105,11 @@ class Agent(ABC):
         return actions
 
     def moved(self, batch: Batch) -> Transitions:
-        """The batch on the device: its frames in one copy, its numbers in another; frames in floating point."""
-        states = torch.from_numpy(batch.states).to(self.device).float()
-        columns = np.stack([batch.returns, batch.discounts, batch.weights, batch.actions.astype(np.float32)])
-        *numbers, actions = torch.from_numpy(columns).to(self.device)
-        return Transitions(states[0], states[1], actions.long(), *numbers)
+        """The batch on the device, by one copy; frames in floating point."""
+        frames = batch.states.transpose(0, 1, 3, 4, 2)  # as they lie in memory
+        columns = (frames, batch.actions, batch.returns, batch.discounts, batch.weights)
+        states, *numbers = to_device(columns, self.device)
+        return Transitions(*states.permute(0, 1, 4, 2, 3).float(), *numbers)
 
     def state(self) -> Arrays:
         """Both networks, and the state of the optimizer and of what is attached to it."""

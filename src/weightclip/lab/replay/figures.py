@@ -134,7 +134,10 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
     Above each stands the mean of |C[i, j]| over i != j, over all seeds.
     """
     notes: list[str] = []
-    runs = main_setup(own_runs(table, NAME), notes.append)
+    taken = own_runs(table, NAME)
+    if "percent" not in taken.columns or not taken["percent"].count():
+        raise ValueError(f"results: got none of gradient covariance, expected records with it, or their {COVARIANCE!r}")
+    runs = main_setup(taken, notes.append)
     runs = runs.filter(pl.col("percent") == pl.col("percent").max())
     settings = [name for name in columns_of(runs).settings if runs[name].count()]
     runs = _varied(runs, settings)

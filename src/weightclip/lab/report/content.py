@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import polars as pl
 
-from weightclip.lab.experiment import Event
+from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.report.figures import Figure, curves_figure, sensitivity_figures
 from weightclip.lab.report.provenance import (
@@ -142,7 +143,8 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
         sweeps=tuple(sweeps),
         failures=tuple(failures),
         commands=tuple(
-            Command(title, _command(name, paths, chosen, criterion)) for title, name in _commands(table, criterion)
+            Command(title, _command(name, paths, chosen, criterion))
+            for title, name in _commands(table, partial(_further, paths, chosen), criterion)
         ),
         notes=tuple(notes),
     )
@@ -194,7 +196,9 @@ def _label(name: str, value: str) -> str:
     return name.removesuffix("s") if one else name
 
 
-def _commands(table: pl.DataFrame, criterion: Criterion) -> Iterator[tuple[str, str]]:
+def _commands(
+    table: pl.DataFrame, further: Callable[[str], pl.DataFrame], criterion: Criterion
+) -> Iterator[tuple[str, str]]:
     """What else can be made from the same results, and the command's name."""
     yield "This report", "report"
     if table.is_empty():
@@ -202,9 +206,16 @@ def _commands(table: pl.DataFrame, criterion: Criterion) -> Iterator[tuple[str, 
     yield "The best settings", "best"
     experiments = map(find_experiment, table["experiment"].unique().sort())
     for figure in (figure for experiment in experiments for figure in experiment.figures()):
-        if figure.needs_results and figure.table is None and _can_be_drawn(figure, table, criterion):
+        shown = table if figure.table is None else further(figure.table)
+        if figure.needs_results and _can_be_drawn(figure, shown, criterion):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""
             yield f"{figure.title}{number}", f"figure {figure.name}"
+
+
+def _further(paths: Sequence[str | Path], chosen: Mapping[str, str], name: str) -> pl.DataFrame:
+    """A further table of the chosen runs; what was left out is told of their main one."""
+    found = load_any(paths, name, on_event=ignore)
+    return where(found, chosen) if len(found) else found
 
 
 def _can_be_drawn(figure: PaperFigure, table: pl.DataFrame, criterion: Criterion) -> bool:
