@@ -253,6 +253,21 @@ def test_rewards_and_ends_are_remembered_as_they_are_wanted(
     assert len(seen) == len(WHOLE) + len(CUT)
 
 
+@pytest.mark.parametrize("lives", [False, True])
+def test_what_it_acts_on_is_of_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
+    monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
+    trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", lives=lives)
+    lost = next(step for step, event in enumerate(WHOLE) if event.lost)
+    for _ in range(12):
+        for e, state in enumerate(trainer._stacks):
+            frames = places(state[:, None])
+            game, episode, step = frames[-1]
+            first = lost + 1 if lives and game == 0 and step > lost else 0
+            assert game == e
+            assert frames == [(game, episode, max(first, step - back)) for back in (3, 2, 1, 0)]
+        trainer.play(1)
+
+
 def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
     long = [Event(1.0)] * 250
     trainer = scripted(monkeypatch, long, long, n_step=3)
