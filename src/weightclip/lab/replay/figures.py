@@ -136,7 +136,7 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
     notes: list[str] = []
     taken = own_runs(table, NAME)
     if "percent" not in taken.columns or not taken["percent"].count():
-        raise ValueError(f"results: got none of gradient covariance, expected records with it, or their {COVARIANCE!r}")
+        raise ValueError("results: got no gradient covariance, expected records of runs that took it, or a table of it")
     runs = main_setup(taken, notes.append)
     runs = runs.filter(pl.col("percent") == pl.col("percent").max())
     settings = [name for name in columns_of(runs).settings if runs[name].count()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -144,7 +144,7 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
         failures=tuple(failures),
         commands=tuple(
             Command(title, _command(name, paths, chosen, criterion))
-            for title, name in _commands(table, partial(_further, paths, chosen), criterion)
+            for title, name in _commands(table, cache(partial(_further, paths, chosen)), criterion)
         ),
         notes=tuple(notes),
     )
