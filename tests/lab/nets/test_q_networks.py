@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from weightclip.bounds import resolve_bounds
-from weightclip.lab.nets.q_networks import QNetwork, RainbowNetwork
+from weightclip.lab.nets.q_networks import FlattenPixels, QNetwork, RainbowNetwork
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,14 @@ def test_pixels_are_scaled_where_that_is_wanted() -> None:
     frames = torch.randint(0, 256, (2, 4, 10, 10), dtype=torch.uint8)
     assert not torch.allclose(raw(frames), scaled(frames))
     torch.testing.assert_close(scaled(frames), raw(frames.float() / 255))
+
+
+def test_flattening_moves_nothing_where_the_channels_come_last_in_memory() -> None:
+    images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    rows = FlattenPixels()(images)
+    assert rows.data_ptr() == images.data_ptr()
+    assert torch.equal(rows.view(2, 4, 5, 3), images.permute(0, 2, 3, 1))
+    assert torch.equal(FlattenPixels()(images.contiguous()), rows)
 
 
 def test_dueling_takes_the_mean_over_actions_away() -> None:

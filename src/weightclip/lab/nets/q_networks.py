@@ -13,6 +13,13 @@ LARGEST = 255.0
 """Of a pixel."""
 
 
+class FlattenPixels(nn.Flatten):
+    """[n, channels, height, width] -> [n, height * width * channels]: a view where the channels come last in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1))
+
+
 def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
     """Mnih et al. (2015): [n, channels, 84, 84] -> [n, 3136]; and that number."""
     return (
@@ -23,7 +30,7 @@ def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
             nn.ReLU(inplace=True),
             nn.Conv2d(64, 64, 3),
             nn.ReLU(inplace=True),
-            nn.Flatten(),
+            FlattenPixels(),
         ),
         3136,
     )
@@ -31,7 +38,7 @@ def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
 
 def minatar_torso(channels: int) -> tuple[nn.Sequential, int]:
     """Young and Tian (2019): [n, channels, 10, 10] -> [n, 1024]; and that number."""
-    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(inplace=True), nn.Flatten()), 1024
+    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(inplace=True), FlattenPixels()), 1024
 
 
 TORSOS: dict[tuple[int, ...], tuple[Callable[[int], tuple[nn.Sequential, int]], int]] = {
