@@ -5,7 +5,7 @@ The one difference is the optimizer's class in `policy_kwargs`. Needs `pip insta
     python examples/sb3_ppo_ant.py [STEPS]
 """
 
-import sys
+import argparse
 from typing import Any
 
 import torch
@@ -66,5 +66,9 @@ def main(steps: int = 40_960, kappas: tuple[float | None, ...] = (None, 3.0)) ->
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "steps", metavar="STEPS", type=int, nargs="?", default=40_960, help="of each run (default: 40960)"
+    )
     torch.set_num_threads(1)
-    main(*map(int, sys.argv[1:2]))
+    main(parser.parse_args().steps)

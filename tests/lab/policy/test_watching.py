@@ -62,6 +62,15 @@ def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
     assert find_policy(tmp_path / place(config(seed=1))).config["seed"] == 1
 
 
+def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
+    run_configs([config(seed=0)], tmp_path)
+    run_configs([config(seed=0, gamma=0.5)], tmp_path)
+    with pytest.raises(
+        ValueError, match=r"with 2 runs, .*_seed0_\w+.parquet \(gamma 0.(5|99)\), .*\(gamma 0.(5|99)\);"
+    ):
+        find_policy(tmp_path / place(config(seed=0)))
+
+
 def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
     run_configs([config("sgd", lr=1e30)], tmp_path)
     with pytest.raises(ValueError, match="the run had stopped, as its weights were not finite"):
@@ -131,7 +140,7 @@ def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.C
 
 def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([str(store)], "with 2 runs, for example lr0.0003"),
+        ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
         ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),
         ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
         ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a single one, such as 4"),

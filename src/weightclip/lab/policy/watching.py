@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from weightclip.lab.results.record import read_record
 from weightclip.lab.results.store import checkpoint_path
 
 RECORD, CHECKPOINT = ".parquet", ".checkpoint.npz"
+
+TOLD = 4
+"""Runs that are named where one was to be chosen."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,31 @@ def find_policy(path: Path) -> Saved:
     """
     found = sorted(_runs(path))
     if len(found) != 1:
-        there = f"{len(found)} runs, for example {found[0].name}" if found else "no run"
+        there = f"{len(found)} runs, {_told(found)}" if found else "no run"
         raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one, or its beginning")
-    record = found[0]
+    return _checked(_saved(found[0]))
+
+
+def _saved(record: Path) -> Saved:
+    """What the record has of a policy, or the checkpoint where there is no record yet."""
     if record.exists():
         whole = read_record(record)
         if whole.experiment != NAME:
             raise ValueError(f"{record}: it is a run of {whole.experiment}, expected one of {NAME}")
-        return _checked(Saved(record, whole.config, dict(whole.arrays)))
+        return Saved(record, whole.config, dict(whole.arrays))
     state = read_checkpoint(checkpoint_path(record)).state
     if CONFIG not in state:
         raise ValueError(f"{checkpoint_path(record)}: it is no checkpoint of {NAME}")
     arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
-    return _checked(Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays))
+    return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
+
+
+def _told(records: Sequence[Path]) -> str:
+    """The first runs, each with what it has otherwise than the others."""
+    saved = [_saved(record) for record in records[:TOLD]]
+    names = [name for name in saved[0].config if len({str(one.config.get(name)) for one in saved}) > 1]
+    runs = [f"{one.path.name} ({', '.join(f'{name} {one.config.get(name)}' for name in names)})" for one in saved]
+    return ", ".join([*runs, *(["..."] if len(records) > TOLD else [])])
 
 
 def _checked(saved: Saved) -> Saved:
