@@ -45,5 +45,5 @@ gym.register(NAME, Toy, max_episode_steps=LIMIT)
 
 def config(method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
     """Small, and soon over."""
-    given = {"rollout": 64, "minibatches": 4, "epochs": 2, "steps": 4 * 64, "hidden": (8, 8), **more}
-    return resolve(Config(env=NAME, method=method, seed=seed, **given))
+    given = {"env": NAME, "rollout": 64, "minibatches": 4, "epochs": 2, "steps": 4 * 64, "hidden": (8, 8), **more}
+    return resolve(Config(method=method, seed=seed, **given))

@@ -91,7 +91,8 @@ class Config(MethodConfig):
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
     tables = packaged_presets(__package__)
-    table, own = tables[check_choice("scale", scale, SCALES)], tables["environments"].get(env, {})
+    table = tables[check_choice("scale", scale, SCALES)]
+    own = table.get("environments", {}).get(env, {})
     usual = {**tables["paper"]["best"], **table["best"]}
     best = {method: {**settings, **own.get(method, {})} for method, settings in usual.items()}
     return {"grid": table["grid"], "best": {NAME: best}}
