@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from weightclip.lab.plugins import experiment_of, find_experiment
+from weightclip.lab.plugins import experiment_of, experiments, find_experiment
 from weightclip.lab.results.record import read_record
 
 PACKAGE = """
@@ -178,3 +179,10 @@ def test_names_that_nobody_has_are_told_with_the_nearest() -> None:
     assert experiment_of("label-permuted-emnist").name == "streaming"
     with pytest.raises(ValueError, match=r"problem: got 'label-permuted-emnits'.*did you mean 'label-permuted-emnist'"):
         experiment_of("label-permuted-emnits")
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_no_metric_has_the_name_of_an_option(name: str) -> None:
+    """In the tidy table both are columns."""
+    experiment = find_experiment(name)
+    assert not {one.name for one in fields(experiment.config)} & set(experiment.metrics())

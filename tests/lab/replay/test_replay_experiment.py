@@ -79,7 +79,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 def test_before_the_first_update_there_is_no_loss() -> None:
     told: list[str] = []
     table = run_config(config(warm_up=150), on_event=told.append).table
-    for column in ("loss", "q", "gradient_l2"):
+    for column in ("training_loss", "q", "gradient_l2"):
         assert table[column].is_null().to_list() == [True, False, False, False]
     assert not told
 

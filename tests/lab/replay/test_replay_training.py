@@ -49,12 +49,12 @@ def test_a_row_tells_what_was_measured() -> None:
     trainer, rows = trained(method="adam+wc", kappa=0.5)
     assert [row["samples"] for row in rows] == [100, 200, 300, 400]
     last = rows[-1]
-    assert last["loss"] > 0
+    assert last["training_loss"] > 0
     assert last["weight_l2"] > 0
     assert last["gradient_l2"] > 0
     assert 0 < last["clipped"] < 1
     assert 0 <= last["dormant"] < 1
-    assert last["epsilon"] == pytest.approx(1 - 0.95 * 400 / 30_000)
+    assert last["exploration"] == pytest.approx(1 - 0.95 * 400 / 30_000)
     assert sum(row["episodes"] for row in rows) > 3
     assert last["frames_per_second"] > 0
     assert rows[0]["updates"] == 39  # 60 steps of warm-up, and the 100th step's update comes with the next one

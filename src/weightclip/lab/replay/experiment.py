@@ -97,7 +97,7 @@ def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
         pl.lit(config.seed, pl.Int64).alias("seed"),
         pl.col(WHOLE).cast(pl.Int64),
         pl.when(~early).then(pl.col("return", "length")),
-        pl.when(~idle).then(pl.col("loss", "q", "gradient_l2")),
+        pl.when(~idle).then(pl.col("training_loss", "q", "gradient_l2")),
     )
     return found.select("seed", pl.exclude("seed"))
 

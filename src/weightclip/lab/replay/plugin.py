@@ -39,7 +39,7 @@ class ReplayRatio(TorchExperiment[Config]):
     paper_methods = METHODS
     not_compared = ("points", "episodes", "covariance", "covariance_at")  # they change nothing that is learned
     measured = METRICS
-    pictured = ("test_return", "loss", "q", "weight_l2")
+    pictured = ("test_return", "training_loss", "q", "weight_l2")
     pictured_along = ALONG
     score = "test_return"
     along = "part"

@@ -118,11 +118,11 @@ class Trainer:
             "return": self._returns,
             "length": self._lengths,
             "test_return": self.evaluate(part),
-            "loss": self._loss,
+            "training_loss": self._loss,
             "q": self._value,
             "gradient_l2": self._gradient,
             **self._look(),
-            "epsilon": config.epsilon_after(self.steps),
+            "exploration": config.epsilon_after(self.steps),
             "frames_per_second": steps * FRAME_SKIP[config.suite] / seconds,
             "updates_per_second": updates / seconds,
         }
