@@ -185,7 +185,8 @@ def gradient_covariance(
     matrix = torch.zeros(samples, samples, dtype=torch.float64)
     for i, rows in enumerate(chunks):
         left = directions(rows)
-        matrix[rows, rows] = (left @ left.T).double().cpu()
+        own = (left @ left.T).double().cpu()
+        matrix[rows, rows] = (own + own.T) / 2  # rounding is not the same on both sides
         for columns in chunks[i + 1 :]:
             matrix[rows, columns] = (left @ directions(columns).T).double().cpu()
             matrix[columns, rows] = matrix[rows, columns].T

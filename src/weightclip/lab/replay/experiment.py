@@ -67,6 +67,7 @@ def run_config(
             data=simulator(config.game, (MADE_BY[config.suite],)),
             rules=None,
             row="part",
+            loss="training_loss",
             rows=config.points,
             make=make,
             learn=learn,
