@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, batch_norm, conv2d, linear, max_pool2d
 
-from weightclip.lab.nets.resnet import ResNet, resnet18, resnet50
+from weightclip.lab.nets.resnet import Conv1x1, ResNet, resnet18, resnet50
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +123,18 @@ def test_the_stem_for_cifar_keeps_the_images_size() -> None:
 def test_a_width_scales_all_stages() -> None:
     network = resnet18(10, width=16)
     assert [stage[1].conv2.out_channels for stage in stages(network)] == [16, 32, 64, 128]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_strided_1x1_convolution_is_that_of_pytorch(stride: int) -> None:
+    x = torch.randn(2, 8, 5, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    ours, theirs = Conv1x1(8, 3, stride), torch.nn.Conv2d(8, 3, 1, stride, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    found, expected = ours(x), theirs(x)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), (x, ours.weight)),
+        torch.autograd.grad((expected * weights).sum(), (x, theirs.weight)),
+    ):
+        torch.testing.assert_close(one, other)
