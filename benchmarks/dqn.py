@@ -5,7 +5,7 @@ process; a side's time is the median over its turns, a ratio the median over tho
 Stable-Baselines3's play ten games at once, with the actions that the network finds best, and make ten updates after
 each step of all. Tianshou's have the update alone, from a memory with as many transitions: its trainer copies the whole
 memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room for 100,000 transitions,
-theirs for fewer, as they take more space; all hold some 400 at first.
+theirs for fewer, as they take more space; all hold some 300 at first.
 
 Each is compared with ours of the same algorithm. Tianshou's DQN is double, which takes three passes through a network
 and one back, as our preset; Stable-Baselines3's is not, which takes two and one back. How our preset compares with the
@@ -43,7 +43,7 @@ from tianshou.env.atari.atari_network import DQNet, RainbowNet
 from weightclip.lab.replay.config import Config, resolve
 from weightclip.lab.replay.training import Trainer
 
-BATCH, FILLED, ACTIONS = 32, 400, 6
+BATCH, FILLED, ACTIONS = 32, 300, 6
 OURS, THEIRS = 100_000, 5_000
 """Transitions that memories have room for."""
 
