@@ -17,7 +17,7 @@ from weightclip.lab.results.loading import load
 def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:
     record = run_config(config(covariance=5), out=tmp_path)
     table = record.table
-    assert {*table.columns} == {*METRICS, "seed", "part", "samples", "episodes"}
+    assert {*table.columns} == {*METRICS, "seed", "part", "samples"}
     assert table["samples"].to_list() == [100, 200, 300, 400]
     assert record.data["kind"] == "simulator"
     assert "MinAtar" in record.data["location"]

@@ -55,7 +55,7 @@ def test_a_row_tells_what_was_measured() -> None:
     assert 0 < last["clipped"] < 1
     assert 0 <= last["dormant"] < 1
     assert last["exploration"] == pytest.approx(1 - 0.95 * 400 / 30_000)
-    assert sum(row["episodes"] for row in rows) > 3
+    assert sum(row["ended"] for row in rows) > 3
     assert last["frames_per_second"] > 0
     assert rows[0]["updates"] == 39  # 60 steps of warm-up, and the 100th step's update comes with the next one
     trainer.close()

@@ -21,7 +21,7 @@ from weightclip.lab.simulator import simulator
 from weightclip.lab.threads import threads
 from weightclip.lab.torch_experiment import place_text
 
-WHOLE = ("part", "samples", "updates", "episodes")
+WHOLE = ("part", "samples", "updates", "ended")
 """Columns with whole numbers."""
 
 MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
@@ -93,7 +93,7 @@ def place(config: Config) -> str:
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
     """Null where no game had ended yet, or there was no update."""
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
-    early, idle = pl.col("episodes").cum_sum() == 0, pl.col("updates") == 0
+    early, idle = pl.col("ended").cum_sum() == 0, pl.col("updates") == 0
     found = table.with_columns(
         pl.lit(config.seed, pl.Int64).alias("seed"),
         pl.col(WHOLE).cast(pl.Int64),

@@ -13,6 +13,7 @@ METRICS = by_name(
     ),
     Metric("return", "Return, in training", "mean over the games that ended in a part, or ended last", "", "higher"),
     Metric("length", "Length of games", "mean over the same games, in steps"),
+    Metric("ended", "Games", "training games that ended in the part"),
     Metric("updates", "Updates", "so far"),
     Metric("training_loss", "Loss", "mean over the part's updates, or those of the last part with some", "", "lower"),
     Metric("q", "Value of the best action", "mean over the states of the part's updates"),
@@ -24,4 +25,4 @@ METRICS = by_name(
     Metric("frames_per_second", "Frames per second", "over the part, without the evaluation"),
     Metric("updates_per_second", "Updates per second", "over the part, without the evaluation"),
 )
-"""A part's columns besides `seed`, `part`, `samples` (frames so far) and `episodes`, the games that ended in it."""
+"""A part's columns besides `seed`, `part` and `samples` (frames so far)."""

@@ -114,7 +114,7 @@ class Trainer:
             "part": part + 1,
             "samples": self.steps * FRAME_SKIP[config.suite],
             "updates": self.agent.updates,
-            "episodes": len(episodes),
+            "ended": len(episodes),
             "return": self._returns,
             "length": self._lengths,
             "test_return": self.evaluate(part),
