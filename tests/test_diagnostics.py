@@ -2,7 +2,9 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -129,15 +131,55 @@ def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
     [
         (partial(nn.functional.mse_loss, reduction="none"), (3, 3), "loss: got shape [1, 1] for one sample"),
         (nn.functional.mse_loss, (3, 4), "batch: got parts with [3, 4] samples, expected as many in each"),
-        (nn.functional.mse_loss, None, "batch: got a tensor, expected a sequence of them"),
     ],
 )
 def test_mistakes_of_a_gradient_covariance_are_named(
-    loss: Callable[..., Tensor], batch: tuple[int, int] | None, message: str
+    loss: Callable[..., Tensor], batch: tuple[int, int], message: str
 ) -> None:
-    parts = torch.ones(3, 2) if batch is None else (torch.ones(batch[0], 2), torch.ones(batch[1], 1))
+    parts = (torch.ones(batch[0], 2), torch.ones(batch[1], 1))
     with pytest.raises(ValueError, match=re.escape(message)):
         diagnostics.gradient_covariance(nn.Linear(2, 1), loss, parts)
+
+
+@pytest.mark.parametrize(
+    ("batch", "got"),
+    [
+        (torch.ones(3, 2), "Tensor"),
+        ({"x": torch.ones(3, 2), "y": torch.ones(3, 1)}, "dict"),
+        ((), "tuple"),
+        ((torch.ones(3, 2), np.ones((3, 1))), "ndarray in it"),
+    ],
+)
+def test_what_is_no_batch_for_a_gradient_covariance_is_named(batch: Any, got: str) -> None:
+    message = f"batch: got {got}, expected a sequence of tensors: inputs, and what else the loss takes"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        diagnostics.gradient_covariance(nn.Linear(2, 1), nn.functional.mse_loss, batch)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.Dropout(0.1)])
+def test_layers_that_mix_or_draw_are_put_in_eval_before_a_gradient_covariance(layer: nn.Module) -> None:
+    model, batch = nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 1)), (torch.randn(3, 2), torch.ones(3, 1))
+    with pytest.raises(
+        ValueError, match=rf"model: got {type(layer).__name__} '1' while it trains, expected model.eval"
+    ):
+        diagnostics.gradient_covariance(model, nn.functional.mse_loss, batch)
+    assert diagnostics.gradient_covariance(model.eval(), nn.functional.mse_loss, batch).shape == (3, 3)
+
+
+class Added(nn.Linear):
+    """A linear map of two inputs beside each other."""
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.cat([x, z], dim=1))
+
+
+def test_models_with_several_inputs_have_a_gradient_covariance() -> None:
+    x, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.randn(4, 1)
+    two, one = Added(5, 1), nn.Linear(5, 1)
+    one.load_state_dict(two.state_dict())
+    found = diagnostics.gradient_covariance(two, nn.functional.mse_loss, ((x, z), y))
+    expected = diagnostics.gradient_covariance(one, nn.functional.mse_loss, (torch.cat([x, z], dim=1), y))
+    torch.testing.assert_close(found, expected)
 
 
 def test_without_trainable_parameters_there_is_no_gradient_covariance() -> None:

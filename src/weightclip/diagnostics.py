@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 SATURATED = 0.95
 """A tanh unit whose output is at least that far from 0 is saturated."""
@@ -140,7 +142,7 @@ MOST_AT_ONCE = 64
 def gradient_covariance(
     model: nn.Module,
     loss: Callable[..., Tensor],
-    batch: Sequence[Tensor],
+    batch: Sequence[Tensor | Sequence[Tensor]],
     memory: float = 1e9,
 ) -> Tensor:
     """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), g_i the gradient of the loss of sample i in all parameters: [k, k].
@@ -151,7 +153,8 @@ def gradient_covariance(
     Args:
         model: called with a batch of one sample: `model(batch[0][i : i + 1])`.
         loss: called with what the model says and the other tensors, `loss(output, *rest)`: the loss of one sample, [].
-        batch: inputs [k, ...] and what else the loss takes, [k, ...] each.
+        batch: inputs [k, ...], or several of them for a model that takes several, and what else the loss takes,
+            [k, ...] each.
         memory: bytes that gradients may take; with fewer, parts of them are computed several times.
 
     Examples:
@@ -161,24 +164,30 @@ def gradient_covariance(
         [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    _check_samples(batch)
+    inputs, rest = _check_samples(batch)
     if not parameters:
         raise ValueError("model: got no parameter that requires a gradient, expected one or more")
+    for name, layer in model.named_modules():
+        if layer.training and isinstance(layer, (_BatchNorm, _DropoutNd)):
+            raise ValueError(f"model: got {type(layer).__name__} {name!r} while it trains, expected model.eval() first")
     others = {name: p.detach() for name, p in (*model.named_parameters(), *model.named_buffers())}
     size_of_one = sum(p.numel() * p.element_size() for p in parameters.values())
 
     def of_one(changed: dict[str, Tensor], sample: tuple[Tensor, ...]) -> Tensor:
-        first, *rest = (part.unsqueeze(0) for part in sample)
-        found = loss(functional_call(model, {**others, **changed}, (first,)), *rest)
+        parts = [part.unsqueeze(0) for part in sample]
+        output = functional_call(model, {**others, **changed}, tuple(parts[: len(inputs)]))
+        found = loss(output, *parts[len(inputs) :])
         if found.dim():
             raise ValueError(f"loss: got shape {list(found.shape)} for one sample, expected a single number, []")
         return found
 
     def directions(rows: slice) -> Tensor:
-        found = vmap(grad(of_one), in_dims=(None, 0), randomness="error")(parameters, tuple(x[rows] for x in batch))
+        found = vmap(grad(of_one), in_dims=(None, 0), randomness="error")(
+            parameters, tuple(x[rows] for x in (*inputs, *rest))
+        )
         return _to_unit_length(torch.cat([gradient.flatten(1) for gradient in found.values()], dim=1))
 
-    samples = len(batch[0])
+    samples = len(inputs[0])
     # Two chunks of gradients are there at a time, and while one is put together, its parts are too.
     size = max(1, min(samples, MOST_AT_ONCE, int(memory / (3 * max(1, size_of_one)))))
     chunks = [slice(start, start + size) for start in range(0, samples, size)]
@@ -193,12 +202,21 @@ def gradient_covariance(
     return matrix
 
 
-def _check_samples(batch: Sequence[Tensor] | Tensor) -> None:
-    if isinstance(batch, Tensor):
-        raise ValueError("batch: got a tensor, expected a sequence of them: inputs, and what else the loss takes")
-    lengths = [len(part) for part in batch]
+def _check_samples(batch: Sequence[Tensor | Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The inputs, and what else the loss takes; a ValueError unless all are tensors with as many samples."""
+    expected = "a sequence of tensors: inputs, and what else the loss takes"
+    if not isinstance(batch, Sequence) or not batch:
+        raise ValueError(f"batch: got {type(batch).__name__}, expected {expected}")
+    inputs = batch[0] if isinstance(batch[0], (tuple, list)) else batch[:1]
+    parts: list[Tensor] = []
+    for part in (*inputs, *batch[1:]):
+        if not isinstance(part, Tensor):
+            raise ValueError(f"batch: got {type(part).__name__} in it, expected {expected}")
+        parts.append(part)
+    lengths = [len(part) for part in parts]
     if len(set(lengths)) != 1:
         raise ValueError(f"batch: got parts with {lengths} samples, expected as many in each")
+    return tuple(parts[: len(inputs)]), tuple(parts[len(inputs) :])
 
 
 def off_diagonal(matrix: Tensor) -> float:

@@ -63,7 +63,12 @@ def _figure(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None) -> pl.DataFrame:
     if needs_results:
-        return load_results(arguments, table)
+        from weightclip.lab.results.loading import NoTableError
+
+        try:
+            return load_results(arguments, table)
+        except NoTableError:
+            return load_results(arguments)  # the figure says what it lacks
     import polars as pl
 
     return pl.DataFrame()

@@ -31,9 +31,9 @@ _NOISE = 4
 """Keeps the seed of the noise apart from others made of the same one."""
 
 
-def noise_seed(seed: int) -> int:
-    """Of Shrink & Perturb's noise in a run with that seed."""
-    return int(np.random.SeedSequence([seed, _NOISE]).generate_state(1)[0])
+def noise_seed(seed: int, key: int = _NOISE) -> int:
+    """Of Shrink & Perturb's noise in a run with that seed, or with another key of other noise."""
+    return int(np.random.SeedSequence([seed, key]).generate_state(1)[0])
 
 
 def optimizers() -> dict[str, type[Optimizer]]:

@@ -1,8 +1,10 @@
 import re
+from dataclasses import replace
 
 import pytest
 
 from weightclip.lab.replay.config import Config, presets, resolve
+from weightclip.lab.replay.experiment import identify
 
 
 def test_on_atari_what_is_not_given_is_tianshous() -> None:
@@ -89,6 +91,12 @@ def test_schedules() -> None:
         ({"frames": 1280}, "warm_up: got 320, expected fewer than the run's 320 steps"),
         ({"frames": 2000}, "points: got 100, expected at most 50 here"),
         ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
+        ({"covariance_at": 100}, "covariance_at: got 100, expected percents of the run, such as (50, 100)"),
+        (
+            {"covariance_at": (50, 100), "points": 3},
+            "covariance_at: got 50, expected percents of the run, from 1 to 100, at ends of its 3 parts",
+        ),
+        ({"double": "no"}, "double: got 'no', expected True or False"),
         ({"loss": "l3"}, "loss: got 'l3'"),
         ({"game": 3}, "game: got 3, expected a name"),
         ({"bounds": "default"}, "bounds: got 'default', expected one of paper, fan_in"),
@@ -106,3 +114,14 @@ def test_what_an_agent_does_not_have_makes_no_other_run() -> None:
     assert resolve(Config(agent="rainbow", loss="huber")) == rainbow
     assert resolve(Config(agent="rainbow", alpha=0.9)) != rainbow
     assert resolve(Config(agent="dqn", loss="huber")) != dqn
+    assert resolve(Config(lives=False)) != dqn
+    minatar = Config(suite="minatar", game="asterix")
+    assert resolve(replace(minatar, lives=False)) == resolve(minatar)
+    none = replace(minatar, covariance=0)
+    assert resolve(replace(none, covariance_at=(50, 100))) == resolve(none)
+
+
+def test_whole_numbers_make_no_other_run() -> None:
+    whole = Config(replay_ratio=1, gamma=1, beta=1, noise=1, v_max=9, agent="rainbow")
+    same = Config(replay_ratio=1.0, gamma=1.0, beta=1.0, noise=1.0, v_max=9.0, agent="rainbow")
+    assert identify(resolve(whole)) == identify(resolve(same))

@@ -1,4 +1,5 @@
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 from short_runs import config
 
+from weightclip.cli import main
 from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
 from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_metric, draw_sensitivity
@@ -34,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     drawing = draw_metric(load(store), metric="test_return")
     assert drawing.data.columns == list(COLUMNS)
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["Breakout, DQN", "Breakout, Rainbow"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout, DQN", "MinAtar Breakout, Rainbow"]
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
     assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1"]
     lines = {line.get_label(): line for line in drawing.picture.axes[0].get_lines()}
@@ -85,9 +87,42 @@ def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
     assert about.endswith("not the paper's setting")
 
 
-def test_results_without_matrices_are_told(store: Path) -> None:
-    with pytest.raises(ValueError, match=r"results: got no gradient covariance, expected records of runs that took it"):
+def test_heatmaps_of_several_points_of_a_run_are_apart(store: Path) -> None:
+    table = load(store, table="covariance").filter(agent="dqn", replay_ratio=1.0)
+    halfway = table.with_columns(pl.lit(50).cast(table.schema["percent"]).alias("percent"), pl.col("value") / 2)
+    drawing = draw_covariance(pl.concat([table, halfway]))
+    titles = [axes.get_title().rpartition("\n")[0] for axes in drawing.picture.axes if axes.get_title()]
+    methods = ("Adam, RR 1", "Adam + WC, RR 1")
+    assert titles == [f"{method}\nafter {percent}%" for method in methods for percent in (50, 100)]
+    means = drawing.data.filter(method="adam", seed=0).sort("percent")
+    assert means["percent"].to_list() == [50, 100]
+    assert means["off_diagonal"][0] == pytest.approx(means["off_diagonal"][1] / 2, rel=1e-5)
+
+
+def test_seeds_are_counted_for_each_matrix(store: Path) -> None:
+    table = load(store, table="covariance").filter(agent="dqn", replay_ratio=1.0)
+    others = table.filter((pl.col("method") == "adam") | (pl.col("seed") == 0))
+    assert "mean over 1 to 2 seeds;" in draw_covariance(others).picture.get_supxlabel()
+    apart = table.filter((pl.col("method") == "adam").cast(int) == pl.col("seed"))
+    assert "; one seed\n" in draw_covariance(apart).picture.get_supxlabel()
+
+
+def test_curves_have_few_points_each_the_mean_of_several(store: Path) -> None:
+    runs = load(store).filter(agent="rainbow")
+    longer = pl.concat([runs.with_columns(pl.col("part") + 4 * k, pl.col("samples") + 400 * k) for k in range(10)])
+    data = draw_metric(longer, metric="return").data
+    assert len(data) == 20
+    assert data["part"].to_list() == list(range(2, 41, 2))
+    assert data["mean"][0] == pytest.approx(runs.filter(pl.col("part") <= 2)["return"].mean())
+
+
+def test_results_without_matrices_are_told(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "results: got no gradient covariance, expected records of runs that took it (--covariance 32)"
+    with pytest.raises(ValueError, match=re.escape(message)):
         draw_covariance(load(store))
+    run_config(config(), out=tmp_path)
+    assert main(["figure", "gradient-covariance", str(tmp_path), "-o", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_report_names_every_figure_of_a_store(store: Path, tmp_path: Path) -> None:
@@ -167,7 +202,7 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
 
 def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["Breakout"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]
     lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
     assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
     for line in lines.values():

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,9 @@ from short_runs import config
 from weightclip.lab.nets.noisy import noisy_layers, still
 from weightclip.lab.nets.q_networks import QNetwork
 from weightclip.lab.replay import training
+from weightclip.lab.replay.agent import Update
 from weightclip.lab.replay.config import Config
+from weightclip.lab.replay.games import Step
 from weightclip.lab.replay.memory import Batch
 from weightclip.lab.replay.training import Trainer, stacked
 
@@ -58,6 +61,68 @@ def test_a_row_tells_what_was_measured() -> None:
     assert sum(row["ended"] for row in rows) > 3
     assert last["frames_per_second"] > 0
     assert rows[0]["updates"] == 39  # 60 steps of warm-up, and the 100th step's update comes with the next one
+    trainer.close()
+
+
+def test_a_row_has_means_over_its_part() -> None:
+    trainer = Trainer(config(method="adam", replay_ratio=0.5, target_every=7), CPU)
+    learn, receive, updates, episodes = trainer.agent.learn, trainer.games.receive, [], []
+
+    def learning(batch: Batch) -> Update:
+        updates.append(learn(batch))
+        return updates[-1]
+
+    def receiving() -> Step:
+        step = receive()
+        episodes.extend(step.episodes)
+        return step
+
+    trainer.agent.learn = learning  # type: ignore[method-assign]
+    trainer.games.receive = receiving  # type: ignore[method-assign]
+    for part in range(3):
+        updates.clear()
+        episodes.clear()
+        row = trainer.learn(part)
+    assert row["updates"] == trainer.agent.updates == int(0.5 * (299 - 60))
+    assert len(updates) == 50
+    assert row["training_loss"] == pytest.approx(np.mean([one.loss for one in updates]), rel=1e-5)
+    assert row["q"] == pytest.approx(np.mean([one.outputs.max(1).values.mean() for one in updates]), rel=1e-5)
+    assert row["ended"] == len(episodes) > 1
+    assert (row["return"], row["length"]) == pytest.approx(tuple(np.mean(episodes, axis=0)))
+    weights = [p for p in trainer.agent.online.parameters() if p.dim() > 1]
+    assert row["weight_l2"] == pytest.approx(math.sqrt(sum(p.square().sum().item() for p in weights)))
+    assert row["gradient_l2"] == pytest.approx(math.sqrt(sum(p.grad.square().sum().item() for p in weights)))
+    assert row["frames_per_second"] == pytest.approx(2 * row["updates_per_second"])
+    trainer.close()
+
+
+def test_settings_reach_the_memory_and_the_network() -> None:
+    trainer = Trainer(config("rainbow", alpha=0.5, noise=0.3, scaled=True), CPU)
+    for layer in noisy_layers(trainer.agent.online):
+        torch.testing.assert_close(layer.sigma_bias, torch.full_like(layer.sigma_bias, 0.3 / layer.in_features**0.5))
+    assert trainer.agent.online.scale == Trainer(config(scaled=True), CPU).agent.online.scale == 1 / 255
+    assert Trainer(config("rainbow"), CPU).agent.online.scale == Trainer(config(), CPU).agent.online.scale == 1
+    trainer.play(50)
+    drawn = trainer.memory.sample(2000, np.random.default_rng(0)).places
+    trainer.memory.prioritise(drawn, np.where(drawn % 2, 16.0, 1.0))
+    weights = trainer.memory.sample(200, np.random.default_rng(0), beta=1.0).weights
+    assert np.unique(weights.round(4)).tolist() == [0.25, 1.0]  # by the priorities, 16^0.5 and 1^0.5
+    trainer.close()
+
+
+def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
+    noise = Trainer(config("rainbow", seed=3), CPU).agent._noise  # type: ignore[attr-defined]
+    first = torch.randn(1000, generator=noise)
+    assert not torch.allclose(first, torch.randn(1000, generator=torch.Generator().manual_seed(3)))
+
+
+def test_progress_is_told_after_the_warm_up() -> None:
+    told: list[int] = []
+    trainer = Trainer(config(warm_up=150), CPU)
+    trainer.learn(0, lambda steps, score: told.append(steps))
+    assert told == [100]  # at the part's end
+    trainer.learn(1, lambda steps, score: told.append(steps))
+    assert told == [100, 200, 200]
     trainer.close()
 
 
@@ -228,7 +293,8 @@ CUT = (Event(1.0), Event(4.0), Event(0.0, truncated=True))
 def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
     """A trainer on games by these scripts."""
     monkeypatch.setattr(training, "make_games", lambda *_: Scripted(*scripts))
-    return Trainer(config(environments=len(scripts), **more), CPU)
+    lives = more.pop("lives", True)  # which MinAtar's games do not have, but these do
+    return Trainer(replace(config(environments=len(scripts), **more), lives=lives), CPU)
 
 
 @pytest.mark.parametrize("clip_rewards", [False, True])

@@ -126,6 +126,12 @@ def test_the_hint_names_what_tells_them_apart() -> None:
     assert hint not in taken
 
 
+def test_of_several_differences_the_hint_names_the_first_of_the_configuration() -> None:
+    lines: list[str] = []
+    main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
+    assert lines[0].endswith("choose with --where hidden=50")
+
+
 def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
     search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
     compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share
+from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share, check_truth
 from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, game_name
 from weightclip.lab.toml import packaged_presets
@@ -25,9 +26,11 @@ PAPER_RATIOS = (1.0, 0.1)
 AGENTS = ("dqn", "rainbow")
 LOSSES = ("squared", "huber")
 RAINBOWS = ("alpha", "beta", "beta_steps", "dueling", "noisy", "noise", "atoms", "v_min", "v_max")
-OTHERS = {"dqn": RAINBOWS, "rainbow": ("loss",)}
-"""Options that an agent does not have."""
+OTHERS = {"dqn": RAINBOWS, "rainbow": ("loss",), "minatar": ("lives",)}
+"""Options that an agent, or a suite, does not have."""
 
+TRUTHS = ("double", "dueling", "noisy", "scaled", "clip_rewards", "lives", "save_memory")
+SHARES = ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta")
 COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
 
 
@@ -134,26 +137,38 @@ def resolve(config: Config) -> Config:
     check_choice("agent", config.agent, AGENTS)
     usual = packaged_presets(__package__)[check_choice("suite", config.suite, SUITES)]["usual"]
     config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
-    counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
-    counts["atoms"] = check_count("atoms", config.atoms, least=2)
-    for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
-        counts[name] = check_count(name, getattr(config, name), least=0)
-    for name in ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta"):
-        check_share(name, getattr(config, name))
-    check_number("replay_ratio", config.replay_ratio)
-    check_number("noise", config.noise, zero=True)
-    for name in ("v_min", "v_max"):
-        check_finite(name, getattr(config, name))
-    if not config.v_min < config.v_max:
-        raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
-    for percent in config.covariance_at:
-        if check_count("covariance_at", percent) > 100:
-            raise ValueError(f"covariance_at: got {percent}, expected percents of the run, from 1 to 100")
-    _check_sizes(replace(config, **counts))
+    config = replace(config, **_checked(config))
+    _check_sizes(config)
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
     bounds = config.checked_bounds(config.bounds, "fan_in")
-    none: dict[str, Any] = {one.name: one.default for one in fields(Config) if one.name in OTHERS[config.agent]}
-    return replace(config, **{**counts, **none}, game=game_name(config.game), bounds=bounds)
+    others = {*OTHERS[config.agent], *OTHERS.get(config.suite, ()), *(() if config.covariance else ("covariance_at",))}
+    none: dict[str, Any] = {one.name: one.default for one in fields(Config) if one.name in others}
+    return replace(config, **none, game=game_name(config.game), bounds=bounds)
+
+
+def _checked(config: Config) -> dict[str, Any]:
+    """What is no name, each as the type of its field: a 1 and a 1.0 make one run."""
+    found: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
+    found["atoms"] = check_count("atoms", config.atoms, least=2)
+    for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
+        found[name] = check_count(name, getattr(config, name), least=0)
+    found |= {name: check_share(name, getattr(config, name)) for name in SHARES}
+    found |= {name: check_finite(name, getattr(config, name)) for name in ("v_min", "v_max")}
+    found |= {name: check_truth(name, getattr(config, name)) for name in TRUTHS}
+    found["replay_ratio"] = check_number("replay_ratio", config.replay_ratio)
+    found["noise"] = check_number("noise", config.noise, zero=True)
+    if not config.v_min < config.v_max:
+        raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
+    if not isinstance(config.covariance_at, Sequence):
+        raise ValueError(
+            f"covariance_at: got {config.covariance_at!r}, expected percents of the run, such as (50, 100)"
+        )
+    found["covariance_at"] = tuple(check_count("covariance_at", percent) for percent in config.covariance_at)
+    for percent in found["covariance_at"]:
+        if percent > 100 or percent * config.points % 100:
+            ends = f"ends of its {config.points} parts"
+            raise ValueError(f"covariance_at: got {percent}, expected percents of the run, from 1 to 100, at {ends}")
+    return found
 
 
 def _check_sizes(config: Config) -> None:

@@ -25,7 +25,17 @@ from weightclip.lab.results.curves import curves
 from weightclip.lab.results.departures import marked, remarks
 from weightclip.lab.results.figure import Drawing, Figure
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.panels import WIDTH, about_seeds, add_legend, count_steps, draw_curve, panels, show_unit
+from weightclip.lab.results.panels import (
+    ONE,
+    WIDTH,
+    about_seeds,
+    add_legend,
+    count_steps,
+    draw_curve,
+    panels,
+    seeds_text,
+    show_unit,
+)
 from weightclip.lab.results.selection import select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
@@ -35,7 +45,11 @@ from weightclip.lab.results.text import value_text
 LEVEL = 0.9
 """Of the intervals in the paper's figure."""
 
-COLUMNS = ("agent", "game", "replay_ratio", "method", "metric", "part", "samples", "mean", "low", "high", "seeds")
+SHOWN = 20
+"""Points of a curve: an evaluation has few games, so that several of them make a point."""
+
+PANEL = ("suite", "agent", "game")
+COLUMNS = (*PANEL, "replay_ratio", "method", "metric", "part", "samples", "mean", "low", "high", "seeds")
 AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
 SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
 
@@ -50,9 +64,13 @@ LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 
 
 def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
-    """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios."""
+    """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios.
+
+    A point is the mean over one of `SHOWN` equal parts of a run.
+    """
     runs, notes = chosen_runs(table, NAME, criterion)
-    data = curves(runs, metric, level=LEVEL).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+    found = curves(runs, metric, level=LEVEL, points=SHOWN)
+    data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
     about = about_seeds(data, f"{LEVEL:.0%} interval")
     picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], marked(about, runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
@@ -65,7 +83,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     """
     notes: list[str] = []
     runs = main_setup(own_runs(table, NAME), notes.append)
-    line, score, error = ("agent", "game", "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
+    line, score, error = (*PANEL, "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
     several = (
         sensitivity(runs, "kappa", criterion=criterion)
         .filter(pl.col("kappa").is_finite())
@@ -74,8 +92,8 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     if several.is_empty():
         raise ValueError("results: got one value of kappa on each game, expected several")
     without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
-    panel = ("agent", "game", "replay_ratio")
-    level = without.join(several.select(*panel, "kappa").unique(), panel)
+    ratios = (*PANEL, "replay_ratio")
+    level = without.join(several.select(*ratios, "kappa").unique(), ratios)
     data = (
         pl.concat([several, level], how="diagonal_relaxed")
         .select(
@@ -109,7 +127,8 @@ def _draw_panels(
                     curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
                     if len(curve):
                         draw_curve(axes, curve, along, style)
-                axes.set_title(_title(game) if len(agents) == 1 else f"{_title(game)}, {AGENT_NAMES[agent]}")
+                title = _title(game, data["suite"][0])
+                axes.set_title(title if len(agents) == 1 else f"{title}, {AGENT_NAMES[agent]}")
                 show_unit(axes, metric)
                 scale(axes)
             for axes in row[len(some) :]:
@@ -128,27 +147,29 @@ def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
 
 
 def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False) -> Drawing:
-    """Heatmaps of the gradient covariance at the end of runs, the first seed's.
+    """Heatmaps of the gradient covariance, the first seed's.
 
-    A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied.
-    Above each stands the mean of |C[i, j]| over i != j, over all seeds.
+    A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied, and
+    for each point of the runs, where it was taken at several. Above each stands the mean of |C[i, j]| over i != j, over
+    all seeds.
     """
     notes: list[str] = []
     taken = own_runs(table, NAME)
     if "percent" not in taken.columns or not taken["percent"].count():
-        raise ValueError("results: got no gradient covariance, expected records of runs that took it, or a table of it")
+        expected = "records of runs that took it (--covariance 32), or a table of it"
+        raise ValueError(f"results: got no gradient covariance, expected {expected}")
     runs = main_setup(taken, notes.append)
-    runs = runs.filter(pl.col("percent") == pl.col("percent").max())
     settings = [name for name in columns_of(runs).settings if runs[name].count()]
     runs = _varied(runs, settings)
-    key = ("replay_ratio", "method", *(VARIED + name for name in settings))
-    rows = sorted(set(runs.select("agent", "game").iter_rows()), key=lambda row: (AGENTS.index(row[0]), row[1]))
+    points = ("percent",) if runs["percent"].n_unique() > 1 else ()
+    key = ("replay_ratio", "method", *(VARIED + name for name in settings), *points)
+    rows = sorted(set(runs.select(PANEL).iter_rows()), key=lambda row: (AGENTS.index(row[1]), row[2]))
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
         picture.set_layout_engine("compressed")  # panels are squares: without it, labels beside them are cut off
         image = None
-        for (agent, game), line in zip(rows, found, strict=True):
+        for (suite, agent, game), line in zip(rows, found, strict=True):
             for axes, column in zip(line, columns, strict=True):
                 own = _with(runs, {"agent": agent, "game": game, **column})
                 axes.set_xticks([])
@@ -160,16 +181,16 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
                 seeds = own.sort("seed").partition_by("seed", maintain_order=True)
                 matrices = [_matrix(one) for one in seeds]
                 means = [_off_diagonal(matrix) for matrix in matrices]
-                told = [one.select("agent", "game", "replay_ratio", "method", *settings, "seed")[:1] for one in seeds]
+                told = [one.select(*PANEL, "replay_ratio", "method", *settings, "percent", "seed")[:1] for one in seeds]
                 numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
                 axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
-            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game)}")
+            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
-        number = data["seed"].n_unique()
-        about = "one seed" if number == 1 else f"mean over {number} seeds; the matrix is the first one's"
+        number = seeds_text([len(one) for one in numbers])
+        about = number if number == ONE else f"mean over {number}; the matrix is the first one's"
         picture.supxlabel(marked(f"above: mean of |C[i, j]|, i ≠ j; {about}", runs), fontsize="medium")
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
@@ -179,8 +200,10 @@ def _games(data: pl.DataFrame) -> list[str]:
     return [*(game for game in PAPER_GAMES if game in there), *sorted(there - {*PAPER_GAMES})]
 
 
-def _title(game: str) -> str:
-    return PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
+def _title(game: str, suite: str) -> str:
+    """The paper's games on Atari as it writes them; others with their suite."""
+    title = PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
+    return f"MinAtar {title}" if suite == "minatar" else title
 
 
 def _styles(data: pl.DataFrame) -> dict[tuple[str, float], Style]:
@@ -205,12 +228,13 @@ def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
 
 
 def _label(column: Mapping[str, Any]) -> str:
-    """Method and replay ratio, and below them the settings that are varied."""
+    """Method and replay ratio, and below them the settings that are varied, and the point of the run."""
     given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
     shown = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
     own = ", ".join(f"{name} = {value_text(value)}" for name, value in shown.items())
     first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
-    return "\n".join(filter(None, (first, own)))
+    point = f"after {column['percent']}%" if "percent" in column else ""
+    return "\n".join(filter(None, (first, own, point)))
 
 
 def _with(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:
@@ -251,7 +275,7 @@ FIGURES = (
     Figure(
         "gradient-covariance",
         "9 and 12 to 15",
-        "Gradient covariance at the end of runs",
+        "Gradient covariance of runs",
         draw_covariance,
         table=COVARIANCE,
     ),

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from weightclip.lab.checkpoint import Arrays
+from weightclip.lab.methods import noise_seed
 from weightclip.lab.nets.noisy import draw_noise
 from weightclip.lab.nets.q_networks import RainbowNetwork
 from weightclip.lab.replay.agent import Agent, Transitions, Update
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.memory import Batch
+
+_LAYERS = 5
+"""Keeps the noise of layers apart from what else is drawn with the same seed, initial weights among it."""
 
 
 class Rainbow(Agent):
@@ -25,7 +29,7 @@ class Rainbow(Agent):
     def __init__(self, config: Config, frame: Sequence[int], actions: int, device: torch.device) -> None:
         super().__init__(config, frame, actions, device)
         self.atoms = torch.linspace(config.v_min, config.v_max, config.atoms, device=device)
-        self._noise = torch.Generator().manual_seed(config.seed)
+        self._noise = torch.Generator().manual_seed(noise_seed(config.seed, _LAYERS))
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
         c = self.config

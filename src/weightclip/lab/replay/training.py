@@ -30,12 +30,12 @@ from weightclip.lab.nets.noisy import still
 from weightclip.lab.replay.agent import Agent
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.dqn import DQN
-from weightclip.lab.replay.games import FRAME_SKIP, make_games
+from weightclip.lab.replay.games import FRAME_SKIP, LIMIT, make_games
 from weightclip.lab.replay.memory import Memory
 from weightclip.lab.replay.rainbow import Rainbow
 
 AGENTS: dict[str, type[Agent]] = {"dqn": DQN, "rainbow": Rainbow}
-LONGEST = 27_000
+LONGEST = LIMIT // FRAME_SKIP["atari"]
 """Steps after which an episode of an evaluation is cut."""
 
 LOOKED_AT = 256
@@ -99,7 +99,7 @@ class Trainer:
             actions = self._send()
             sums += self._update(config.most_updates)
             episodes += self._store(actions)
-            if self.steps % 100 < len(actions):
+            if self._filled and self.steps % 100 < len(actions):  # steps of the warm-up are faster than those to come
                 on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
         if part + 1 == config.points:
             sums += self._catch_up()
@@ -135,10 +135,14 @@ class Trainer:
         """Updates that the replay ratio asks for and that were not made yet."""
         return self.config.updates_after(self.steps) - self.agent.updates
 
+    @property
+    def _filled(self) -> bool:
+        """Whether the memory has as much as after the warm-up."""
+        return self.memory.written >= (self.config.warm_up or 0)
+
     def _update(self, most: int) -> Tensor:
-        """Practise as much as is due, up to `most`, once the memory has as much as after the warm-up."""
-        filled = self.memory.written >= (self.config.warm_up or 0)
-        return self.practise(min(self.due, most) if filled else 0)
+        """Practise as much as is due, up to `most`, once the memory is filled."""
+        return self.practise(min(self.due, most) if self._filled else 0)
 
     def _catch_up(self) -> Tensor:
         """Practise all that is due, as long as there is anything to draw."""
@@ -238,7 +242,7 @@ class Trainer:
         points = self.config.points
         wanted = self.config.covariance and len(self.memory)
         for percent in self.config.covariance_at:
-            if wanted and part + 1 == math.ceil(percent * points / 100):
+            if wanted and (part + 1) * 100 == percent * points:
                 self._covariances[str(percent)] = self.covariance().numpy()
 
     def covariances(self) -> Arrays:

@@ -33,6 +33,10 @@ FAILURES = (pl.exceptions.PanicException, Exception)
 """What damaged Parquet raises; a panic is no Exception."""
 
 
+class NoTableError(ValueError):
+    """No run has the further table that was asked for."""
+
+
 @overload
 def load(
     *paths: str | Path, kind: Literal["polars"] = ..., table: str | None = ..., on_event: Event = ...
@@ -162,8 +166,11 @@ def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event)
     there = {one for run in runs for one in run.facts.get("parts", {})}
     names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
     if not names:
-        raise ValueError(f"table: got {name!r}, but no run has further tables")
-    check_name("table", name, names)
+        raise NoTableError(f"table: got {name!r}, but no run has further tables")
+    try:
+        check_name("table", name, names)
+    except ValueError as error:
+        raise NoTableError(str(error)) from None
     for run in runs:
         if part not in run.facts.get("parts", {}):
             continue

@@ -26,6 +26,8 @@ WIDTH = 6.75
 MARKED = 6
 """Points of a curve with a marker."""
 
+ONE = "one seed"
+
 HIDING = 6.0
 """Where one method's values are so many times those of another, the other's line is flat."""
 
@@ -128,10 +130,14 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
 
 def about_seeds(data: pl.DataFrame, shaded: str = "standard error") -> str:
     """How many seeds were averaged, and what is shaded."""
-    numbers = sorted(set(data["seeds"]))
-    if numbers == [1]:
-        return "one seed"
-    return f"mean of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} seeds, {shaded} shaded"
+    number = seeds_text(data["seeds"])
+    return number if number == ONE else f"mean of {number}, {shaded} shaded"
+
+
+def seeds_text(numbers: Iterable[int]) -> str:
+    """`one seed`, `3 seeds`, `2 to 5 seeds`: of numbers that may differ."""
+    least, most = min(numbers), max(numbers)
+    return ONE if most == 1 else f"{most} seeds" if least == most else f"{least} to {most} seeds"
 
 
 def _marked(points: int, marker: str) -> tuple[int, int]:

@@ -45,6 +45,11 @@ class Columns:
     along: str
     score: str
 
+    def order(self, name: str) -> int:
+        """Of a column, as the configuration has its fields; what is not configured comes last."""
+        configured = [one.name for one in fields(self.experiment.config)]
+        return configured.index(_field(name)) if _field(name) in configured else len(configured)
+
     @property
     def setting(self) -> tuple[str, ...]:
         """Of what runs that are averaged have in common: they differ in their seeds alone."""
@@ -128,7 +133,7 @@ def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
         for one in chosen.iter_rows(named=True):
             others = setups.filter(pl.col("problem") == one["problem"])[1:]
             if len(others):
-                on_event(_left_out(one, others.to_dicts(), names))
+                on_event(_left_out(one, others.to_dicts(), sorted(names, key=columns.order)))
         return part.join(chosen, on=names, how="semi", nulls_equal=True, maintain_order="left")
 
     return by_experiment(table, keep)
