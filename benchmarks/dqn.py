@@ -5,7 +5,8 @@ process; a side's time is the median over its turns, a ratio the median over tho
 Stable-Baselines3's play ten games at once, with the actions that the network finds best, and make ten updates after
 each step of all. Tianshou's have the update alone, from a memory with as many transitions: its trainer copies the whole
 memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room for 100,000 transitions,
-theirs for fewer, as they take more space; all hold some 300 at first.
+theirs for fewer, as they take more space; all hold some 300 at first. The share of an update that drawing a batch takes
+is that of our memory when it is full.
 
 Stable-Baselines3's DQN is not double: it takes two passes through a network and one back, where double DQN takes three
 and one back. `dqn` has the algorithm that all three have, not double, of one step, with Huber's error: ours against the
@@ -154,8 +155,12 @@ def tianshou_steps(algorithm: object, buffer: VectorReplayBuffer) -> Steps:
 
 
 def sampling_share(trainer: Trainer, number: int) -> float:
-    """The share of an update's time that drawing a batch takes."""
+    """The share of an update's time that drawing a batch takes, from a memory that is full."""
     generator = np.random.default_rng(0)
+    frames = generator.integers(256, size=(GAMES, 1, 84, 84)).astype(np.uint8)
+    nothing, actions = np.zeros(GAMES, bool), np.zeros(GAMES, np.int64)
+    for _ in range(OURS // GAMES):
+        trainer.memory.add(frames, actions, np.ones(GAMES), nothing, nothing, frames)
     began = time.perf_counter()
     for _ in range(number):
         batch = trainer.memory.sample(BATCH, generator, 0.5)

@@ -65,7 +65,7 @@ def test_a_row_tells_what_was_measured() -> None:
 
 
 def test_a_row_has_means_over_its_part() -> None:
-    trainer = Trainer(config(method="adam", replay_ratio=0.5, target_every=7), CPU)
+    trainer = Trainer(config(method="adam", replay_ratio=0.5), CPU)
     learn, receive, updates, episodes = trainer.agent.learn, trainer.games.receive, [], []
 
     def learning(batch: Batch) -> Update:
