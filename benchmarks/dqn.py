@@ -2,16 +2,17 @@
 
 Replay ratio 1, batch 32, the network of Mnih et al. (2015), Space Invaders, one thread. All sides take turns in one
 process; a side's time is the median over its turns, a ratio the median over those of each round. Ours and
-Stable-Baselines3's play ten games at once, with the actions that the network finds best, and make ten updates after
-each step of all. Tianshou's have the update alone, from a memory with as many transitions: its trainer copies the whole
-memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room for 100,000 transitions,
-theirs for fewer, as they take more space; all hold some 300 at first. The share of an update that drawing a batch takes
-is that of our memory when it is full.
+Stable-Baselines3's play ten games at once (two with `--quick`), with the actions that the network finds best, and make
+as many updates after each step of all. Tianshou's have the update alone, from a memory with as many transitions: its
+trainer copies the whole memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room
+for 100,000 transitions, theirs for fewer, as they take more space; all hold some 300 at first. The time that drawing a
+batch takes is that of our memory when it is full.
 
-Stable-Baselines3's DQN is not double: it takes two passes through a network and one back, where double DQN takes three
-and one back. `dqn` has the algorithm that all three have, not double, of one step, with Huber's error: ours against the
-faster of both. `dqn_double` is our preset, double with three steps and the squared error, against Tianshou's alike.
-`dqn_preset` is our preset against the faster of Stable-Baselines3's and that one, with a pass more than the former.
+Stable-Baselines3's DQN is not double: it takes two passes through a network and one back. Double DQN takes three and
+one back, and so does Tianshou's, double or not. `dqn` is the algorithm that all three have, not double, of one step,
+with Huber's error: ours against the faster of both. `dqn_double` is our preset, double with three steps and the squared
+error, against Tianshou's alike. `dqn_preset` is our preset against the faster of both, although Stable-Baselines3's
+takes a pass less.
 
     python benchmarks/dqn.py [--quick]
 
@@ -43,40 +44,41 @@ from tianshou.data import Batch, PrioritizedVectorReplayBuffer, VectorReplayBuff
 from tianshou.env.atari.atari_network import DQNet, RainbowNet
 
 from weightclip.lab.replay.config import Config, resolve
+from weightclip.lab.replay.memory import Memory
 from weightclip.lab.replay.training import Trainer
 
-BATCH, FILLED, ACTIONS = 32, 300, 6
+BATCH, FILLED, ACTIONS, RINGS = 32, 300, 6, 10
 OURS, THEIRS = 100_000, 5_000
 """Transitions that memories have room for."""
 
-GAMES = 10
-TURNS, TURN = 12, 50
-QUICK_TURNS, QUICK_TURN = 3, 10
-"""Turns, and steps and updates of each: what Stable-Baselines3 does once for each call is little beside so many."""
+FULL, QUICK = (10, 12, 50), (2, 3, 4)
+"""Games at once; turns; steps and updates of each, many in the full one, so that what Stable-Baselines3 does once for
+each call is little beside them.
+"""
 
 Steps = Callable[[int], None]
 """Takes that many steps and updates."""
 
 
-def ours(agent: str, **options: Any) -> tuple[Trainer, Steps]:
+def ours(games: int, agent: str, **options: Any) -> Steps:
     config = resolve(
-        Config(agent=agent, method="adam", game="SpaceInvaders", environments=GAMES, memory=OURS, epsilon=0.0,
+        Config(agent=agent, method="adam", game="SpaceInvaders", environments=games, memory=OURS, epsilon=0.0,
                epsilon_final=0.0, **options)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
-    trainer.play(FILLED // GAMES)
+    trainer.play(FILLED // games)
 
     def steps(number: int) -> None:
-        for _ in range(number // GAMES):
+        for _ in range(number // games):
             trainer.play(1)
-            trainer.practise(GAMES)
+            trainer.practise(games)
 
-    return trainer, steps
+    return steps
 
 
-def baselines3() -> Steps:
+def baselines3(games: int) -> Steps:
     gym.register_envs(ale_py)
-    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=GAMES, seed=0), n_stack=4)
+    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=games, seed=0), n_stack=4)
     agent = DQN(
         "CnnPolicy",
         env,
@@ -85,7 +87,7 @@ def baselines3() -> Steps:
         batch_size=BATCH,
         learning_starts=FILLED,
         train_freq=1,
-        gradient_steps=GAMES,
+        gradient_steps=games,
         target_update_interval=500,  # steps of all games, and so updates
         exploration_initial_eps=0.01,
         exploration_final_eps=0.01,
@@ -102,33 +104,33 @@ def void(_: object) -> None:
 
 def filled(buffer: VectorReplayBuffer) -> VectorReplayBuffer:
     generator = np.random.default_rng(0)
-    nothing = np.zeros(GAMES, bool)
-    for _ in range(FILLED // GAMES):
-        frames = generator.integers(256, size=(GAMES, 4, 84, 84)).astype(np.uint8)
-        ended = generator.random(GAMES) < 0.005
+    nothing = np.zeros(RINGS, bool)
+    for _ in range(FILLED // RINGS):
+        frames = generator.integers(256, size=(RINGS, 4, 84, 84)).astype(np.uint8)
+        ended = generator.random(RINGS) < 0.005
         buffer.add(
             Batch(
                 obs=frames,
-                act=generator.integers(ACTIONS, size=GAMES),
-                rew=generator.normal(size=GAMES),
+                act=generator.integers(ACTIONS, size=RINGS),
+                rew=generator.normal(size=RINGS),
                 terminated=ended,
                 truncated=nothing,
                 obs_next=frames,
                 info={},
             ),
-            buffer_ids=np.arange(GAMES),
+            buffer_ids=np.arange(RINGS),
         )
     return buffer
 
 
-def tianshou_dqn(**options: Any) -> Steps:
+def tianshou_dqn() -> Steps:
     space = gym.spaces.Discrete(ACTIONS)
     network = DQNet(c=4, h=84, w=84, action_shape=ACTIONS)
     policy = DiscreteQLearningPolicy(model=network, action_space=space)
     optim = AdamOptimizerFactory(lr=1e-4)
-    algorithm = TianshouDQN(policy=policy, optim=optim, target_update_freq=500, **options)
+    algorithm = TianshouDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
     stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4}
-    return tianshou_steps(algorithm, filled(VectorReplayBuffer(THEIRS, GAMES, **stored)))
+    return tianshou_steps(algorithm, filled(VectorReplayBuffer(THEIRS, RINGS, **stored)))
 
 
 def tianshou_rainbow() -> Steps:
@@ -140,7 +142,7 @@ def tianshou_rainbow() -> Steps:
     optim = AdamOptimizerFactory(lr=6.25e-5)
     algorithm = RainbowDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
     stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4, "alpha": 0.5, "beta": 0.4}
-    return tianshou_steps(algorithm, filled(PrioritizedVectorReplayBuffer(THEIRS, GAMES, **stored)))
+    return tianshou_steps(algorithm, filled(PrioritizedVectorReplayBuffer(THEIRS, RINGS, **stored)))
 
 
 def tianshou_steps(algorithm: object, buffer: VectorReplayBuffer) -> Steps:
@@ -154,20 +156,19 @@ def tianshou_steps(algorithm: object, buffer: VectorReplayBuffer) -> Steps:
     return steps
 
 
-def sampling_share(trainer: Trainer, number: int) -> float:
-    """The share of an update's time that drawing a batch takes, from a memory that is full."""
-    generator = np.random.default_rng(0)
-    frames = generator.integers(256, size=(GAMES, 1, 84, 84)).astype(np.uint8)
-    nothing, actions = np.zeros(GAMES, bool), np.zeros(GAMES, np.int64)
-    for _ in range(OURS // GAMES):
-        trainer.memory.add(frames, actions, np.ones(GAMES), nothing, nothing, frames)
+def sampling_time(alpha: float, number: int) -> float:
+    """Seconds that drawing a batch takes from our memory when it is full, by priority unless alpha is 0."""
+    games, generator = 1000, np.random.default_rng(0)
+    memory = Memory(OURS, games, (1, 84, 84), alpha=alpha)
+    frames = generator.integers(256, size=(games, 1, 84, 84)).astype(np.uint8)
+    nothing, actions = np.zeros(games, bool), np.zeros(games, np.int64)
+    for _ in range(OURS // games):
+        memory.add(frames, actions, np.ones(games), nothing, nothing, frames)
     began = time.perf_counter()
     for _ in range(number):
-        batch = trainer.memory.sample(BATCH, generator, 0.5)
-        trainer.memory.prioritise(batch.places, np.ones(BATCH))
-    between = time.perf_counter()
-    trainer.practise(number)
-    return (between - began) / (time.perf_counter() - between)
+        batch = memory.sample(BATCH, generator, 0.5)
+        memory.prioritise(batch.places, np.ones(BATCH))
+    return (time.perf_counter() - began) / number
 
 
 def main() -> None:
@@ -175,21 +176,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer turns")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    dqn, dqn_steps = ours("dqn")
-    rainbow, rainbow_steps = ours("rainbow")
+    games, turns, turn = QUICK if quick else FULL
     sides = {
-        "ours": dqn_steps,
-        "ours, not double": ours("dqn", double=False, n_step=1, loss="huber")[1],
-        "Stable-Baselines3, not double": baselines3(),
-        "Tianshou, not double": tianshou_dqn(is_double=False, n_step_return_horizon=1, huber_loss_delta=1.0),
-        "Tianshou": tianshou_dqn(n_step_return_horizon=3),
-        "ours, Rainbow": rainbow_steps,
+        "ours": ours(games, "dqn"),
+        "ours, not double": ours(games, "dqn", double=False, n_step=1, loss="huber"),
+        "Stable-Baselines3": baselines3(games),
+        "Tianshou": tianshou_dqn(),
+        "ours, Rainbow": ours(games, "rainbow"),
         "Tianshou, Rainbow": tianshou_rainbow(),
     }
     times: dict[str, list[float]] = {name: [] for name in sides}
     for steps in sides.values():
-        steps(GAMES)  # the first updates are slower
-    turns, turn = (QUICK_TURNS, QUICK_TURN) if quick else (TURNS, TURN)
+        steps(games)  # the first updates are slower
     for _ in range(turns):
         for name, steps in sides.items():
             began = time.perf_counter()
@@ -198,16 +196,16 @@ def main() -> None:
     found = {name: median(own) for name, own in times.items()}
     for name, seconds in found.items():
         print(f"{name}: {1000 * seconds:.1f} ms for a step and an update")
-    for name, trainer in (("DQN", dqn), ("Rainbow", rainbow)):
-        print(f"{name}: drawing a batch takes {sampling_share(trainer, 10 if quick else 40):.1%} of an update")
+    for name, alpha in (("ours", 0.0), ("ours, Rainbow", 0.5)):
+        print(f"{name}: drawing a batch takes {sampling_time(alpha, 40) / found[name]:.1%} of that")
 
     def ratio(own: str, *theirs: str) -> float:
         """Of the fastest of theirs."""
         return min(median(map(truediv, times[one], times[own])) for one in theirs)
 
-    print(f"dqn: {ratio('ours, not double', 'Stable-Baselines3, not double', 'Tianshou, not double'):.2f}")
+    print(f"dqn: {ratio('ours, not double', 'Stable-Baselines3', 'Tianshou'):.2f}")
     print(f"dqn_double: {ratio('ours', 'Tianshou'):.2f}")
-    print(f"dqn_preset: {ratio('ours', 'Stable-Baselines3, not double', 'Tianshou'):.2f}")
+    print(f"dqn_preset: {ratio('ours', 'Stable-Baselines3', 'Tianshou'):.2f}")
     print(f"rainbow: {ratio('ours, Rainbow', 'Tianshou, Rainbow'):.2f}")
 
 
