@@ -134,6 +134,11 @@ def test_the_report_names_every_figure_of_a_store(store: Path, tmp_path: Path) -
     assert figures(store) == {*curves, "gradient-covariance", "gradient-covariance-clustered"}
     load(store).write_parquet(tmp_path / "saved.parquet")
     assert figures(tmp_path) == curves
+    load(store, table="covariance").write_parquet(tmp_path / "covariance.parquet")
+    assert figures(tmp_path) == figures(store)
+    without = tmp_path / "without"
+    run_config(config(), out=without)
+    assert figures(without) == curves
 
 
 def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from made_records import digest, made_record, store, tidy
 from polars.testing import assert_frame_equal
 
 from weightclip.lab.results import record as record_module
-from weightclip.lab.results.loading import load
+from weightclip.lab.results.loading import NoTableError, load
 
 EPISODES = pl.DataFrame({"episode": [1, 2, 3], "return": [0.5, 1.5, 2.5]})
 
@@ -99,6 +99,23 @@ def test_where_no_run_has_further_tables_that_is_said(tmp_path: Path) -> None:
     store(tmp_path, made_record())
     with pytest.raises(ValueError, match="table: got 'episodes', but no run has further tables"):
         load(tmp_path, table="episodes")
+
+
+def test_main_and_further_tables_that_were_saved_are_told_apart(tmp_path: Path) -> None:
+    records = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
+    store(tmp_path / "store", *records)
+    main, further = load(tmp_path / "store"), load(tmp_path / "store", table="episodes")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    main.write_parquet(saved / "runs.parquet")
+    with pytest.raises(NoTableError, match="table: got 'episodes', but no run has further tables"):
+        load(saved, table="episodes")
+    further.write_parquet(saved / "episodes.parquet")
+    assert_frame_equal(load(saved), main)
+    assert_frame_equal(load(saved, table="episodes"), further)
+    store(tmp_path / "more", made_record(seed=2))  # without the further table
+    assert set(load(saved, tmp_path / "more")["seed"]) == {0, 1, 2}
+    assert_frame_equal(load(saved, tmp_path / "more", table="episodes"), further)
 
 
 def test_a_further_table_that_changed_is_named(tmp_path: Path) -> None:

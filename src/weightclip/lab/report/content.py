@@ -38,7 +38,7 @@ from weightclip.lab.report.tables import (
 )
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.figure import Figure as PaperFigure
-from weightclip.lab.results.loading import load_any, no_records
+from weightclip.lab.results.loading import NoTableError, load_any, no_records
 from weightclip.lab.results.metrics import Metric
 from weightclip.lab.results.setups import where
 from weightclip.lab.results.text import seeds_text, time_text
@@ -213,8 +213,11 @@ def _commands(
 
 
 def _further(paths: Sequence[str | Path], chosen: Mapping[str, str], name: str) -> pl.DataFrame:
-    """A further table of the chosen runs; what was left out is told of their main one."""
-    found = load_any(paths, name, on_event=ignore)
+    """A further table of the chosen runs, or their main one; what was left out is told of their main one."""
+    try:
+        found = load_any(paths, name, on_event=ignore)
+    except NoTableError:
+        found = load_any(paths, on_event=ignore)  # the figure says what it lacks
     return where(found, chosen) if len(found) else found
 
 

@@ -18,7 +18,7 @@ import polars as pl
 from weightclip.checks import check_choice, check_name
 from weightclip.lab.experiment import Event
 from weightclip.lab.results.record import FORMAT, KEY, SEAL, part_path, schema_text, seal
-from weightclip.lab.results.saved import read_saved
+from weightclip.lab.results.saved import is_further, read_saved
 from weightclip.lab.results.tidy import NO_RUNS, run_columns
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def load(
         paths: directories, which are searched for records; single records; tidy tables that were saved as CSV or
             Parquet. A run that is in several of them counts once.
         kind: of the table.
-        table: the name of a further table of the records, to be read instead of their main one.
+        table: the name of a further table of the records, to be read instead of their main one. Of tables that were
+            saved, the further ones are taken then, else the main ones.
         on_event: called with a line for each file that is left out: damaged, foreign, or of another format.
     """
     check_choice("kind", kind, ("polars", "pandas"))
@@ -86,9 +87,13 @@ def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Ev
                 runs.setdefault(found.facts["identity"], found)
             else:
                 saved.append(found)
-    chosen = list(runs.values())
-    if table is not None and chosen:
-        chosen = list(_further(chosen, table, known, on_event))
+    chosen, further = list(runs.values()), [one for one in saved if is_further(one)]
+    if table is None:
+        saved = [one for one in saved if not is_further(one)]
+    elif chosen or saved:
+        if not further:
+            _check_table(table, chosen)
+        chosen, saved = list(_further(chosen, table, known, on_event)), further
     together = _without_repeats([_tidy_table(chosen, known, on_event), *saved])
     return together if together.height else pl.DataFrame(schema=NO_RUNS)
 
@@ -160,9 +165,7 @@ def _columns(content: bytes) -> str:
         raise ValueError(f"it is damaged ({type(error).__name__})") from error
 
 
-def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event) -> Iterator[_Run]:
-    """The runs that have a further table of that name, with its file and columns in place of the main one's."""
-    part = f"{name}.parquet"
+def _check_table(name: str, runs: Sequence[_Run]) -> None:
     there = {one for run in runs for one in run.facts.get("parts", {})}
     names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
     if not names:
@@ -171,6 +174,11 @@ def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event)
         check_name("table", name, names)
     except ValueError as error:
         raise NoTableError(str(error)) from None
+
+
+def _further(runs: Sequence[_Run], name: str, known: list[str], on_event: Event) -> Iterator[_Run]:
+    """The runs that have a further table of that name, with its file and columns in place of the main one's."""
+    part = f"{name}.parquet"
     for run in runs:
         if part not in run.facts.get("parts", {}):
             continue

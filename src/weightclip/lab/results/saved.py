@@ -29,6 +29,19 @@ def read_saved(path: Path) -> pl.DataFrame:
     return table
 
 
+def is_further(table: pl.DataFrame) -> bool:
+    """Whether a tidy table is of a further table of runs, which lacks what their main one's rows follow."""
+    return not any(_along(name) in table.columns for name in table["experiment"].unique())
+
+
+def _along(experiment: str) -> str:
+    """Of an experiment that is not installed any table is a main one."""
+    try:
+        return find_experiment(experiment).along
+    except ValueError:
+        return "experiment"
+
+
 def _read_csv(path: Path) -> pl.DataFrame:
     plain = pl.read_csv(path, infer_schema=False)
     experiments = plain["experiment"].unique() if "experiment" in plain.columns else ()
