@@ -9,10 +9,9 @@ for 100,000 transitions, theirs for fewer, as they take more space; all hold som
 batch takes is that of our memory when it is full.
 
 Stable-Baselines3's DQN is not double: it takes two passes through a network and one back. Double DQN takes three and
-one back, and so does Tianshou's, double or not. `dqn` is the algorithm that all three have, not double, of one step,
-with Huber's error: ours against the faster of both. `dqn_double` is our preset, double with three steps and the squared
-error, against Tianshou's alike. `dqn_preset` is our preset against the faster of both, although Stable-Baselines3's
-takes a pass less.
+one back, and so does Tianshou's, double or not. `dqn` is our preset, double with three steps and the squared error,
+against the faster of both, although Stable-Baselines3's takes a pass less. `dqn_double` is the same against Tianshou's
+alone, `dqn_not_double` ours as Stable-Baselines3's is, not double, of one step, with Huber's error, against that one.
 
     python benchmarks/dqn.py [--quick]
 
@@ -203,9 +202,9 @@ def main() -> None:
         """Of the fastest of theirs."""
         return min(median(map(truediv, times[one], times[own])) for one in theirs)
 
-    print(f"dqn: {ratio('ours, not double', 'Stable-Baselines3', 'Tianshou'):.2f}")
+    print(f"dqn_not_double: {ratio('ours, not double', 'Stable-Baselines3'):.2f}")
     print(f"dqn_double: {ratio('ours', 'Tianshou'):.2f}")
-    print(f"dqn_preset: {ratio('ours', 'Stable-Baselines3', 'Tianshou'):.2f}")
+    print(f"dqn: {ratio('ours', 'Stable-Baselines3', 'Tianshou'):.2f}")
     print(f"rainbow: {ratio('ours, Rainbow', 'Tianshou, Rainbow'):.2f}")
 
 
