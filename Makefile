@@ -19,10 +19,10 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 unit: $(VENV)/dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/dev       ## what takes long, or fetches from a package registry
-	$(BIN)/python -m pytest -n 2 -m "slow or network"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or network"
 
 test-hosts: $(VENV)/hosts    ## the examples, each with its real library
 	$(BIN)/python -m pytest -m host

@@ -206,17 +206,25 @@ def test_what_a_rule_imports_counts_for_its_identity(tmp_path: Path, monkeypatch
     assert texts[0] == texts[2] != texts[1]
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory with a rule and a cache of its kernel, and what is learned with it."""
+    directory = tmp_path_factory.mktemp("compiled")
+    (directory / "mine.py").write_text(RULE)
+    return directory, started(directory / "mine.py", directory / "cache")[0]
+
+
 @pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_a_damaged_cache_is_mended(ending: str, content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_mended(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
     """As after a power failure; each start is a process of its own."""
-    rules = tmp_path / "mine.py"
-    rules.write_text(RULE)
-    first = started(rules, tmp_path / "cache")[0]
-    (damaged,) = (tmp_path / "cache").rglob(f"kernel_*.{ending}")
+    directory, expected = compiled
+    rules, cache = directory / "mine.py", tmp_path / "cache"
+    shutil.copytree(directory / "cache", cache)
+    (damaged,) = cache.rglob(f"kernel_*.{ending}")
     damaged.write_bytes(content)
-    assert started(rules, tmp_path / "cache")[0] == first
-    assert started(rules, tmp_path / "cache")[0] == first
+    assert started(rules, cache)[0] == expected
+    assert started(rules, cache)[0] == expected
 
 
 def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
