@@ -59,14 +59,17 @@ Steps = Callable[[int], None]
 """Takes that many steps and updates."""
 
 
-def ours(games: int, agent: str, **options: Any) -> Steps:
+def ours(games: int, agent: str, **options: Any) -> Trainer:
     config = resolve(
         Config(agent=agent, method="adam", game="SpaceInvaders", environments=games, memory=OURS, epsilon=0.0,
                epsilon_final=0.0, **options)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
     trainer.play(FILLED // games)
+    return trainer
 
+
+def our_steps(trainer: Trainer, games: int) -> Steps:
     def steps(number: int) -> None:
         for _ in range(number // games):
             trainer.play(1)
@@ -170,18 +173,28 @@ def sampling_time(alpha: float, number: int) -> float:
     return (time.perf_counter() - began) / number
 
 
+def update_time(trainer: Trainer, number: int) -> float:
+    """Seconds that an update takes, without a step of the game."""
+    began = time.perf_counter()
+    trainer.practise(number)
+    return (time.perf_counter() - began) / number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer turns")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     games, turns, turn = QUICK if quick else FULL
-    sides = {
+    trainers = {
         "ours": ours(games, "dqn"),
         "ours, not double": ours(games, "dqn", double=False, n_step=1, loss="huber"),
+        "ours, Rainbow": ours(games, "rainbow"),
+    }
+    sides = {
+        **{name: our_steps(trainer, games) for name, trainer in trainers.items()},
         "Stable-Baselines3": baselines3(games),
         "Tianshou": tianshou_dqn(),
-        "ours, Rainbow": ours(games, "rainbow"),
         "Tianshou, Rainbow": tianshou_rainbow(),
     }
     times: dict[str, list[float]] = {name: [] for name in sides}
@@ -196,7 +209,8 @@ def main() -> None:
     for name, seconds in found.items():
         print(f"{name}: {1000 * seconds:.1f} ms for a step and an update")
     for name, alpha in (("ours", 0.0), ("ours, Rainbow", 0.5)):
-        print(f"{name}: drawing a batch takes {sampling_time(alpha, 40) / found[name]:.1%} of that")
+        share = sampling_time(alpha, 40) / update_time(trainers[name], turn)
+        print(f"{name}: drawing a batch takes {share:.1%} of an update")
 
     def ratio(own: str, *theirs: str) -> float:
         """Of the fastest of theirs."""

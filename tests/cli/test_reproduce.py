@@ -80,13 +80,14 @@ def test_the_length_of_runs_is_what_their_experiment_calls_it(item: str, length:
     assert figure.endswith(f" --where {length}=50k")
 
 
-def test_figures_that_one_command_draws_have_their_own_runs_and_folder(started: list[str]) -> None:
+def test_figures_of_one_kind_have_their_own_runs_and_names(started: list[str]) -> None:
     for item in ("12", "14"):
         assert main(["reproduce", item]) == 0
     games = "asterix,beam_rider,demon_attack,ice_hockey"
-    for number, agent, figure in ((12, "dqn", started[1]), (14, "rainbow", started[3])):
-        chosen = f"--where suite=atari --where agent={agent} --where game={games}"
-        assert figure == f"figure gradient-covariance results -o figures/figure-{number} {chosen}"
+    for number, agent, (sweep, figure) in ((12, "dqn", started[:2]), (14, "rainbow", started[2:])):
+        assert sweep.startswith(f"sweep replay-ratio --agents {agent} --games {games} ")
+        chosen = "--where suite=atari --where replay_ratio=1"
+        assert figure == f"figure gradient-covariance-{number} results -o figures {chosen}"
 
 
 def test_a_dry_run_counts_the_sweeps_and_draws_nothing(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:

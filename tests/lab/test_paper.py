@@ -14,7 +14,7 @@ def test_the_paper_has_fifteen_figures_and_two_tables() -> None:
 
 def test_what_can_be_drawn_is_in_the_paper_under_its_number_or_has_none() -> None:
     figures = all_figures()
-    numbers = [number for figure in figures for number in figure.numbers]
+    numbers = [figure.number for figure in figures if figure.number]
     assert {*numbers} >= {str(number) for number in range(1, 16)}
     assert len({*numbers}) == len(numbers)
     assert all(f"figure {number}" in ITEMS for number in numbers)
@@ -55,8 +55,8 @@ def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> N
 
 def test_every_figure_of_the_paper_that_can_be_drawn_says_how_to_get_there() -> None:
     for figure in all_figures():
-        for number in figure.numbers:
-            made = reproductions()[f"figure {number}"][""]
+        if figure.number:
+            made = reproductions()[f"figure {figure.number}"][""]
             assert made is not None
             assert made.filled()[-1][:2] == ["figure", figure.name]
 

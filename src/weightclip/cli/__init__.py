@@ -25,7 +25,7 @@ _ADVICE = {
     errno.EEXIST: "choose a directory, not a file",
 }
 
-_EXTRAS = {"gymnasium": "mujoco", "imageio": "mujoco", "ale_py": "atari", "minatar": "atari"}
+_EXTRAS = {"gymnasium": "atari,mujoco", "imageio": "mujoco", "ale_py": "atari", "minatar": "atari"}
 """A module that is missing -> what installs it, where that is not `lab`."""
 
 _DESCRIPTION = """\

@@ -89,5 +89,5 @@ def all_figures() -> list[Figure]:
 
 def find_figure(name: str) -> Figure:
     """The figure of that name, or with that number in the paper; a ValueError that suggests the nearest one."""
-    known = {key: figure for figure in all_figures() for key in (figure.name, *figure.numbers)}
+    known = {key: figure for figure in all_figures() for key in (figure.name, figure.number) if key}
     return known[check_name("figure", name, known)]

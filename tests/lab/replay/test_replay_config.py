@@ -81,16 +81,18 @@ def test_schedules() -> None:
         ({"replay_ratio": 0.0}, "replay_ratio: got 0.0"),
         ({"replay_ratio": -1.0}, "replay_ratio: got -1.0"),
         ({"epsilon": 2.0}, "epsilon: got 2.0, expected a number from 0 to 1"),
-        ({"v_min": 3.0, "v_max": 2.0}, "v_max: got 2.0, expected more than v_min, 3.0"),
-        ({"v_max": float("inf")}, "v_max: got inf, expected a finite number"),
-        ({"v_min": float("nan")}, "v_min: got nan, expected a finite number"),
-        ({"atoms": 1}, "atoms: got 1, expected a whole number of at least 2"),
+        ({"agent": "rainbow", "v_min": 3.0, "v_max": 2.0}, "v_max: got 2.0, expected more than v_min, 3.0"),
+        ({"agent": "rainbow", "v_max": float("inf")}, "v_max: got inf, expected a finite number"),
+        ({"agent": "rainbow", "v_min": float("nan")}, "v_min: got nan, expected a finite number"),
+        ({"agent": "rainbow", "atoms": 1}, "atoms: got 1, expected a whole number of at least 2"),
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
         ({"memory": 50}, "memory: got 50, expected at least 90"),
         ({"warm_up": 10}, "warm_up: got 10, expected at least 72: enough for a batch"),
         ({"frames": 1280}, "warm_up: got 320, expected fewer than the run's 320 steps"),
         ({"frames": 2000}, "points: got 100, expected at most 50 here"),
         ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
+        ({"covariance": 1}, "covariance: got 1, expected at least 2 transitions, or 0: none"),
+        ({"covariance_at": ()}, "covariance_at: got (), expected percents of the run, such as (50, 100)"),
         ({"covariance_at": 100}, "covariance_at: got 100, expected percents of the run, such as (50, 100)"),
         (
             {"covariance_at": (50, 100), "points": 3},
@@ -108,17 +110,48 @@ def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
         resolve(Config(**given))  # type: ignore[arg-type]
 
 
-def test_what_an_agent_does_not_have_makes_no_other_run() -> None:
-    dqn, rainbow = resolve(Config(agent="dqn")), resolve(Config(agent="rainbow"))
-    assert resolve(Config(agent="dqn", alpha=0.9, noisy=False, atoms=7, v_max=20.0)) == dqn
-    assert resolve(Config(agent="rainbow", loss="huber")) == rainbow
-    assert resolve(Config(agent="rainbow", alpha=0.9)) != rainbow
-    assert resolve(Config(agent="dqn", loss="huber")) != dqn
-    assert resolve(Config(lives=False)) != dqn
-    minatar = Config(suite="minatar", game="asterix")
-    assert resolve(replace(minatar, lives=False)) == resolve(minatar)
-    none = replace(minatar, covariance=0)
-    assert resolve(replace(none, covariance_at=(50, 100))) == resolve(none)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"agent": "dqn", "atoms": 7}, "atoms: got 7, but dqn has no such option"),
+        ({"agent": "dqn", "noisy": False}, "noisy: got False, but dqn has no such option"),
+        ({"agent": "dqn", "v_max": 20.0}, "v_max: got 20.0, but dqn has no such option"),
+        ({"agent": "rainbow", "loss": "huber"}, "loss: got 'huber', but rainbow has no such option"),
+        ({"suite": "minatar", "lives": False}, "lives: got False, but minatar has no such option"),
+    ],
+)
+def test_options_of_another_agent_or_suite_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        resolve(Config(**given))  # type: ignore[arg-type]
+
+
+def test_what_changes_nothing_makes_no_other_run() -> None:
+    def same(one: Config, **changed: object) -> bool:
+        return identify(resolve(one)) == identify(resolve(replace(one, **changed)))  # type: ignore[arg-type]
+
+    rainbow, minatar = Config(agent="rainbow"), Config(suite="minatar", game="asterix")
+    assert same(replace(minatar, covariance=0), covariance_at=(50, 100))
+    assert same(replace(rainbow, noisy=False), noise=0.3)
+    assert same(replace(rainbow, alpha=0.0), beta=0.9, beta_steps=10)
+    assert same(replace(minatar, covariance_at=(50, 100)), covariance_at=(100, 50, 100))
+    assert same(Config(frames=40_000), frames=40_030)  # ten games of four frames a step
+    assert not same(rainbow, noise=0.3)
+    assert not same(rainbow, beta=0.9)
+    assert not same(rainbow, alpha=0.9)
+    assert not same(Config(), loss="huber")
+    assert not same(Config(), lives=False)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+@pytest.mark.parametrize("suite", ["atari", "minatar"])
+def test_what_is_resolved_stays_as_it_is(suite: str, agent: str) -> None:
+    config = resolve(Config(suite=suite, agent=agent))
+    assert resolve(config) == config
+
+
+@pytest.mark.parametrize("written", [("UpNDown", "up_n_down", "Up'n Down"), ("RiverRaid", "riverraid", "River Raid")])
+def test_however_a_game_is_written_it_is_one_run(written: tuple[str, ...]) -> None:
+    assert len({identify(resolve(Config(game=game))) for game in written}) == 1
 
 
 def test_whole_numbers_make_no_other_run() -> None:

@@ -14,6 +14,7 @@ from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
 from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_metric, draw_sensitivity
 from weightclip.lab.replay.plugin import EXPERIMENT
+from weightclip.lab.replay.reproductions import HEATMAPS
 from weightclip.lab.report.content import gather
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.statistics import interval
@@ -36,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     drawing = draw_metric(load(store), metric="test_return")
     assert drawing.data.columns == list(COLUMNS)
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout, DQN", "MinAtar Breakout, Rainbow"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["DQN, MinAtar Breakout", "Rainbow, MinAtar Breakout"]
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
     assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1"]
     lines = {line.get_label(): line for line in drawing.picture.axes[0].get_lines()}
@@ -188,6 +189,19 @@ def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
     assert drawing.data.filter(method="adam")["off_diagonal"].is_finite().all()
 
 
+def test_of_two_suites_all_figures_show_the_same(store: Path) -> None:
+    """That with the longer runs, however many points they have."""
+    shown = []
+    for table in (load(store), load(store, table="covariance")):
+        own = pl.col("samples") * 2 if "samples" in table.columns else pl.lit(None).alias("samples")
+        atari = table.with_columns(own, suite=pl.lit("atari"), frames=pl.col("frames") * 2)
+        fewer = atari.filter(pl.col("part") > 2) if "part" in atari.columns else atari
+        both = pl.concat([table, fewer.with_columns(pl.col("identity") + "a").select(table.columns)])
+        drawn = draw_covariance(both) if "percent" in both.columns else draw_metric(both, metric="test_return")
+        shown.append({*drawn.data["suite"]})
+    assert shown == [{"atari"}, {"atari"}]
+
+
 def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store: Path) -> None:
     table = load(store).filter(agent="dqn")
     more = [
@@ -207,7 +221,7 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
 
 def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["DQN, MinAtar Breakout"]
     lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
     assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
     for line in lines.values():
@@ -219,8 +233,25 @@ def test_returns_against_kappa(store: Path) -> None:
 
 
 def test_the_papers_numbers_find_them() -> None:
-    names = [find_figure(number).name for number in ("8", "9", "12", "13", "14", "15")]
-    assert names == ["replay-return", *["gradient-covariance"] * 5]
+    assert find_figure("8").name == "replay-return"
+    assert [find_figure(number).name for number in HEATMAPS] == [
+        f"gradient-covariance-{n}" for n in (9, 12, 13, 14, 15)
+    ]
+
+
+def test_the_papers_heatmaps_show_their_agent_and_games_alone(store: Path) -> None:
+    breakout = load(store, table="covariance")
+    games = [breakout.with_columns(game=pl.lit(game)) for game in ("asterix", "seaquest", "space_invaders")]
+    shown = {number: draw_covariance(pl.concat(games), number=number).data for number in HEATMAPS}
+    assert {number: [*data.select("agent", "game").unique().sort("game").rows()] for number, data in shown.items()} == {
+        "9": [("dqn", "space_invaders")],
+        "12": [("dqn", "asterix")],
+        "13": [("dqn", "seaquest"), ("dqn", "space_invaders")],
+        "14": [("rainbow", "asterix")],
+        "15": [("rainbow", "seaquest"), ("rainbow", "space_invaders")],
+    }
+    with pytest.raises(ValueError, match="got no gradient covariance of DQN in Space Invaders, expected some"):
+        draw_covariance(breakout, number="9")
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path) -> None:

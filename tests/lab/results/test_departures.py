@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from weightclip.lab.plugins import find_experiment
@@ -102,3 +103,14 @@ def test_a_short_run_and_another_suite_are_told() -> None:
     assert game(frames=1_000_000) == "not the paper's setting: frames 1,000,000"
     told = game(suite="minatar", game="asterix")
     assert all(part in told for part in ("suite minatar", "frames 300,000", "environments 1", "clip_rewards no"))
+
+
+def test_below_a_figure_stands_in_what_its_runs_depart_if_that_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def marked(*found: str) -> str:
+        monkeypatch.setattr(generic, "remarks", lambda runs: list(found))
+        return generic.marked("3 seeds", pl.DataFrame())
+
+    assert marked() == "3 seeds"
+    assert marked("not the paper's setting: frames 200,000") == "3 seeds\nnot the paper's setting: frames 200,000"
+    assert marked("not the paper's setting: " + "x" * 50) == "3 seeds\nnot the paper's setting"
+    assert marked("not the paper's setting: a", "not the paper's setting: b") == "3 seeds\nnot the paper's setting"

@@ -132,6 +132,13 @@ def test_of_several_differences_the_hint_names_the_first_of_the_configuration() 
     assert lines[0].endswith("choose with --where hidden=50")
 
 
+def test_of_each_setup_left_out_only_what_differs_is_told() -> None:
+    lines: list[str] = []
+    most = [made_record(seed=seed) for seed in range(3)]
+    main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)
+    assert "leaving out hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
+
+
 def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
     search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
     compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]

@@ -11,7 +11,7 @@ from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share, check_truth
 from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
-from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, game_name
+from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, suite_name
 from weightclip.lab.toml import packaged_presets
 
 NAME = "replay-ratio"
@@ -46,21 +46,27 @@ class Config(MethodConfig):
     agent: str = field(default="dqn", metadata=helped("dqn, or rainbow"))
     game: str = field(default="SpaceInvaders", metadata=helped("for example SpaceInvaders, or space_invaders"))
     replay_ratio: float = field(default=1.0, metadata=helped("updates for each step of the game, on average"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: fan_in (by layer), or paper (by shape)"))
-    frames: int | None = field(default=None, metadata=helped("of the games, in all; a step of Atari has 4"))
-    environments: int | None = field(default=None, metadata=helped("games at once"))
-    sticky: float | None = field(default=None, metadata=helped("probability of repeating the last action"))
-    memory: int | None = field(default=None, metadata=helped("transitions that are remembered"))
+    bounds: str | None = field(default=None, metadata=helped("of clipping: fan_in (by layer; usual), or paper"))
+    frames: int | None = field(
+        default=None, metadata=helped("of the games, in all; a step of Atari has 4; atari: 10M, minatar: 300k")
+    )
+    environments: int | None = field(default=None, metadata=helped("games at once; atari: 10, minatar: 1"))
+    sticky: float | None = field(
+        default=None, metadata=helped("probability of repeating the last action; atari: 0, minatar: 0.1")
+    )
+    memory: int | None = field(default=None, metadata=helped("transitions that are remembered; 100k"))
     batch: int = field(default=32, metadata=helped("transitions in an update"))
     gamma: float = field(default=0.99, metadata=helped("discount"))
     n_step: int = field(default=3, metadata=helped("steps of a return before values take over"))
     double: bool = field(default=True, metadata=helped("the online network chooses the action that the target judges"))
     loss: str = field(default="squared", metadata=helped("of DQN: squared, or huber"))
     target_every: int = field(default=500, metadata=helped("updates between copies of the target network"))
-    warm_up: int | None = field(default=None, metadata=helped("steps before the first update"))
+    warm_up: int | None = field(
+        default=None, metadata=helped("steps before the first update; atari: 320, minatar: 1000")
+    )
     epsilon: float = field(default=1.0, metadata=helped("probability of an action by chance, at first"))
     epsilon_final: float = field(default=0.05, metadata=helped("and in the end"))
-    epsilon_steps: int | None = field(default=None, metadata=helped("steps until then"))
+    epsilon_steps: int | None = field(default=None, metadata=helped("steps until then; atari: 1M, minatar: 30k"))
     epsilon_test: float = field(default=0.005, metadata=helped("while it is evaluated"))
     alpha: float = field(default=0.5, metadata=helped("of Rainbow's priorities; 0: all transitions alike"))
     beta: float = field(default=0.4, metadata=helped("of importance weights, at first"))
@@ -72,7 +78,9 @@ class Config(MethodConfig):
     v_min: float = field(default=-10.0, metadata=helped("the first atom"))
     v_max: float = field(default=10.0, metadata=helped("the last atom"))
     scaled: bool = field(default=False, metadata=helped("divide pixels by 255"))
-    clip_rewards: bool | None = field(default=None, metadata=helped("learn from the signs of rewards"))
+    clip_rewards: bool | None = field(
+        default=None, metadata=helped("learn from the signs of rewards; atari: yes, minatar: no")
+    )
     lives: bool = field(default=True, metadata=helped("a lost life ends an episode, for learning"))
     points: int = field(default=100, metadata=helped("of the curves: equal parts of the run"))
     episodes: int = field(default=5, metadata=helped("of an evaluation, after each part"))
@@ -136,14 +144,35 @@ def resolve(config: Config) -> Config:
     check_choice("loss", config.loss, LOSSES)
     check_choice("agent", config.agent, AGENTS)
     usual = packaged_presets(__package__)[check_choice("suite", config.suite, SUITES)]["usual"]
+    config = replace(config, **_no_others(config))
     config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
     config = replace(config, **_checked(config))
+    config = replace(config, frames=_whole_frames(config))
     _check_sizes(config)
     config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
     bounds = config.checked_bounds(config.bounds, "fan_in")
-    others = {*OTHERS[config.agent], *OTHERS.get(config.suite, ()), *(() if config.covariance else ("covariance_at",))}
-    none: dict[str, Any] = {one.name: one.default for one in fields(Config) if one.name in others}
-    return replace(config, **none, game=game_name(config.game), bounds=bounds)
+    return replace(config, game=suite_name(config.suite, config.game), bounds=bounds)
+
+
+def _no_others(config: Config) -> dict[str, Any]:
+    """What changes nothing, alike in all runs; a ValueError for an option that the agent or the suite does not have."""
+    usual = {one.name: one.default for one in fields(Config)}
+    for owner in (config.agent, config.suite):
+        for name in OTHERS.get(owner, ()):
+            if getattr(config, name) != usual[name]:
+                raise ValueError(f"{name}: got {getattr(config, name)!r}, but {owner} has no such option")
+    off = {
+        *(() if config.covariance else ("covariance_at",)),
+        *(() if config.noisy else ("noise",)),
+        *(() if config.alpha else ("beta", "beta_steps")),
+    }
+    return {name: usual[name] for name in off}
+
+
+def _whole_frames(config: Config) -> int:
+    """Those of whole steps of all games."""
+    frames = check_count("frames", config.frames)
+    return frames - frames % (FRAME_SKIP[config.suite] * check_count("environments", config.environments))
 
 
 def _checked(config: Config) -> dict[str, Any]:
@@ -152,18 +181,20 @@ def _checked(config: Config) -> dict[str, Any]:
     found["atoms"] = check_count("atoms", config.atoms, least=2)
     for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
         found[name] = check_count(name, getattr(config, name), least=0)
+    if found["covariance"] == 1:
+        raise ValueError("covariance: got 1, expected at least 2 transitions, or 0: none")
     found |= {name: check_share(name, getattr(config, name)) for name in SHARES}
     found |= {name: check_finite(name, getattr(config, name)) for name in ("v_min", "v_max")}
     found |= {name: check_truth(name, getattr(config, name)) for name in TRUTHS}
     found["replay_ratio"] = check_number("replay_ratio", config.replay_ratio)
     found["noise"] = check_number("noise", config.noise, zero=True)
-    if not config.v_min < config.v_max:
+    if not found["v_min"] < found["v_max"]:
         raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
-    if not isinstance(config.covariance_at, Sequence):
+    if not isinstance(config.covariance_at, Sequence) or not config.covariance_at:
         raise ValueError(
             f"covariance_at: got {config.covariance_at!r}, expected percents of the run, such as (50, 100)"
         )
-    found["covariance_at"] = tuple(check_count("covariance_at", percent) for percent in config.covariance_at)
+    found["covariance_at"] = tuple(sorted({check_count("covariance_at", percent) for percent in config.covariance_at}))
     for percent in found["covariance_at"]:
         if percent > 100 or percent * config.points % 100:
             ends = f"ends of its {config.points} parts"

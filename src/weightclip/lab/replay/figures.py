@@ -19,6 +19,7 @@ from weightclip.lab.replay.config import AGENTS, NAME
 from weightclip.lab.replay.experiment import COVARIANCE
 from weightclip.lab.replay.games import PAPER_GAMES
 from weightclip.lab.replay.metrics import ALONG, METRICS
+from weightclip.lab.replay.reproductions import HEATMAPS
 from weightclip.lab.results.chosen import chosen_runs, own_runs
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.results.curves import curves
@@ -127,8 +128,7 @@ def _draw_panels(
                     curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
                     if len(curve):
                         draw_curve(axes, curve, along, style)
-                title = _title(game, data["suite"][0])
-                axes.set_title(title if len(agents) == 1 else f"{title}, {AGENT_NAMES[agent]}")
+                axes.set_title(_title(agent, game, data["suite"][0]))
                 show_unit(axes, metric)
                 scale(axes)
             for axes in row[len(some) :]:
@@ -146,8 +146,10 @@ def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
     axes.set_xticks([], minor=True)
 
 
-def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False) -> Drawing:
-    """Heatmaps of the gradient covariance, the first seed's.
+def draw_covariance(
+    table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False, number: str | None = None
+) -> Drawing:
+    """Heatmaps of the gradient covariance, the first seed's; of all runs, or of those in one of the paper's figures.
 
     A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied, and
     for each point of the runs, where it was taken at several. Above each stands the mean of |C[i, j]| over i != j, over
@@ -158,6 +160,11 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
     if "percent" not in taken.columns or not taken["percent"].count():
         expected = "records of runs that took it (--covariance 32), or a table of it"
         raise ValueError(f"results: got no gradient covariance, expected {expected}")
+    if number is not None:
+        agent, games = HEATMAPS[number]
+        taken = taken.filter(pl.col("agent") == agent, pl.col("game").is_in(games))
+        if taken.is_empty():
+            raise ValueError(f"results: got no gradient covariance of {_shown_in(number)}, expected some")
     runs = main_setup(taken, notes.append)
     settings = [name for name in columns_of(runs).settings if runs[name].count()]
     runs = _varied(runs, settings)
@@ -185,7 +192,7 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
                 numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
                 axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
-            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
+            line[0].set_ylabel(_title(agent, game, suite))
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
@@ -195,15 +202,21 @@ def draw_covariance(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clus
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
+def _shown_in(number: str) -> str:
+    """What one of the paper's figures shows: "DQN in Asterix, Beam Rider, Demon Attack, Ice Hockey"."""
+    agent, games = HEATMAPS[number]
+    return f"{AGENT_NAMES[agent]} in {', '.join(PAPER_GAMES[game] for game in games)}"
+
+
 def _games(data: pl.DataFrame) -> list[str]:
     there = set(data["game"])
     return [*(game for game in PAPER_GAMES if game in there), *sorted(there - {*PAPER_GAMES})]
 
 
-def _title(game: str, suite: str) -> str:
-    """The paper's games on Atari as it writes them; others with their suite."""
+def _title(agent: str, game: str, suite: str) -> str:
+    """An agent and its game, the paper's as it writes them; those of MinAtar with their suite."""
     title = PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
-    return f"MinAtar {title}" if suite == "minatar" else title
+    return f"{AGENT_NAMES[agent]}, {'MinAtar ' if suite == 'minatar' else ''}{title}"
 
 
 def _styles(data: pl.DataFrame) -> dict[tuple[str, float], Style]:
@@ -274,7 +287,7 @@ FIGURES = (
     Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity),
     Figure(
         "gradient-covariance",
-        "9 and 12 to 15",
+        "",
         "Gradient covariance of runs",
         draw_covariance,
         table=COVARIANCE,
@@ -285,5 +298,15 @@ FIGURES = (
         "The same, with similar gradients beside each other",
         partial(draw_covariance, clustered=True),
         table=COVARIANCE,
+    ),
+    *(
+        Figure(
+            f"gradient-covariance-{number}",
+            number,
+            f"Gradient covariance of {_shown_in(number)}",
+            partial(draw_covariance, number=number),
+            table=COVARIANCE,
+        )
+        for number in HEATMAPS
     ),
 )

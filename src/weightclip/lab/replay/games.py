@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,15 +107,27 @@ def game_name(game: str) -> str:
     return {paper.replace("_", ""): paper for paper in PAPER_GAMES}.get(name.replace("_", ""), name)
 
 
+def suite_name(suite: str, game: str) -> str:
+    """The game's name as its suite writes it, so that each has one; as it is where the suite is not installed."""
+    name = game_name(game)
+    with suppress(ImportError):
+        # What is two words elsewhere, RiverRaid, may be one here.
+        return {one.replace("_", ""): one for one in _games_of(suite)}.get(name.replace("_", ""), name)
+    return name
+
+
 def find_game(suite: str, game: str) -> str:
     """The game's name; a ValueError that suggests the nearest one if its suite does not have it."""
+    return check_name("game", suite_name(suite, game), _games_of(suite))
+
+
+@cache
+def _games_of(suite: str) -> tuple[str, ...]:
     if suite == "minatar":
-        return check_name("game", game_name(game), MINATAR_GAMES)
+        return MINATAR_GAMES
     from ale_py.roms import get_all_rom_ids
 
-    name, there = game_name(game), sorted(get_all_rom_ids())
-    # What is two words elsewhere, RiverRaid, may be one here.
-    return check_name("game", {one.replace("_", ""): one for one in there}.get(name.replace("_", ""), name), there)
+    return tuple(sorted(get_all_rom_ids()))
 
 
 class Atari:

@@ -10,6 +10,9 @@ SEEDS = 5
 _SWEEP = (
     "sweep replay-ratio --agents {agents} --games {games} --methods all {settings} --seeds {{seeds}} --out {{results}}"
 )
+_PAPERS = "--where suite=atari --where replay_ratio=1"
+"""Results may have MinAtar's games too, and Tianshou's own replay ratio."""
+
 _SEARCH = _SWEEP.format(agents="all", games="all", settings="--grid paper")
 
 
@@ -17,27 +20,32 @@ def _made(item: str, *commands: str, part: str = "") -> Reproduction:
     return Reproduction(item, commands, SEEDS, part, length="frames")
 
 
-def _heatmaps(item: str, agent: str, games: str) -> Reproduction:
-    """Each of these figures has a folder of its own, as all are drawn by one command."""
-    chosen = f"--where suite=atari --where agent={agent} --where game={games}"
-    folder = item.replace(" ", "-")
-    sweep = _SWEEP.format(agents=agent, games=games, settings="--best")
-    return _made(item, sweep, f"figure gradient-covariance {{results}} -o {{figures}}/{folder} {chosen}")
+_FIRST, _SECOND = tuple(PAPER_GAMES)[:4], tuple(PAPER_GAMES)[4:]
+
+HEATMAPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "9": ("dqn", ("space_invaders",)),
+    "12": ("dqn", _FIRST),
+    "13": ("dqn", _SECOND),
+    "14": ("rainbow", _FIRST),
+    "15": ("rainbow", _SECOND),
+}
+"""Numbers of the paper's figures with gradient covariances -> the agent and the games."""
 
 
-_FIRST, _SECOND = (",".join(tuple(PAPER_GAMES)[half]) for half in (slice(4), slice(4, 8)))
+def _heatmaps(number: str) -> Reproduction:
+    agent, games = HEATMAPS[number]
+    sweep = _SWEEP.format(agents=agent, games=",".join(games), settings="--best")
+    figure = f"figure gradient-covariance-{number} {{results}} -o {{figures}} {_PAPERS}"
+    return _made(f"figure {number}", sweep, figure)
+
 
 REPRODUCTIONS = (
     _made(
         "figure 8",
         _SWEEP.format(agents="all", games="all", settings="--best"),
-        "figure replay-return {results} -o {figures}",
+        f"figure replay-return {{results}} -o {{figures}} {_PAPERS}",
     ),
-    _heatmaps("figure 9", "dqn", "space_invaders"),
-    _heatmaps("figure 12", "dqn", _FIRST),
-    _heatmaps("figure 13", "dqn", _SECOND),
-    _heatmaps("figure 14", "rainbow", _FIRST),
-    _heatmaps("figure 15", "rainbow", _SECOND),
+    *map(_heatmaps, HEATMAPS),
     _made("table 1", _SEARCH, part="Atari"),
     _made("table 2", _SEARCH, "best {results}", part="Atari"),
 )

@@ -84,15 +84,10 @@ class Trainer:
         self._frames = self.games.reset(seeds)
         self._stacks = np.tile(self._frames, (1, self.config.stack, 1, 1))
 
-    @property
-    def total(self) -> int:
-        """Steps of the whole run."""
-        return self.config.steps - self.config.steps % (self.config.environments or 1)
-
     def learn(self, part: int, on_progress: Progress = ignore) -> Row:
         """Part 0, 1, ... of the run: a row of the table."""
         config, began, before = self.config, time.perf_counter(), (self.steps, self.agent.updates)
-        end = self.total * (part + 1) // config.points
+        end = config.steps * (part + 1) // config.points
         episodes: list[tuple[float, int]] = []
         sums = torch.zeros(2, device=self.agent.device)
         while self.steps < end:

@@ -14,6 +14,9 @@ from weightclip.lab.results.text import settings_text
 from weightclip.lab.results.tidy import flat_config
 
 NOT_THE_PAPERS = "not the paper's setting"
+SHORT = 50
+"""Letters of a remark that fit below a figure."""
+
 NOT_COMPARED = ("seed", "kappa", "decay", "sigma")
 """Searches vary the settings of remedies, and whoever shows a best one names it."""
 
@@ -39,5 +42,8 @@ def remarks(runs: pl.DataFrame) -> list[str]:
 
 
 def marked(text: str, runs: pl.DataFrame) -> str:
-    """A text about runs, with a further line where some of them are not the paper's."""
-    return f"{text}\n{NOT_THE_PAPERS}" if remarks(runs) else text
+    """A text about runs, with a further line where some of them are not the paper's: in what, if that is short."""
+    found = remarks(runs)
+    if not found:
+        return text
+    return f"{text}\n{found[0] if len(found) == 1 and len(found[0]) <= SHORT else NOT_THE_PAPERS}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +44,7 @@ class Figure:
 
     Args:
         name: for the command line: "streaming".
-        number: in the paper: "3", "7 and 11", "12 to 15"; empty where it has none.
+        number: in the paper: "3"; empty where it has none.
         title: what it shows.
         draw: from any tidy table, and how a method's best setting is found; a ValueError says what the table lacks.
         needs_results: else `draw` takes an empty table.
@@ -58,14 +57,6 @@ class Figure:
     draw: Callable[[pl.DataFrame, Criterion], Drawing]
     needs_results: bool = True
     table: str | None = None
-
-    @property
-    def numbers(self) -> list[str]:
-        """In the paper, one by one."""
-        found: list[str] = []
-        for first, last in re.findall(r"(\d+)(?: to (\d+))?", self.number):
-            found += map(str, range(int(first), int(last or first) + 1))
-        return found
 
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:

@@ -125,10 +125,14 @@ def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         names = [name for name in columns.setup if name not in columns.axes]
         runs = pl.col("identity").n_unique()
+        # What a run's rows count; where they do not, as in further tables, what its configuration says of the same.
+        length = next((name for name in ("samples", columns.experiment.unit) if name in part.columns), None)
         setups = part.group_by(names, maintain_order=True).agg(
-            runs.alias("_runs"), (pl.col("method").n_unique() * runs).alias("_size"), (pl.len() / runs).alias("_rows")
+            runs.alias("_runs"),
+            (pl.col("method").n_unique() * runs).alias("_size"),
+            (pl.col(length).max() if length else pl.len() / runs).alias("_length"),
         )
-        setups = setups.sort("_size", "_rows", descending=True, maintain_order=True)
+        setups = setups.sort("_size", "_length", descending=True, maintain_order=True)
         chosen = setups.unique("problem", keep="first", maintain_order=True)
         for one in chosen.iter_rows(named=True):
             others = setups.filter(pl.col("problem") == one["problem"])[1:]
@@ -177,10 +181,13 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     """What was chosen, what not, and by what it can be chosen."""
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
-    def shown(setup: Mapping[str, Any]) -> str:
-        return " ".join(f"{name}={_shown(setup[name])}" for name in differing) + f" ({counted(setup['_runs'], 'run')})"
+    def shown(setup: Mapping[str, Any], names: Sequence[str]) -> str:
+        return " ".join(f"{name}={_shown(setup[name])}" for name in names) + f" ({counted(setup['_runs'], 'run')})"
 
-    first = next(name for name in differing if others[0][name] != chosen[name])
+    def own(setup: Mapping[str, Any]) -> list[str]:
+        return [name for name in differing if setup[name] != chosen[name]]
+
+    first = own(others[0])[0]
     example = f"--where {first}={_shown(others[0][first])}"
-    left_out = "; ".join(map(shown, others))
-    return f"{chosen['problem']}: taking {shown(chosen)}, leaving out {left_out}; choose with {example}"
+    left_out = "; ".join(shown(other, own(other)) for other in others)
+    return f"{chosen['problem']}: taking {shown(chosen, differing)}, leaving out {left_out}; choose with {example}"
