@@ -15,7 +15,7 @@ from weightclip.lab.generators import from_array
 from weightclip.lab.nets.actor_critic import ActorCritic
 from weightclip.lab.policy.config import Config, resolve
 from weightclip.lab.policy.environments import Environments, Step
-from weightclip.lab.policy.ppo import Learners, _generator, discounted_sums
+from weightclip.lab.policy.ppo import Learners, discounted_sums
 
 
 def learners(method: str = "adam+wc", seeds: range = range(3), **more: object) -> Learners:
@@ -62,7 +62,7 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
     given = {"lr": 0.01, "value_weight": 0.3, "gamma": 0.97, "lam": 0.9, "clip": 0.1, "gradient_norm": 0.3}
     ours = learners("adam", range(2), env=env, rollout=rollout, steps=iterations * rollout, **given)
     observations, actions = ours.stack.members[0].actor_mean[0].in_features, ours.stack.members[0].actor_logstd.numel()
-    noise, orders = ([_generator(seed, key) for seed in range(2)] for key in range(2))
+    noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
     seed = 0  # of the plain loop under way
 
     class Drawn(Normal):

@@ -128,7 +128,9 @@ class Learners:
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
         self.normaliser = Normaliser(len(seeds), observations, self.config.gamma)
-        self.generators = [[_generator(seed, key) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds]
+        self.generators = [
+            [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
+        ]
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
         self._now = self.normaliser.observe(self.environments.reset(seeds))
@@ -390,7 +392,3 @@ def discounted_sums(deltas: Tensor, factors: Tensor) -> Tensor:
 def _by_learner(array: NDArray[np.float32]) -> Tensor:
     """[t, s, ...] -> [s, t, ...]."""
     return torch.from_numpy(np.ascontiguousarray(np.swapaxes(array, 0, 1)))
-
-
-def _generator(seed: int, key: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([seed, key]))

@@ -39,6 +39,15 @@ class Transitions:
     weights: Tensor
 
 
+@dataclass(frozen=True)
+class Update:
+    """What an update had: the loss [], the errors [n], and what the online network said [n, ...]."""
+
+    loss: Tensor
+    errors: Tensor
+    outputs: Tensor
+
+
 class Agent(ABC):
     """Learns the values of actions.
 
@@ -126,12 +135,3 @@ class Agent(ABC):
         target = {name.removeprefix(_TARGET): array for name, array in state.items() if name.startswith(_TARGET)}
         self.target.load_state_dict(unflatten(target))
         self.updates = int(state["updates"])
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an update had: the loss [], the errors [n], and what the online network said [n, ...]."""
-
-    loss: Tensor
-    errors: Tensor
-    outputs: Tensor

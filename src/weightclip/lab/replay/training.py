@@ -60,7 +60,7 @@ class Trainer:
         self.agent = AGENTS[config.agent](config, self.games.frame, self.games.actions, device)
         self.memory = self._empty_memory()
         self.steps = 0
-        self._generators = {key: _generator(config.seed, key) for key in (_PLAY, _SAMPLE, _GAMES)}
+        self._generators = {key: np.random.default_rng([config.seed, key]) for key in (_PLAY, _SAMPLE, _GAMES)}
         self._covariances: Arrays = {}
         self._returns = self._lengths = math.nan
         self._loss = self._value = self._gradient = 0.0
@@ -179,7 +179,7 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, part: int) -> float:
         """The mean return of whole games that are played with few actions by chance, and without noise."""
-        config, generator = self.config, _generator(self.config.seed, _TEST, part)
+        config, generator = self.config, np.random.default_rng([self.config.seed, _TEST, part])
         games = make_games(config.suite, config.game, config.episodes, config.sticky or 0.0)
         frames = games.reset(generator.integers(2**31, size=config.episodes).tolist())
         stacks = np.tile(frames, (1, config.stack, 1, 1))
@@ -208,7 +208,7 @@ class Trainer:
         ]
         dormant = math.nan
         if len(self.memory):
-            batch = self.memory.sample_alike(LOOKED_AT, _generator(self.config.seed, _LOOK, self.steps))
+            batch = self.memory.sample_alike(LOOKED_AT, np.random.default_rng([self.config.seed, _LOOK, self.steps]))
             with still(online):
                 self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
             dormant = dormant_share(outputs)
@@ -222,7 +222,7 @@ class Trainer:
 
     def covariance(self) -> Tensor:
         """C[i, j], the cosine of the gradients of transitions' losses, drawn alike, without noise: [k, k]."""
-        generator = _generator(self.config.seed, _LOOK, self.steps, 1)
+        generator = np.random.default_rng([self.config.seed, _LOOK, self.steps, 1])
         batch = self.agent.moved(self.memory.sample_alike(self.config.covariance, generator))
 
         def loss(outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
@@ -288,7 +288,3 @@ def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], begun: NDArray
     if begun.any():
         found[begun] = np.tile(frames[begun], (1, stacks.shape[1] // channels, 1, 1))
     return found
-
-
-def _generator(*seeds: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seeds))
