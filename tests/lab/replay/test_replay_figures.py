@@ -37,7 +37,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     drawing = draw_metric(load(store), metric="test_return")
     assert drawing.data.columns == list(COLUMNS)
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["DQN, MinAtar Breakout", "Rainbow, MinAtar Breakout"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"] * 2
+    labels = [f"{agent}\nReturn, evaluated" for agent in ("DQN", "Rainbow")]
+    assert [axes.get_ylabel() for axes in drawing.picture.axes] == labels
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
     assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1"]
     lines = {line.get_label(): line for line in drawing.picture.axes[0].get_lines()}
@@ -221,7 +223,7 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
 
 def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
-    assert [axes.get_title() for axes in drawing.picture.axes] == ["DQN, MinAtar Breakout"]
+    assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]
     lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
     assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
     for line in lines.values():

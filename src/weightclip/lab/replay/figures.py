@@ -128,12 +128,12 @@ def _draw_panels(
                     curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
                     if len(curve):
                         draw_curve(axes, curve, along, style)
-                axes.set_title(_title(agent, game, data["suite"][0]))
+                axes.set_title(_title(game, data["suite"][0]))
                 show_unit(axes, metric)
                 scale(axes)
             for axes in row[len(some) :]:
                 axes.set_axis_off()
-            row[0].set_ylabel(metric.label)
+            row[0].set_ylabel(f"{AGENT_NAMES[agent]}\n{metric.label}")
         for axes in found[-1]:
             axes.set_xlabel(label)
         add_legend(picture, styles.values(), f"RR: replay ratio; {about}")
@@ -192,7 +192,7 @@ def draw_covariance(
                 numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
                 axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
-            line[0].set_ylabel(_title(agent, game, suite))
+            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
@@ -213,10 +213,10 @@ def _games(data: pl.DataFrame) -> list[str]:
     return [*(game for game in PAPER_GAMES if game in there), *sorted(there - {*PAPER_GAMES})]
 
 
-def _title(agent: str, game: str, suite: str) -> str:
-    """An agent and its game, the paper's as it writes them; those of MinAtar with their suite."""
+def _title(game: str, suite: str) -> str:
+    """The paper's games as it writes them; those of MinAtar with their suite."""
     title = PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
-    return f"{AGENT_NAMES[agent]}, {'MinAtar ' if suite == 'minatar' else ''}{title}"
+    return f"MinAtar {title}" if suite == "minatar" else title
 
 
 def _styles(data: pl.DataFrame) -> dict[tuple[str, float], Style]:
