@@ -89,6 +89,7 @@ def test_schedules() -> None:
         ({"memory": 50}, "memory: got 50, expected at least 90"),
         ({"warm_up": 10}, "warm_up: got 10, expected at least 72: enough for a batch"),
         ({"frames": 1280}, "warm_up: got 320, expected fewer than the run's 320 steps"),
+        ({"frames": 30}, "frames: got 30, expected at least 40: a step of all games"),
         ({"frames": 2000}, "points: got 100, expected at most 50 here"),
         ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
         ({"covariance": 1}, "covariance: got 1, expected at least 2 transitions, or 0: none"),

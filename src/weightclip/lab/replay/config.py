@@ -171,8 +171,10 @@ def _no_others(config: Config) -> dict[str, Any]:
 
 def _whole_frames(config: Config) -> int:
     """Those of whole steps of all games."""
-    frames = check_count("frames", config.frames)
-    return frames - frames % (FRAME_SKIP[config.suite] * check_count("environments", config.environments))
+    frames, step = check_count("frames", config.frames), FRAME_SKIP[config.suite] * (config.environments or 1)
+    if frames < step:
+        raise ValueError(f"frames: got {frames}, expected at least {step}: a step of all games")
+    return frames - frames % step
 
 
 def _checked(config: Config) -> dict[str, Any]:
