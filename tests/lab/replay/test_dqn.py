@@ -15,9 +15,9 @@ def agent(**more: object) -> DQN:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_goals_are_those_of_the_definition(double: bool) -> None:
+def test_targets_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    found = made.goals(made.moved(sampled))
+    found = made.targets(made.moved(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following), made.target(following)
     for k in range(6):
@@ -31,13 +31,13 @@ def test_goals_are_those_of_the_definition(double: bool) -> None:
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 def test_an_update_goes_down_the_gradient_of_the_weighted_loss(loss: str) -> None:
     made, sampled = agent(loss=loss), batch()
-    goals = made.goals(made.moved(sampled))
+    targets = made.targets(made.moved(sampled))
     before = made.online.head[2].bias.detach().clone()
     values = made.online(torch.from_numpy(sampled.states[0]))
     gradient = torch.zeros(6)
     total = 0.0
     for k in range(6):
-        error = values[k, sampled.actions[k]].item() - goals[k].item()
+        error = values[k, sampled.actions[k]].item() - targets[k].item()
         small = abs(error) < 1
         each = error**2 if loss == "squared" else 0.5 * error**2 if small else abs(error) - 0.5
         slope = 2 * error if loss == "squared" else error if small else np.sign(error)

@@ -147,7 +147,7 @@ def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None
     memory = Memory(40, 1, (1, 1, 2), 1, 3, alpha=alpha)
     nothing = np.zeros(1, bool)
     for written in range(4):
-        for draw in (memory.sample, memory.sample_alike):
+        for draw in (memory.sample, memory.sample_uniformly):
             with pytest.raises(ValueError, match=f"memory: got {written} slots without a whole transition"):
                 draw(2, np.random.default_rng(0))
         memory.add(frame(written)[None], np.zeros(1, np.int64), np.zeros(1), nothing, nothing, frame(0)[None])
@@ -202,7 +202,7 @@ def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
     generator = np.random.default_rng(0)
     places = np.unique(memory.sample(2000, generator).places)
     memory.prioritise(places, np.linspace(0.01, 50.0, len(places)))
-    batch = memory.sample_alike(100_000, generator)
+    batch = memory.sample_uniformly(100_000, generator)
     counts = np.bincount(batch.places)[places]
     assert counts.sum() == 100_000
     assert counts.std() / counts.mean() < 0.06

@@ -45,15 +45,15 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_goals_are_those_of_the_definition(double: bool) -> None:
+def test_targets_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    found = made.goals(made.moved(sampled))
+    found = made.targets(made.moved(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following).exp(), made.target(following).exp()
     atoms = made.atoms.tolist()
     for k in range(6):
-        judge = (online if double else target)[k]
-        means = [sum(p * z for p, z in zip(judge[a].tolist(), atoms)) for a in range(6)]
+        chooser = (online if double else target)[k]
+        means = [sum(p * z for p, z in zip(chooser[a].tolist(), atoms)) for a in range(6)]
         best = int(np.argmax(means))
         places = [sampled.returns[k] + sampled.discounts[k] * z for z in atoms]
         assert found[k].tolist() == pytest.approx(by_hand(target[k, best].tolist(), places, atoms), abs=1e-5)
@@ -61,9 +61,9 @@ def test_goals_are_those_of_the_definition(double: bool) -> None:
 
 def test_the_loss_is_the_weighted_cross_entropy_and_the_errors_are_the_priorities() -> None:
     made, sampled = agent(noisy=False), batch()
-    goals = made.goals(made.moved(sampled))
+    targets = made.targets(made.moved(sampled))
     outputs = made.online(torch.from_numpy(sampled.states[0]))
-    errors = [-sum((goals[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
+    errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
     update = made.learn(sampled)
     assert update.errors.tolist() == pytest.approx(errors, rel=1e-4)
     assert update.loss.item() == pytest.approx(np.mean(sampled.weights * errors), rel=1e-4)

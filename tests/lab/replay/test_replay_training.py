@@ -264,13 +264,13 @@ def test_without_transitions_there_is_no_covariance() -> None:
 def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> None:
     trainer, _ = trained(2, agent=agent, method="adam", covariance=6)
     learner, drawn = trainer.agent, []
-    sample_alike = trainer.memory.sample_alike
+    sample_uniformly = trainer.memory.sample_uniformly
 
     def noting(number: int, generator: np.random.Generator) -> Batch:
-        drawn.append(sample_alike(number, generator))
+        drawn.append(sample_uniformly(number, generator))
         return drawn[-1]
 
-    trainer.memory.sample_alike = noting  # type: ignore[method-assign]
+    trainer.memory.sample_uniformly = noting  # type: ignore[method-assign]
     found = trainer.covariance()
     gradients = []
     with still(learner.online, learner.target):
@@ -278,9 +278,9 @@ def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> Non
             names = ("actions", "returns", "discounts", "weights", "places")
             one = {name: getattr(drawn[0], name)[k : k + 1] for name in names}
             batch = learner.moved(Batch(drawn[0].states[:, k : k + 1], **one))
-            goals = learner.goals(batch)
+            targets = learner.targets(batch)
             learner.online.zero_grad()
-            learner.errors(learner.online(batch.states), batch.actions, goals).sum().backward()
+            learner.errors(learner.online(batch.states), batch.actions, targets).sum().backward()
             gradients.append(torch.cat([p.grad.flatten() for p in learner.online.parameters() if p.grad is not None]))
     directions = torch.nn.functional.normalize(torch.stack(gradients).double(), dim=1)
     torch.testing.assert_close(found, directions @ directions.T, rtol=1e-4, atol=1e-4)
@@ -462,7 +462,7 @@ def test_the_network_is_that_of_the_suite() -> None:
 
 @pytest.mark.slow
 def test_dqn_learns_breakout() -> None:
-    """Actions by chance have a return of about 0.5. These seeds had 3.7 to 3.8 in training, 3.6 to 5.6 evaluated."""
+    """Random actions have a return of about 0.5. These seeds had 3.7 to 3.8 in training, 3.6 to 5.6 evaluated."""
     for seed in range(3):
         more = {"lr": 3e-4, "frames": 40_000, "warm_up": 1000, "memory": 40_000, "batch": 32, "target_every": 500}
         trainer, rows = trained(method="adam", seed=seed, replay_ratio=0.25, epsilon_steps=20_000, episodes=20, **more)

@@ -72,27 +72,27 @@ class Agent(ABC):
         """The network, with the initial weights of the seed."""
 
     @abstractmethod
-    def judged(self, outputs: Tensor) -> Tensor:
+    def q_values(self, outputs: Tensor) -> Tensor:
         """The value of each action, [n, actions], from what a network says, [n, ...]."""
 
     def values(self, states: Tensor) -> Tensor:
         """The value of each action by the online network: [n, channels, height, width] -> [n, actions]."""
-        return self.judged(self.online(states))
+        return self.q_values(self.online(states))
 
     @abstractmethod
-    def goals(self, batch: Transitions) -> Tensor:
-        """What the online network is to meet, [n, ...]."""
+    def targets(self, batch: Transitions) -> Tensor:
+        """The targets of the online network, [n, ...]."""
 
     @abstractmethod
-    def errors(self, outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
+    def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
         """The loss of each transition, [n], from what the online network says of its state."""
 
     def learn(self, batch: Batch) -> Update:
         """One update, on a batch."""
         moved = self.moved(batch)
-        goals = self.goals(moved)
+        targets = self.targets(moved)
         outputs = self.online(moved.states)
-        errors = self.errors(outputs, moved.actions, goals)
+        errors = self.errors(outputs, moved.actions, targets)
         loss = (moved.weights * errors).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -64,11 +64,11 @@ class Config(MethodConfig):
     warm_up: int | None = field(
         default=None, metadata=helped("steps before the first update; atari: 320, minatar: 1000")
     )
-    epsilon: float = field(default=1.0, metadata=helped("probability of an action by chance, at first"))
+    epsilon: float = field(default=1.0, metadata=helped("probability of a random action, at first"))
     epsilon_final: float = field(default=0.05, metadata=helped("and in the end"))
     epsilon_steps: int | None = field(default=None, metadata=helped("steps until then; atari: 1M, minatar: 30k"))
     epsilon_test: float = field(default=0.005, metadata=helped("while it is evaluated"))
-    alpha: float = field(default=0.5, metadata=helped("of Rainbow's priorities; 0: all transitions alike"))
+    alpha: float = field(default=0.5, metadata=helped("of Rainbow's priorities; 0: uniform replay"))
     beta: float = field(default=0.4, metadata=helped("of importance weights, at first"))
     beta_steps: int = field(default=5_000_000, metadata=helped("steps until it is 1"))
     dueling: bool = field(default=True, metadata=helped("of Rainbow"))
@@ -115,7 +115,7 @@ class Config(MethodConfig):
         return self.batch + (self.environments or 1) * (self.n_step + 1)
 
     def epsilon_after(self, steps: int) -> float:
-        """The probability of an action by chance after so many steps."""
+        """The probability of a random action after so many steps."""
         done = min(1.0, steps / max(1, self.epsilon_steps or 0))
         return self.epsilon + done * (self.epsilon_final - self.epsilon)
 

@@ -1,4 +1,4 @@
-"""DQN (Mnih et al., 2015): Q(s, a) is to meet R + gamma^m max_a' Q'(s', a'), with R the return of the m steps to s'.
+"""DQN (Mnih et al., 2015): the target of Q(s, a) is R + gamma^m max_a' Q'(s', a'), R the return of the m steps to s'.
 
 Q' is the target network, a copy of Q that is taken now and then. Double (van Hasselt et al., 2016): a' is the action
 that Q finds best.
@@ -17,25 +17,25 @@ from weightclip.lab.replay.agent import Agent, Transitions
 
 
 class DQN(Agent):
-    """Learns the value of each action; explores by chance."""
+    """Learns the value of each action; explores by random actions."""
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
         return QNetwork(channels, size, actions, self.config.scaled, self.config.seed)
 
-    def judged(self, outputs: Tensor) -> Tensor:
+    def q_values(self, outputs: Tensor) -> Tensor:
         return outputs
 
     @torch.no_grad()
-    def goals(self, batch: Transitions) -> Tensor:
+    def targets(self, batch: Transitions) -> Tensor:
         """R + gamma^m Q'(s', a'), [n]; R where the episode ended."""
         following = self.target(batch.next_states)
         best = (self.online(batch.next_states) if self.config.double else following).argmax(1, keepdim=True)
-        goals: Tensor = batch.returns + batch.discounts * following.gather(1, best).squeeze(1)
-        return goals
+        targets: Tensor = batch.returns + batch.discounts * following.gather(1, best).squeeze(1)
+        return targets
 
-    def errors(self, outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
-        """(Q(s, a) - goal)^2, or Huber's: half of that near 0, |Q(s, a) - goal| - 1/2 beyond 1."""
+    def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+        """(Q(s, a) - target)^2, or Huber's: half of that near 0, |Q(s, a) - target| - 1/2 beyond 1."""
         chosen = outputs.gather(1, actions.unsqueeze(1)).squeeze(1)
         if self.config.loss == "huber":
-            return smooth_l1_loss(chosen, goals, reduction="none")
-        return (chosen - goals).square()
+            return smooth_l1_loss(chosen, targets, reduction="none")
+        return (chosen - targets).square()

@@ -41,7 +41,7 @@ class Batch:
         actions: [n].
         returns: [n], sum of gamma^i r over the steps to the second state.
         discounts: [n], gamma^m after m steps; 0 where the episode ended on the way.
-        weights: [n], of the transitions in the loss: 1 if all are drawn alike.
+        weights: [n], of the transitions in the loss: 1 if they are drawn uniformly.
         places: [n], in the memory.
     """
 
@@ -63,7 +63,7 @@ class Memory:
         stack: frames that make a state; before an episode's first one, that one is repeated.
         steps: n, of n-step returns.
         gamma: discount.
-        alpha: of priorities, p = |error|^alpha; 0 draws all transitions alike.
+        alpha: of priorities, p = |error|^alpha; 0 draws uniformly.
     """
 
     def __init__(
@@ -160,14 +160,14 @@ class Memory:
     def sample(self, number: int, generator: np.random.Generator, beta: float = 1.0) -> Batch:
         """Transitions, by their priorities if there are some; weights are (N P)^-beta, by the largest of them."""
         if self._tree is None:
-            return self.sample_alike(number, generator)
+            return self.sample_uniformly(number, generator)
         self._check_any()
         places = self._tree.draw(number, generator)
         raw = self._tree[places] ** -beta  # N and the sum of priorities are the same in all of them
         return self._batch(places, (raw / raw.max()).astype(np.float32))
 
-    def sample_alike(self, number: int, generator: np.random.Generator) -> Batch:
-        """Transitions that are drawn alike, in an order by chance, whatever their priorities."""
+    def sample_uniformly(self, number: int, generator: np.random.Generator) -> Batch:
+        """Transitions that are drawn uniformly, in random order, whatever their priorities."""
         self._check_any()
         return self._batch(self._drawn(number, generator), np.ones(number, np.float32))
 
@@ -221,7 +221,7 @@ class Memory:
         return (np.arange(len(self._frames))[:, None] * self._length + np.arange(used)).reshape(-1)
 
     def _drawn(self, number: int, generator: np.random.Generator) -> Places:
-        """Places of transitions, all alike."""
+        """Places of transitions, drawn uniformly."""
         used = min(int(self._written.max()), self._length)
         valid = self._valid.reshape(-1)
         found = np.empty(0, np.int64)

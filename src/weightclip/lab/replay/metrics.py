@@ -8,9 +8,7 @@ ALONG = ("samples", "Frames")
 """The column that figures are drawn along, and what it counts."""
 
 METRICS = by_name(
-    Metric(
-        "test_return", "Return, evaluated", "of whole games with few actions by chance, at a part's end", "", "higher"
-    ),
+    Metric("test_return", "Return, evaluated", "of whole games with few random actions, at a part's end", "", "higher"),
     Metric("return", "Return, in training", "mean over the games that ended in a part, or ended last", "", "higher"),
     Metric("length", "Length of games", "mean over the same games, in steps"),
     Metric("ended", "Games", "training games that ended in the part"),
@@ -21,7 +19,7 @@ METRICS = by_name(
     Metric("gradient_l2", "Gradient l2 norm", "of the same tensors, in a part's last update"),
     Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", SHARE),
     Metric("dormant", "Dormant units", "whose mean output is at most 0.025 of their layer's mean", SHARE, "lower"),
-    Metric("exploration", "Actions by chance", "probability, at a part's end", SHARE),
+    Metric("exploration", "Random actions", "probability, at a part's end", SHARE),
     Metric("frames_per_second", "Frames per second", "over the part, without the evaluation"),
     Metric("updates_per_second", "Updates per second", "over the part, without the evaluation"),
 )

@@ -35,7 +35,7 @@ class Rainbow(Agent):
         c = self.config
         return RainbowNetwork(channels, size, actions, c.scaled, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noise)
 
-    def judged(self, outputs: Tensor) -> Tensor:
+    def q_values(self, outputs: Tensor) -> Tensor:
         """The mean of each action's distribution."""
         return (outputs.exp() * self.atoms).sum(2)
 
@@ -46,11 +46,11 @@ class Rainbow(Agent):
         return super().learn(batch)
 
     @torch.no_grad()
-    def goals(self, batch: Transitions) -> Tensor:
+    def targets(self, batch: Transitions) -> Tensor:
         """The distribution of R + gamma^m Z'(s', a') on the atoms, [n, atoms]; a' is the best by Q, or by Q'."""
         following = self.target(batch.next_states)
-        judge = self.online(batch.next_states) if self.config.double else following
-        chosen = of_actions(following, self.judged(judge).argmax(1)).exp()
+        chooser = self.online(batch.next_states) if self.config.double else following
+        chosen = of_actions(following, self.q_values(chooser).argmax(1)).exp()
         places = batch.returns.unsqueeze(1) + batch.discounts.unsqueeze(1) * self.atoms
         return projected(chosen, places, self.atoms)
 
@@ -61,9 +61,9 @@ class Rainbow(Agent):
         super().load_state(state)
         self._noise.set_state(torch.tensor(state["noise"]))
 
-    def errors(self, outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
-        """Cross-entropy: - sum over atoms of goal * log-probability."""
-        return -(goals * of_actions(outputs, actions)).sum(1)
+    def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy: - sum over atoms of target * log-probability."""
+        return -(targets * of_actions(outputs, actions)).sum(1)
 
 
 def of_actions(outputs: Tensor, actions: Tensor) -> Tensor:

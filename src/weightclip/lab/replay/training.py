@@ -156,7 +156,7 @@ class Trainer:
             update = self.agent.learn(batch)
             if self.memory.prioritised:  # else the errors stay on their device
                 self.memory.prioritise(batch.places, update.errors.cpu().numpy())
-            sums += torch.stack([update.loss, self.agent.judged(update.outputs).amax(1).mean()])
+            sums += torch.stack([update.loss, self.agent.q_values(update.outputs).amax(1).mean()])
         return sums
 
     def _send(self) -> NDArray[np.int64]:
@@ -178,7 +178,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, part: int) -> float:
-        """The mean return of whole games that are played with few actions by chance, and without noise."""
+        """The mean return of whole games that are played with few random actions, and without noise."""
         config, generator = self.config, np.random.default_rng([self.config.seed, _TEST, part])
         games = make_games(config.suite, config.game, config.episodes, config.sticky or 0.0)
         frames = games.reset(generator.integers(2**31, size=config.episodes).tolist())
@@ -208,7 +208,8 @@ class Trainer:
         ]
         dormant = math.nan
         if len(self.memory):
-            batch = self.memory.sample_alike(LOOKED_AT, np.random.default_rng([self.config.seed, _LOOK, self.steps]))
+            generator = np.random.default_rng([self.config.seed, _LOOK, self.steps])
+            batch = self.memory.sample_uniformly(LOOKED_AT, generator)
             with still(online):
                 self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
             dormant = dormant_share(outputs)
@@ -221,16 +222,16 @@ class Trainer:
         }
 
     def covariance(self) -> Tensor:
-        """C[i, j], the cosine of the gradients of transitions' losses, drawn alike, without noise: [k, k]."""
+        """C[i, j], the cosine of the gradients of transitions' losses, drawn uniformly, without noise: [k, k]."""
         generator = np.random.default_rng([self.config.seed, _LOOK, self.steps, 1])
-        batch = self.agent.moved(self.memory.sample_alike(self.config.covariance, generator))
+        batch = self.agent.moved(self.memory.sample_uniformly(self.config.covariance, generator))
 
-        def loss(outputs: Tensor, actions: Tensor, goals: Tensor) -> Tensor:
-            return self.agent.errors(outputs, actions, goals).sum()
+        def loss(outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+            return self.agent.errors(outputs, actions, targets).sum()
 
         with still(self.agent.online, self.agent.target):
-            goals = self.agent.goals(batch)
-            return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, goals))
+            targets = self.agent.targets(batch)
+            return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, targets))
 
     def _note_covariance(self, part: int) -> None:
         """Take it, where that was asked for and there are transitions."""
