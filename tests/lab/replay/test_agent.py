@@ -3,6 +3,7 @@ import torch
 from short_runs import batch, config
 
 from weightclip.bounds import resolve_bounds
+from weightclip.lab.nets.noisy import NoisyLinear
 from weightclip.lab.replay.agent import Agent
 from weightclip.lab.replay.dqn import DQN
 from weightclip.lab.replay.rainbow import Rainbow
@@ -31,6 +32,10 @@ def test_every_tensor_of_rainbow_is_clipped_to_its_layers_bound(bounds: str) -> 
     agent = made("rainbow", Rainbow, kappa=0.01, bounds=bounds, lr=0.1)
     agent.learn(batch())
     expected = resolve_bounds(agent.online, bounds)
+    for name, layer in agent.online.named_modules():
+        if isinstance(layer, NoisyLinear):
+            own = [expected[f"{name}.{tensor}"].s for tensor, _ in layer.named_parameters()]
+            assert own == pytest.approx([layer.in_features**-0.5] * 4)
     for tensor, p in agent.online.named_parameters():
         s = expected[tensor].s
         assert s is not None
@@ -43,6 +48,15 @@ def test_it_is_set_up_to_be_fast(name: str, kind: type[Agent]) -> None:
     assert agent.optimizer.defaults["fused"]
     weight = agent.online.get_submodule("torso.0").weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@BOTH
+def test_the_target_is_copied_now_and_then(name: str, kind: type[Agent]) -> None:
+    agent = made(name, kind, target_every=3, lr=0.01)
+    for updates in range(1, 7):
+        agent.learn(batch(seed=updates))
+        same = all(torch.equal(p, q) for p, q in zip(agent.online.parameters(), agent.target.parameters()))
+        assert same == (updates % 3 == 0)
 
 
 @BOTH

@@ -48,14 +48,6 @@ def test_an_update_goes_down_the_gradient_of_the_weighted_loss(loss: str) -> Non
     torch.testing.assert_close(made.online.head[2].bias.detach(), before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_the_target_is_copied_now_and_then() -> None:
-    made = agent(target_every=3)
-    for updates in range(1, 7):
-        made.learn(batch(seed=updates))
-        same = all(torch.equal(p, q) for p, q in zip(made.online.parameters(), made.target.parameters()))
-        assert same == (updates % 3 == 0)
-
-
 def test_actions_are_the_best_ones_but_for_chance() -> None:
     made, states = agent(), batch(50).states[0]
     best = made.online(torch.from_numpy(states)).argmax(1).numpy()

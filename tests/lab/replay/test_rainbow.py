@@ -3,7 +3,7 @@ import pytest
 import torch
 from short_runs import batch, config
 
-from weightclip.lab.nets.noisy import NoisyLinear
+from weightclip.lab.nets.noisy import NoisyLinear, draw_noise
 from weightclip.lab.replay.rainbow import Rainbow, projected
 
 
@@ -74,6 +74,16 @@ def test_values_are_the_means_of_the_distributions() -> None:
     states = torch.from_numpy(batch().states[0])
     expected = (made.online(states).exp() * torch.linspace(-2, 2, 11)).sum(2)
     torch.testing.assert_close(made.values(states), expected)
+
+
+def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
+    made, same, sampled = agent(), agent(), batch()
+    draw_noise(same.online, same._noise)
+    draw_noise(same.target, same._noise)
+    targets = same.targets(same.moved(sampled))
+    outputs = same.online(torch.from_numpy(sampled.states[0]))
+    errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
+    assert made.learn(sampled).errors.tolist() == pytest.approx(errors, rel=1e-5)
 
 
 def test_every_update_has_other_noise() -> None:

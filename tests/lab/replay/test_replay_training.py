@@ -102,7 +102,8 @@ def test_settings_reach_the_memory_and_the_network() -> None:
         torch.testing.assert_close(layer.sigma_bias, torch.full_like(layer.sigma_bias, 0.3 / layer.in_features**0.5))
     assert trainer.agent.online.scale == Trainer(config(scaled=True), CPU).agent.online.scale == 1 / 255
     assert Trainer(config("rainbow"), CPU).agent.online.scale == Trainer(config(), CPU).agent.online.scale == 1
-    trainer.play(50)
+    trainer.play(400)
+    assert len(trainer.memory) <= 300
     drawn = trainer.memory.sample(2000, np.random.default_rng(0)).places
     trainer.memory.prioritise(drawn, np.where(drawn % 2, 16.0, 1.0))
     weights = trainer.memory.sample(200, np.random.default_rng(0), beta=1.0).weights
@@ -141,6 +142,29 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
+def test_it_goes_on_with_the_draws_that_come_next() -> None:
+    trainer, _ = trained(2)
+    other = Trainer(config(), CPU)
+    other.load_state(trainer.state())
+    trainer._begin()  # as the other one did
+    for key, generator in trainer._generators.items():
+        assert generator.bit_generator.state == other._generators[key].bit_generator.state
+
+
+def test_it_goes_on_with_the_last_values_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "evaluate", lambda self, part: 0.0)
+    more = {"points": 200, "replay_ratio": 0.01}
+    trainer, rows = trained(100, **more)
+    other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
+    other.load_state(trainer.state())
+    row = other.learn(100)  # two steps of a new game, and no update
+    assert (row["ended"], row["updates"]) == (0, rows[-1]["updates"])
+    for name in ("return", "length", "training_loss", "q", "gradient_l2"):
+        assert row[name] == rows[-1][name]
+    assert row["length"] > 0
+    assert row["training_loss"] > 0
+
+
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The seeds of all games that are begun from now on."""
@@ -166,12 +190,22 @@ def test_it_goes_on_in_games_of_its_own(begun: list[list[int]]) -> None:
 
 def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> None:
     trainers = [Trainer(config(seed=seed), CPU) for seed in (0, 0, 1)]
+    training = {seed for seeds in begun for seed in seeds}
     begun.clear()
     for trainer, part in ((trainers[0], 0), (trainers[1], 0), (trainers[0], 1), (trainers[2], 0)):
         trainer.evaluate(part)
     first, same, later, others = begun
     assert first == same
     assert len({*first, *later, *others}) == 6
+    assert training.isdisjoint({*first, *later, *others})
+
+
+def test_training_and_evaluation_are_in_the_games_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    make_games = training.make_games
+    monkeypatch.setattr(training, "make_games", lambda *given: (asked.append(given), make_games(*given))[1])
+    Trainer(config(environments=3, sticky=0.3), CPU).evaluate(0)
+    assert asked == [("minatar", "breakout", 3, 0.3), ("minatar", "breakout", 2, 0.3)]
 
 
 def test_units_are_looked_at_without_noise() -> None:
@@ -357,15 +391,22 @@ def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pyt
 def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", epsilon_steps=150, beta_steps=250)
     chances, betas, learned, prioritised = [], [], [], []
+
+    def noise() -> torch.Tensor:
+        return torch.cat([layer.noise_in for layer in noisy_layers(trainer.agent.online)])
+
+    noises = [noise()]
     act, learn = trainer.agent.act, trainer.agent.learn
     sample, prioritise = trainer.memory.sample, trainer.memory.prioritise
 
     def noting_act(states: Any, epsilon: float, generator: Any) -> Any:
         chances.append((trainer.steps, epsilon))
+        assert torch.equal(noise(), noises[-1])  # that of the last update
         return act(states, epsilon, generator)
 
     def noting_learn(batch: Batch) -> Any:
         learned.append((batch.places, learn(batch)))
+        noises.append(noise())
         return learned[-1][1]
 
     def noting_sample(number: int, generator: Any, beta: float) -> Batch:
@@ -421,6 +462,20 @@ def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPa
     assert seen == [(1, 0, step) for step in range(10)]
     for noise, layer in zip(noises, noisy_layers(trainer.agent.online)):
         assert torch.equal(noise, layer.noise_in)
+
+
+def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
+    trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", episodes=1)
+    act, seen = trainer.agent.act, []
+
+    def noting(states: Any, epsilon: float, generator: Any) -> Any:
+        seen.append(places(states[0][:, None]))
+        return act(states, epsilon, generator)
+
+    trainer.agent.act = noting  # type: ignore[method-assign]
+    trainer.evaluate(0)
+    assert seen == [[(0, 0, max(0, step - back)) for back in (3, 2, 1, 0)] for step in range(len(WHOLE))]
 
 
 def test_stacks_begin_with_their_first_frame() -> None:
