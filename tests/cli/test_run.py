@@ -189,7 +189,16 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
 def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
-    for name in ("input-permuted-mnist", "stationary-cifar10", "adam+l2init", "--kappa", "--seeds", "--no-diagnostics"):
+    for name in (
+        "input-permuted-mnist",
+        "stationary-cifar10",
+        "warm-start",
+        "replay-ratio",
+        "adam+l2init",
+        "--kappa",
+        "--seeds",
+        "--no-diagnostics",
+    ):
         assert name in shown
 
 

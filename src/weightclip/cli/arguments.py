@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from weightclip.lab.plugins import experiments
 from weightclip.numerals import read_count
 
 if TYPE_CHECKING:
@@ -79,9 +80,13 @@ def live_from(namespace: argparse.Namespace) -> Live:
 def epilog(experiment: Experiment[Any], command: str) -> str:
     """What can be named on the command line, and examples, for a command's help."""
     problems = "\n".join(f"  {name}" for name in experiment.problems())
+    others = "\n".join(
+        f"  {name}" for one in experiments().values() if one is not experiment for name in one.problems()
+    )
     examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in experiment.examples.get(command, ()))
     shown = f"\n\nexamples:{examples}" if examples else ""
-    return f"problems:\n{problems}\n\nmethods:\n  {experiment.methods_help()}{shown}"
+    more = f"other problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{others}"
+    return f"problems:\n{problems}\n\n{more}\n\nmethods:\n  {experiment.methods_help()}{shown}"
 
 
 def read_field(config: type[Any], name: str, option: str, text: str) -> Any:

@@ -12,7 +12,7 @@ from short_runs import config
 from weightclip.cli import main
 from weightclip.lab.paper import find_figure
 from weightclip.lab.replay.experiment import run_config
-from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_metric, draw_sensitivity
+from weightclip.lab.replay.figures import COLUMNS, _ordered, draw_covariance, draw_kappas, draw_metric, draw_sensitivity
 from weightclip.lab.replay.plugin import EXPERIMENT
 from weightclip.lab.replay.reproductions import HEATMAPS
 from weightclip.lab.report.content import gather
@@ -219,6 +219,24 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
         one.picture.canvas.draw()
         legend, whole = one.picture.legends[0].get_window_extent(), one.picture.bbox
         assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
+
+
+def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
+    table = load(store)
+    drawing = draw_kappas(with_other(with_other(table, kappa=5.0), lr=0.5))
+    (axes,) = drawing.picture.axes
+    assert axes.get_title() == "MinAtar Breakout"
+    names = ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1, $κ$ = 1", "Adam + WC, RR 1, $κ$ = 5"]
+    assert [line.get_label() for line in axes.get_lines()] == names
+    assert [text.get_text() for text in drawing.picture.legends[0].get_texts()] == names
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
+    assert len(looks) == 4
+    best = draw_metric(table.filter(agent="dqn"), metric="test_return").data.filter(method="adam+wc")
+    for kappa in (1.0, 5.0):  # the same numbers twice
+        assert drawing.data.filter(kappa=kappa)["mean"].to_list() == best["mean"].to_list()
+    assert (drawing.data["low"] < drawing.data["mean"]).any()
+    with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
+        draw_kappas(table)
 
 
 def test_returns_against_kappa(store: Path) -> None:

@@ -11,7 +11,9 @@ from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.training import Trainer
 from weightclip.lab.threads import threads
 
-STEPS, UPDATES = 40, 6
+STEPS, SECONDS = 40, 0.3
+"""Steps that are played, and how long updates are made: a few on Atari, many on MinAtar."""
+
 BYTES, BYTES_OF_A_ROW, BYTES_OF_AN_ENTRY = 20_000, 140, 4
 
 
@@ -28,9 +30,10 @@ def estimate(config: Config, data: None = None, together: int = 1) -> Cost:
         trainer.play(times)
         played = (time.perf_counter() - began) / (times * each)
         trainer.practise(1)  # the first one is slower
-        began = time.perf_counter()
-        trainer.practise(UPDATES)
-        learned = (time.perf_counter() - began) / UPDATES
+        before, began = trainer.agent.updates, time.perf_counter()
+        while (passed := time.perf_counter() - began) < SECONDS:
+            trainer.practise(1)
+        learned = passed / (trainer.agent.updates - before)
         trainer.close()
     seconds = config.steps * played + config.updates_after(config.steps) * learned
     entries = config.covariance**2 * len(config.covariance_at)

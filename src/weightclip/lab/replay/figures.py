@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Picture
 from numpy.typing import NDArray
 
@@ -37,10 +38,10 @@ from weightclip.lab.results.panels import (
     seeds_text,
     show_unit,
 )
-from weightclip.lab.results.selection import select
+from weightclip.lab.results.selection import best_runs, select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
-from weightclip.lab.results.style import Style, style_of
+from weightclip.lab.results.style import MARKERS, Style, style_of
 from weightclip.lab.results.text import value_text
 
 LEVEL = 0.9
@@ -56,6 +57,11 @@ SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
 
 VARIED = "varied."
 """Before the names of settings, where they tell columns of a figure apart."""
+
+LINE = ("method", "replay_ratio", VARIED + "kappa")
+"""What tells the lines of a panel apart."""
+
+ONE_KAPPA = "results: got one value of kappa on each game, expected several"
 
 SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
 """Lines of all replay ratios but the largest."""
@@ -77,6 +83,27 @@ def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: 
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
+def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Evaluated returns against frames with each kappa, the other settings at their best, where there are several."""
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, NAME), notes.append)
+    several = runs.filter(pl.col("kappa").n_unique().over(*PANEL, "method") > 1)
+    runs = runs.join(several.select(PANEL).unique(), PANEL, how="semi")
+    if runs.is_empty():
+        raise ValueError(ONE_KAPPA)
+    each = [
+        best_runs(runs.filter(pl.col("kappa").eq_missing(kappa)), criterion=criterion) for kappa in {*runs["kappa"]}
+    ]
+    data = curves(pl.concat(each), "test_return", level=LEVEL, points=SHOWN).with_columns(
+        pl.lit("test_return").alias("metric")
+    )
+    # Intervals of so many lines would hide them: the table has them.
+    lines = data.with_columns(low="mean", high="mean").with_columns(pl.col("kappa").alias(VARIED + "kappa"))
+    about = marked(about_seeds(data, shaded=""), runs)
+    picture = _draw_panels(lines, *ALONG, count_steps, METRICS["test_return"], about)
+    return Drawing(picture, data.select("kappa", *COLUMNS), (*notes, *remarks(runs)))
+
+
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game.
 
@@ -91,7 +118,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         .filter(pl.len().over(line) > 1)
     )
     if several.is_empty():
-        raise ValueError("results: got one value of kappa on each game, expected several")
+        raise ValueError(ONE_KAPPA)
     without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
     ratios = (*PANEL, "replay_ratio")
     level = without.join(several.select(*ratios, "kappa").unique(), ratios)
@@ -113,7 +140,9 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
 def _draw_panels(
     data: pl.DataFrame, along: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
 ) -> Picture:
-    """Curves, a panel for each agent and game, with a line for each method and replay ratio."""
+    """Curves, a panel for each agent and game, with a line for each method and replay ratio, and kappa if it varies."""
+    if VARIED + "kappa" not in data.columns:
+        data = data.with_columns(pl.lit(None, pl.Float64).alias(VARIED + "kappa"))
     agents = [agent for agent in AGENTS if agent in data["agent"]]
     games = _games(data)
     styles = _styles(data)
@@ -121,11 +150,12 @@ def _draw_panels(
     rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
     entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
     width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
-    with panels(len(rows), columns, width, 0.8 + 1.6 * len(rows)) as (picture, found):
+    height = 0.8 + 1.6 * len(rows) + 0.2 * max(0, len(styles) - 4)
+    with panels(len(rows), columns, width, height) as (picture, found):
         for (agent, some), row in zip(rows, found, strict=True):
             for axes, game in zip(row, some, strict=False):
-                for (method, ratio), style in styles.items():
-                    curve = data.filter(agent=agent, game=game, method=method, replay_ratio=ratio)
+                for line, style in styles.items():
+                    curve = _with(data, {"agent": agent, "game": game, **dict(zip(LINE, line, strict=True))})
                     if len(curve):
                         draw_curve(axes, curve, along, style)
                 axes.set_title(_title(game, data["suite"][0]))
@@ -219,18 +249,34 @@ def _title(game: str, suite: str) -> str:
     return f"MinAtar {title}" if suite == "minatar" else title
 
 
-def _styles(data: pl.DataFrame) -> dict[tuple[str, float], Style]:
-    """Of each method, in the paper's order, and replay ratio, the largest first and drawn as the method is."""
-    there = set(data.select("method", "replay_ratio").iter_rows())
-    methods = ordered_methods((method for method, _ in there), find_experiment(NAME))
-    ratios = sorted({ratio for _, ratio in there}, reverse=True)
-    found = {}
+def _styles(data: pl.DataFrame) -> dict[tuple[str, float, float | None], Style]:
+    """Of each method, in the paper's order, and replay ratio, the largest first and drawn as the method is.
+
+    Of several kappas each has a shade of the method's colour, and a marker.
+    """
+    there = set(data.select(LINE).iter_rows())
+    methods = ordered_methods((method for method, *_ in there), find_experiment(NAME))
+    ratios = sorted({ratio for _, ratio, _ in there}, reverse=True)
+    kappas = sorted({kappa for *_, kappa in there if kappa is not None})
+    found: dict[tuple[str, float, float | None], Style] = {}
     for method in methods:
         style = style_of(method)
         for ratio, line in zip(ratios, chain([style.line], cycle(SMALLER)), strict=False):
-            if (method, ratio) in there:
-                found[method, ratio] = replace(style, label=f"{style.label}, RR {ratio:g}", line=line)
+            drawn = replace(style, label=f"{style.label}, RR {ratio:g}", line=line)
+            if (method, ratio, None) in there:
+                found[method, ratio, None] = drawn
+            for k, (kappa, marker) in enumerate(zip(kappas, cycle(filter(None, MARKERS.values())), strict=False)):
+                if (method, ratio, kappa) in there:
+                    shade = _lighter(style.colour, 0.7 * k / len(kappas))
+                    label = f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}"
+                    found[method, ratio, kappa] = replace(drawn, label=label, colour=shade, marker=marker)
     return found
+
+
+def _lighter(colour: str, share: float) -> str:
+    """So far on its way to white."""
+    red, green, blue = (part + share * (1 - part) for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
@@ -284,6 +330,7 @@ def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
 FIGURES = (
     Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return")),
     Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return")),
+    Figure("replay-kappas", "", "Returns with each kappa", draw_kappas),
     Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity),
     Figure(
         "gradient-covariance",

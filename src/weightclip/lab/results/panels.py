@@ -129,9 +129,10 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
 
 
 def about_seeds(data: pl.DataFrame, shaded: str = "standard error") -> str:
-    """How many seeds were averaged, and what is shaded."""
+    """How many seeds were averaged, and what is shaded, if anything is."""
     number = seeds_text(data["seeds"])
-    return number if number == ONE else f"mean of {number}, {shaded} shaded"
+    shading = f", {shaded} shaded" if shaded else ""
+    return number if number == ONE else f"mean of {number}{shading}"
 
 
 def seeds_text(numbers: Iterable[int]) -> str:
