@@ -239,6 +239,13 @@ def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
         draw_kappas(table)
 
 
+def test_a_kappa_that_was_chosen_is_named(store: Path) -> None:
+    table = load(store).filter(agent="dqn")
+    for given, wanted in ((table, "Adam + WC, RR 1"), (with_other(table, kappa=5.0), "Adam + WC, RR 1, $κ$ = 1")):
+        drawing = draw_metric(given, metric="test_return")
+        assert [line.get_label() for line in drawing.picture.axes[0].get_lines()][-1] == wanted
+
+
 def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
     assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]

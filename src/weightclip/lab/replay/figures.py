@@ -73,14 +73,16 @@ LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
     """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios.
 
-    A point is the mean over one of `SHOWN` equal parts of a run.
+    A point is the mean over one of `SHOWN` equal parts of a run. Where a kappa was chosen among several, it is named.
     """
     runs, notes = chosen_runs(table, NAME, criterion)
-    found = curves(runs, metric, level=LEVEL, points=SHOWN)
-    data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
-    about = about_seeds(data, f"{LEVEL:.0%} interval")
-    picture = _draw_panels(data, *ALONG, count_steps, METRICS[metric], marked(about, runs))
-    return Drawing(picture, data, (*notes, *remarks(runs)))
+    found = curves(runs, metric, level=LEVEL, points=SHOWN).with_columns(pl.lit(metric).alias("metric"))
+    several = table.filter(pl.col("kappa").n_unique().over("method") > 1)["method"].unique()
+    named = pl.when(pl.col("method").is_in(several.to_list())).then("kappa")
+    about = about_seeds(found, f"{LEVEL:.0%} interval")
+    lines = found.with_columns(named.alias(VARIED + "kappa"))
+    picture = _draw_panels(lines, *ALONG, count_steps, METRICS[metric], marked(about, runs))
+    return Drawing(picture, found.select(COLUMNS), (*notes, *remarks(runs)))
 
 
 def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
