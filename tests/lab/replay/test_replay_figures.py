@@ -41,7 +41,7 @@ def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     labels = [f"{agent}\nReturn, evaluated" for agent in ("DQN", "Rainbow")]
     assert [axes.get_ylabel() for axes in drawing.picture.axes] == labels
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
-    assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1"]
+    assert labels == ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1, $κ$ = 1"]
     lines = {line.get_label(): line for line in drawing.picture.axes[0].get_lines()}
     assert lines["Adam, RR 0.5"].get_linestyle() == ":"
     about = drawing.picture.legends[0].get_title().get_text()
@@ -239,11 +239,13 @@ def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
         draw_kappas(table)
 
 
-def test_a_kappa_that_was_chosen_is_named(store: Path) -> None:
+def test_the_kappa_of_a_curve_is_named(store: Path) -> None:
     table = load(store).filter(agent="dqn")
-    for given, wanted in ((table, "Adam + WC, RR 1"), (with_other(table, kappa=5.0), "Adam + WC, RR 1, $κ$ = 1")):
-        drawing = draw_metric(given, metric="test_return")
-        assert [line.get_label() for line in drawing.picture.axes[0].get_lines()][-1] == wanted
+    drawing = draw_metric(table, metric="test_return")
+    assert drawing.picture.axes[0].get_lines()[-1].get_label() == "Adam + WC, RR 1, $κ$ = 1"
+    assert {*drawing.data.select("method", "kappa").iter_rows()} == {("adam", None), ("adam+wc", 1.0)}
+    without = draw_metric(table.filter(method="adam"), metric="test_return")
+    assert [line.get_label() for line in without.picture.axes[0].get_lines()] == ["Adam, RR 1", "Adam, RR 0.5"]
 
 
 def test_returns_against_kappa(store: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from weightclip.lab.results.panels import (
     seeds_text,
     show_unit,
 )
-from weightclip.lab.results.selection import best_runs, select
+from weightclip.lab.results.selection import select
 from weightclip.lab.results.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.results.statistics import sensitivity
 from weightclip.lab.results.style import MARKERS, Style, style_of
@@ -51,20 +50,21 @@ SHOWN = 20
 """Points of a curve: an evaluation has few games, so that several of them make a point."""
 
 PANEL = ("suite", "agent", "game")
-COLUMNS = (*PANEL, "replay_ratio", "method", "metric", "part", "samples", "mean", "low", "high", "seeds")
+LINE = ("replay_ratio", "method", "kappa")
+COLUMNS = (*PANEL, *LINE, "metric", "part", "samples", "mean", "low", "high", "seeds")
 AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
 SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
 
 VARIED = "varied."
 """Before the names of settings, where they tell columns of a figure apart."""
 
-LINE = ("method", "replay_ratio", VARIED + "kappa")
-"""What tells the lines of a panel apart."""
-
 ONE_KAPPA = "results: got one value of kappa on each game, expected several"
 
 SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
 """Lines of all replay ratios but the largest."""
+
+SHADED = tuple(marker for marker in MARKERS.values() if marker)
+"""Markers of several kappas, beside shades."""
 
 LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 """In inches: the legend's title needs the one, an entry the other."""
@@ -73,16 +73,9 @@ LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
     """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios.
 
-    A point is the mean over one of `SHOWN` equal parts of a run. Where a kappa was chosen among several, it is named.
+    A point is the mean over one of `SHOWN` equal parts of a run.
     """
-    runs, notes = chosen_runs(table, NAME, criterion)
-    found = curves(runs, metric, level=LEVEL, points=SHOWN).with_columns(pl.lit(metric).alias("metric"))
-    several = table.filter(pl.col("kappa").n_unique().over("method") > 1)["method"].unique()
-    named = pl.when(pl.col("method").is_in(several.to_list())).then("kappa")
-    about = about_seeds(found, f"{LEVEL:.0%} interval")
-    lines = found.with_columns(named.alias(VARIED + "kappa"))
-    picture = _draw_panels(lines, *ALONG, count_steps, METRICS[metric], marked(about, runs))
-    return Drawing(picture, found.select(COLUMNS), (*notes, *remarks(runs)))
+    return _draw_curves(*chosen_runs(table, NAME, criterion), metric)
 
 
 def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
@@ -90,20 +83,23 @@ def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     notes: list[str] = []
     runs = main_setup(own_runs(table, NAME), notes.append)
     several = runs.filter(pl.col("kappa").n_unique().over(*PANEL, "method") > 1)
-    runs = runs.join(several.select(PANEL).unique(), PANEL, how="semi")
-    if runs.is_empty():
+    if several.is_empty():
         raise ValueError(ONE_KAPPA)
-    each = [
-        best_runs(runs.filter(pl.col("kappa").eq_missing(kappa)), criterion=criterion) for kappa in {*runs["kappa"]}
-    ]
-    data = curves(pl.concat(each), "test_return", level=LEVEL, points=SHOWN).with_columns(
-        pl.lit("test_return").alias("metric")
-    )
+    runs = runs.join(several, PANEL, how="semi")
+    chosen = [chosen_runs(own, NAME, criterion) for own in runs.partition_by("kappa")]
+    notes += [note for _, own in chosen for note in own]
     # Intervals of so many lines would hide them: the table has them.
-    lines = data.with_columns(low="mean", high="mean").with_columns(pl.col("kappa").alias(VARIED + "kappa"))
-    about = marked(about_seeds(data, shaded=""), runs)
-    picture = _draw_panels(lines, *ALONG, count_steps, METRICS["test_return"], about)
-    return Drawing(picture, data.select("kappa", *COLUMNS), (*notes, *remarks(runs)))
+    return _draw_curves(pl.concat([own for own, _ in chosen]), notes, "test_return", shaded=False)
+
+
+def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str, shaded: bool = True) -> Drawing:
+    """A metric of runs against frames."""
+    found = curves(runs, metric, level=LEVEL, points=SHOWN)
+    data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+    lines = data if shaded else data.with_columns(low="mean", high="mean")
+    about = about_seeds(data, f"{LEVEL:.0%} interval" if shaded else "")
+    picture = _draw_panels(lines, *ALONG, count_steps, METRICS[metric], marked(about, runs))
+    return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
@@ -142,12 +138,10 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
 def _draw_panels(
     data: pl.DataFrame, along: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
 ) -> Picture:
-    """Curves, a panel for each agent and game, with a line for each method and replay ratio, and kappa if it varies."""
-    if VARIED + "kappa" not in data.columns:
-        data = data.with_columns(pl.lit(None, pl.Float64).alias(VARIED + "kappa"))
+    """Curves, a panel for each agent and game, with a line for each method, replay ratio and kappa."""
     agents = [agent for agent in AGENTS if agent in data["agent"]]
     games = _games(data)
-    styles = _styles(data)
+    styles = _styles(data, [name for name in LINE if name != along])
     columns = min(4, len(games))
     rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
     entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
@@ -156,8 +150,8 @@ def _draw_panels(
     with panels(len(rows), columns, width, height) as (picture, found):
         for (agent, some), row in zip(rows, found, strict=True):
             for axes, game in zip(row, some, strict=False):
-                for line, style in styles.items():
-                    curve = _with(data, {"agent": agent, "game": game, **dict(zip(LINE, line, strict=True))})
+                for line, style in styles:
+                    curve = _with(data, {"agent": agent, "game": game, **line})
                     if len(curve):
                         draw_curve(axes, curve, along, style)
                 axes.set_title(_title(game, data["suite"][0]))
@@ -168,7 +162,7 @@ def _draw_panels(
             row[0].set_ylabel(f"{AGENT_NAMES[agent]}\n{metric.label}")
         for axes in found[-1]:
             axes.set_xlabel(label)
-        add_legend(picture, styles.values(), f"RR: replay ratio; {about}")
+        add_legend(picture, [style for _, style in styles], f"RR: replay ratio; {about}")
     return picture
 
 
@@ -251,28 +245,35 @@ def _title(game: str, suite: str) -> str:
     return f"MinAtar {title}" if suite == "minatar" else title
 
 
-def _styles(data: pl.DataFrame) -> dict[tuple[str, float, float | None], Style]:
-    """Of each method, in the paper's order, and replay ratio, the largest first and drawn as the method is.
+def _styles(data: pl.DataFrame, apart: Sequence[str]) -> list[tuple[dict[str, Any], Style]]:
+    """Lines, as the columns that tell them apart, with their styles: methods in the paper's order, as everywhere.
 
-    Of several kappas each has a shade of the method's colour, and a marker.
+    Smaller replay ratios have other lines; of several kappas each has a shade of the method's colour, and a marker.
     """
-    there = set(data.select(LINE).iter_rows())
-    methods = ordered_methods((method for method, *_ in there), find_experiment(NAME))
-    ratios = sorted({ratio for _, ratio, _ in there}, reverse=True)
-    kappas = sorted({kappa for *_, kappa in there if kappa is not None})
-    found: dict[tuple[str, float, float | None], Style] = {}
-    for method in methods:
-        style = style_of(method)
-        for ratio, line in zip(ratios, chain([style.line], cycle(SMALLER)), strict=False):
-            drawn = replace(style, label=f"{style.label}, RR {ratio:g}", line=line)
-            if (method, ratio, None) in there:
-                found[method, ratio, None] = drawn
-            for k, (kappa, marker) in enumerate(zip(kappas, cycle(filter(None, MARKERS.values())), strict=False)):
-                if (method, ratio, kappa) in there:
-                    shade = _lighter(style.colour, 0.7 * k / len(kappas))
-                    label = f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}"
-                    found[method, ratio, kappa] = replace(drawn, label=label, colour=shade, marker=marker)
-    return found
+    there = data.select(apart).unique().to_dicts()
+    ratios = sorted({line["replay_ratio"] for line in there}, reverse=True)
+    kappas = sorted({line["kappa"] for line in there if line.get("kappa") is not None})
+    methods = ordered_methods((line["method"] for line in there), find_experiment(NAME))
+
+    def place(line: Mapping[str, Any]) -> tuple[int, int, float]:
+        return methods.index(line["method"]), ratios.index(line["replay_ratio"]), line.get("kappa") or 0.0
+
+    def styled(line: Mapping[str, Any]) -> Style:
+        style, kappa = style_of(line["method"]), line.get("kappa")
+        _, ratio, _ = place(line)
+        dashes = style.line if ratio == 0 else SMALLER[(ratio - 1) % len(SMALLER)]
+        drawn = replace(style, label=f"{style.label}, RR {line['replay_ratio']:g}", line=dashes)
+        if kappa is None:
+            return drawn
+        k = kappas.index(kappa)
+        return replace(
+            drawn,
+            label=f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}",
+            colour=_lighter(style.colour, 0.7 * k / len(kappas)),
+            marker=SHADED[k % len(SHADED)] if k else style.marker,
+        )
+
+    return [(line, styled(line)) for line in sorted(there, key=place)]
 
 
 def _lighter(colour: str, share: float) -> str:
