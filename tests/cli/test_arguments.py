@@ -106,6 +106,22 @@ def test_every_argument_has_its_line_of_help(capsys: pytest.CaptureFixture[str])
         assert line in " ".join(shown.split())
 
 
+def test_what_depends_on_another_choice_is_told_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Sized:
+        steps: int | None = field(default=None, metadata={"help": "all", "usual": {"paper": 1000, "laptop": 10}})
+        batch: int | None = field(default=None, metadata={"help": "at once", "usual": {"paper": 8, "laptop": 8}})
+        width: int | None = field(default=None, metadata={"help": "of it", "usual": {}})
+
+    sized = Parser(prog="prog")
+    add_config(sized, Sized)
+    sized.print_help()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "all (default: paper 1_000, laptop 10)" in shown
+    assert "at once (default: 8)" in shown
+    assert shown.endswith("of it")
+
+
 def test_a_mistake_is_one_line_that_says_where_help_is() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
         parser().parse_args(["here", "--steps", "x"])

@@ -180,8 +180,8 @@ def _add_field(parser: argparse.ArgumentParser, one: Field[Any], kind: Any) -> N
     if one.default is MISSING and one.default_factory is MISSING:
         parser.add_argument(one.name, metavar=one.name.upper(), help=help_text)
         return
-    if one.default not in (None, MISSING):
-        help_text += f" (default: {_shown(one.default)})"
+    if default := _default(one):
+        help_text += f" (default: {default})"
     help_text = help_text.replace("%", "%%")
     if kind is bool:
         action = argparse.BooleanOptionalAction
@@ -208,6 +208,16 @@ def _without_none(kind: Any) -> Any:
         return kind
     (kind,) = (part for part in get_args(kind) if part is not NoneType)
     return kind
+
+
+def _default(one: Field[Any]) -> str:
+    """What a field has that is not given, perhaps with each scale or suite; empty where that is not known here."""
+    if one.default not in (None, MISSING):
+        return _shown(one.default)
+    usual = {choice: _shown(value) for choice, value in one.metadata.get("usual", {}).items()}
+    if len({*usual.values()}) < 2:
+        return next(iter(usual.values()), "")
+    return ", ".join(f"{choice} {value}" for choice, value in usual.items())
 
 
 def _shown(default: Any) -> str:

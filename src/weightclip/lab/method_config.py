@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -18,6 +18,7 @@ from weightclip.lab.methods import (
     optimizer_settings,
     split_method,
 )
+from weightclip.lab.toml import packaged_presets
 
 NAMED = ("lr", "kappa", "decay", "sigma")
 """Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
@@ -27,9 +28,14 @@ BOUNDS = ("paper", "fan_in")
 """Of clipping: by shape and order alone, as the paper's authors did, or by the type of a layer."""
 
 
-def helped(text: str) -> dict[str, str]:
-    """The metadata of a field: its line of help."""
-    return {"help": text}
+def helped(text: str, usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The metadata of a field: its line of help, and what stands for None, such as scale -> value."""
+    return {"help": text, "usual": usual or {}}
+
+
+def usual_in(package: str, table: str, choices: Sequence[str]) -> Callable[[str], dict[str, Any]]:
+    """From the name of a field to its value with each choice: what a table of the choice's presets has."""
+    return lambda name: {choice: packaged_presets(package)[choice][table][name] for choice in choices}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from weightclip.cli import main
 from weightclip.lab.replay.config import Config, presets, resolve
 from weightclip.lab.replay.experiment import identify
 
@@ -159,3 +160,11 @@ def test_whole_numbers_make_no_other_run() -> None:
     whole = Config(replay_ratio=1, gamma=1, beta=1, noise=1, v_max=9, agent="rainbow")
     same = Config(replay_ratio=1.0, gamma=1.0, beta=1.0, noise=1.0, v_max=9.0, agent="rainbow")
     assert identify(resolve(whole)) == identify(resolve(same))
+
+
+def test_help_tells_what_each_suite_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "replay-ratio", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in ("frames", "warm_up", "sticky"):
+        values = [f"{getattr(resolve(Config(suite=suite, game='asterix')), name):_}" for suite in ("atari", "minatar")]
+        assert f"(default: atari {values[0]}, minatar {values[1]})" in shown

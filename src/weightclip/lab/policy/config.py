@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_name, check_number, check_share, check_truth
-from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import MethodConfig, check_names, helped, usual_in, with_settings
 from weightclip.lab.methods import optimizers, split_method
 from weightclip.lab.toml import packaged_presets
 
@@ -37,6 +37,8 @@ SCALES = ("paper", "laptop")
 COUNTS = ("steps", "epochs", "rollout", "minibatches")
 SHARES = ("gamma", "lam")
 
+_usual = usual_in(__package__, "size", SCALES)
+
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -49,9 +51,9 @@ class Config(MethodConfig):
     env: str = field(default="Ant-v4", metadata=helped("an id of Gymnasium with a Box of actions"))
     scale: str = field(default="paper", metadata=helped("paper, or laptop (not the paper's; found on Hopper-v4)"))
     bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too; default), or fan_in"))
-    steps: int | None = field(default=None, metadata=helped("of the environment, in all; paper: 10M, laptop: 2M"))
-    anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0; paper: yes, laptop: no"))
-    epochs: int | None = field(default=None, metadata=helped("passes over each rollout; both scales: 10"))
+    steps: int | None = field(default=None, metadata=helped("of the environment, in all", _usual("steps")))
+    anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0", _usual("anneal")))
+    epochs: int | None = field(default=None, metadata=helped("passes over each rollout", _usual("epochs")))
     rollout: int = field(default=2048, metadata=helped("steps between updates"))
     minibatches: int = field(default=32, metadata=helped("in each pass"))
     gamma: float = field(default=0.99, metadata=helped("discount"))

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share, check_truth
-from weightclip.lab.method_config import MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import MethodConfig, check_names, helped, usual_in, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, suite_name
 from weightclip.lab.toml import packaged_presets
 
@@ -33,6 +33,8 @@ TRUTHS = ("double", "dueling", "noisy", "scaled", "clip_rewards", "lives", "save
 SHARES = ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta")
 COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
 
+_usual = usual_in(__package__, "usual", SUITES)
+
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -48,25 +50,23 @@ class Config(MethodConfig):
     replay_ratio: float = field(default=1.0, metadata=helped("updates for each step of the game, on average"))
     bounds: str | None = field(default=None, metadata=helped("of clipping: fan_in (by layer; usual), or paper"))
     frames: int | None = field(
-        default=None, metadata=helped("of the games, in all; a step of Atari has 4; atari: 10M, minatar: 300k")
+        default=None, metadata=helped("of the games, in all; a step of Atari has 4", _usual("frames"))
     )
-    environments: int | None = field(default=None, metadata=helped("games at once; atari: 10, minatar: 1"))
+    environments: int | None = field(default=None, metadata=helped("games at once", _usual("environments")))
     sticky: float | None = field(
-        default=None, metadata=helped("probability of repeating the last action; atari: 0, minatar: 0.1")
+        default=None, metadata=helped("probability of repeating the last action", _usual("sticky"))
     )
-    memory: int | None = field(default=None, metadata=helped("transitions that are remembered; 100k"))
+    memory: int | None = field(default=None, metadata=helped("transitions that are remembered", _usual("memory")))
     batch: int = field(default=32, metadata=helped("transitions in an update"))
     gamma: float = field(default=0.99, metadata=helped("discount"))
     n_step: int = field(default=3, metadata=helped("steps of a return before values take over"))
     double: bool = field(default=True, metadata=helped("the online network chooses the action that the target judges"))
     loss: str = field(default="squared", metadata=helped("of DQN: squared, or huber"))
     target_every: int = field(default=500, metadata=helped("updates between copies of the target network"))
-    warm_up: int | None = field(
-        default=None, metadata=helped("steps before the first update; atari: 320, minatar: 1000")
-    )
+    warm_up: int | None = field(default=None, metadata=helped("steps before the first update", _usual("warm_up")))
     epsilon: float = field(default=1.0, metadata=helped("probability of a random action, at first"))
     epsilon_final: float = field(default=0.05, metadata=helped("and in the end"))
-    epsilon_steps: int | None = field(default=None, metadata=helped("steps until then; atari: 1M, minatar: 30k"))
+    epsilon_steps: int | None = field(default=None, metadata=helped("steps until then", _usual("epsilon_steps")))
     epsilon_test: float = field(default=0.005, metadata=helped("while it is evaluated"))
     alpha: float = field(default=0.5, metadata=helped("of Rainbow's priorities; 0: uniform replay"))
     beta: float = field(default=0.4, metadata=helped("of importance weights, at first"))
@@ -79,7 +79,7 @@ class Config(MethodConfig):
     v_max: float = field(default=10.0, metadata=helped("the last atom"))
     scaled: bool = field(default=False, metadata=helped("divide pixels by 255"))
     clip_rewards: bool | None = field(
-        default=None, metadata=helped("learn from the signs of rewards; atari: yes, minatar: no")
+        default=None, metadata=helped("learn from the signs of rewards", _usual("clip_rewards"))
     )
     lives: bool = field(default=True, metadata=helped("a lost life ends an episode, for learning"))
     points: int = field(default=100, metadata=helped("of the curves: equal parts of the run"))

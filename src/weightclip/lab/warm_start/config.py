@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_share
-from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, with_settings
+from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, usual_in, with_settings
 from weightclip.lab.methods import named_settings, optimizer_settings, own_settings, split_method
 from weightclip.lab.nets.resnet import STEMS
 from weightclip.lab.toml import packaged_presets
@@ -27,6 +27,8 @@ SCALES = ("paper", "laptop")
 STAGES = {1: "one stage", 2: "two stages"}
 PRECISIONS = ("float32", "bfloat16")
 COUNTS = ("epochs", "images", "test_images", "batch", "width")
+
+_usual = usual_in(__package__, "size", SCALES)
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ class Config(MethodConfig):
         ),
     )
     scale: str = field(default="paper", metadata=helped("paper, or laptop (a run in about five minutes)"))
-    epochs: int | None = field(default=None, metadata=helped("of each stage"))
-    images: int | None = field(default=None, metadata=helped("training images, over all stages"))
-    test_images: int | None = field(default=None, metadata=helped("images to test on"))
-    batch: int | None = field(default=None, metadata=helped("images in a batch"))
-    width: int | None = field(default=None, metadata=helped("channels of the network's first stage"))
-    stem: str | None = field(default=None, metadata=helped("the network's: imagenet (7x7, pooling) or cifar (3x3)"))
+    epochs: int | None = field(default=None, metadata=helped("of each stage", _usual("epochs")))
+    images: int | None = field(default=None, metadata=helped("training images, over all stages", _usual("images")))
+    test_images: int | None = field(default=None, metadata=helped("images to test on", _usual("test_images")))
+    batch: int | None = field(default=None, metadata=helped("images in a batch", _usual("batch")))
+    width: int | None = field(default=None, metadata=helped("channels of the network's first stage", _usual("width")))
+    stem: str | None = field(
+        default=None, metadata=helped("the network's: imagenet (7x7, pooling) or cifar (3x3)", _usual("stem"))
+    )
     augment: bool = field(default=False, metadata=helped("crop and flip images at random"))
     precision: str = field(default="float32", metadata=helped("float32, or bfloat16 (mixed; where it is faster)"))
     device: str = field(default="auto", metadata=helped("auto, cpu, cuda, cuda:1, ..."))
