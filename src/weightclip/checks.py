@@ -7,6 +7,9 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
+LISTED = 30
+"""Names at most in a message that suggests one of them."""
+
 
 def check_number(argument: str, value: object, *, zero: bool = False, infinite: bool = False) -> float:
     """`value` as a float; a ValueError unless it is a positive number (or zero, or infinite, where allowed)."""
@@ -77,4 +80,5 @@ def check_name(argument: str, value: str, choices: Iterable[str]) -> str:
         return value
     near = difflib.get_close_matches(value, choices, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{argument}: got {value!r}, expected one of {', '.join(choices)}{hint}")
+    listed = f"{len(choices)} names" if near and len(choices) > LISTED else ", ".join(choices)
+    raise ValueError(f"{argument}: got {value!r}, expected one of {listed}{hint}")

@@ -155,7 +155,8 @@ def test_every_game_of_the_paper_is_there() -> None:
 @pytest.mark.parametrize(
     ("suite", "game", "message"),
     [
-        ("atari", "SpaceInvader", "game: got 'space_invader', expected one of"),
+        ("atari", "SpaceInvader", " names; did you mean 'space_invaders'?"),
+        ("atari", "zzz", "game: got 'zzz', expected one of adventure, "),
         ("minatar", "Pong", "game: got 'pong', expected one of asterix, breakout, freeway, seaquest, space_invaders"),
     ],
 )
