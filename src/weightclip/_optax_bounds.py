@@ -1,0 +1,217 @@
+"""The bound s_l of every array of a JAX parameter tree, from paths and shapes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax.numpy as jnp
+from jax.tree_util import GetAttrKey, tree_flatten_with_path
+
+from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, Bound, check_included, make_bound
+from weightclip.patterns import Patterns, check_pattern, unwanted
+
+Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
+"""`"fan_in"`, a mapping of paths or glob patterns to numbers (or to `"fan_in"`), or a function
+`(path, leaf) -> bound`, which may return a reason or None to leave the leaf alone."""
+
+Path = tuple[Any, ...]
+"""The keys on the way to a leaf, as JAX has them."""
+
+ACCEPTED = "expected 'fan_in', a mapping or a function"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array of the tree: its path, the names on it, and the Equinox layer that it is in, if any."""
+
+    path: Path
+    keys: tuple[str, ...]
+    array: Any
+    layer: Any
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.keys)
+
+    @property
+    def own_name(self) -> str:
+        return self.keys[-1] if self.keys else ""
+
+
+def leaves_of(params: Any) -> list[Leaf]:
+    """The arrays of `params`, in the order of `jax.tree.leaves`."""
+    nodes = tree_flatten_with_path(params, is_leaf=lambda node: _layer_type(node) is not None)[0]
+    layers = {path: node for path, node in nodes if _layer_type(node) is not None}
+    return [
+        Leaf(path, _keys(path), leaf, next((layers[path[:i]] for i in range(len(path)) if path[:i] in layers), None))
+        for path, leaf in tree_flatten_with_path(params)[0]
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
+
+
+def _keys(path: Path) -> tuple[str, ...]:
+    if len(path) > 1 and path[-1] == GetAttrKey("value"):  # inside a Variable or a partitioned array of Flax
+        path = path[:-1]
+    return tuple(_key(key) for key in path)
+
+
+def _key(key: Any) -> str:
+    return next((str(getattr(key, of)) for of in ("key", "name", "idx") if hasattr(key, of)), str(key))
+
+
+def resolve(leaves: list[Leaf], bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[Bound]:
+    names = [leaf.name for leaf in leaves]
+    unwanted_reason = unwanted(include, exclude, names)
+    decide = _decider(bounds, leaves)
+    resolved: list[Bound] = []
+    for leaf in leaves:
+        reason = unwanted_reason([leaf.name])
+        bound = Bound(None, reason=reason) if reason else decide(leaf)
+        if bound.s is not None and not jnp.issubdtype(leaf.array.dtype, jnp.floating):
+            raise ValueError(
+                f"{leaf.name}: dtype {leaf.array.dtype} cannot be clipped to an interval; "
+                f"exclude={leaf.name!r} leaves it alone"
+            )
+        resolved.append(bound)
+    check_included(include, dict(zip(names, resolved, strict=True)))
+    return resolved
+
+
+Decide = Callable[[Leaf], Bound]
+
+
+def _decider(bounds: Rule, leaves: list[Leaf]) -> Decide:
+    if isinstance(bounds, str):
+        return _named_rule(bounds, leaves)
+    if isinstance(bounds, Mapping):
+        return _mapping_rule(bounds, leaves)
+    if callable(bounds):
+        rule = getattr(bounds, "__name__", "function")
+        return lambda leaf: make_bound(
+            leaf.name, bounds(leaf.name, leaf.array), rule, "left alone by the given function"
+        )
+    raise TypeError(f"bounds: got {bounds!r}, {ACCEPTED}")
+
+
+def _named_rule(rule: str, leaves: list[Leaf]) -> Decide:
+    if rule != "fan_in":
+        raise ValueError(f"bounds: got {rule!r}, {ACCEPTED}")
+    siblings: dict[tuple[str, ...], dict[str, Leaf]] = {}
+    for leaf in leaves:
+        siblings.setdefault(leaf.keys[:-1], {})[leaf.own_name] = leaf
+    weight_normed = _weight_normed(leaves)
+
+    def decide(leaf: Leaf) -> Bound:
+        _refuse_reparametrised(leaf, weight_normed)
+        if leaf.array.size == 0:
+            return Bound(None, reason="no entries")
+        fan_in = _equinox_fan_in(leaf) if leaf.layer is not None else _fan_in(leaf, siblings[leaf.keys[:-1]])
+        return Bound(None, reason=fan_in) if isinstance(fan_in, str) else Bound(1 / math.sqrt(fan_in), rule)
+
+    return decide
+
+
+def _mapping_rule(bounds: Mapping[str, float | str], leaves: list[Leaf]) -> Decide:
+    for pattern in bounds:
+        check_pattern("bounds", pattern, [leaf.name for leaf in leaves])
+    named = {value: _named_rule(value, leaves) for value in bounds.values() if isinstance(value, str)}
+
+    def decide(leaf: Leaf) -> Bound:
+        for pattern, value in bounds.items():
+            if fnmatchcase(leaf.name, pattern):
+                return named[value](leaf) if isinstance(value, str) else make_bound(leaf.name, value, "given", "")
+        return Bound(None, reason="no pattern of the given mapping matches")
+
+    return decide
+
+
+def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
+    """The fan_in of a layer known only by the names of its arrays, or the reason why the leaf is left alone."""
+    if leaf.own_name == "kernel":
+        return _flax_fan_in(leaf, siblings.get("bias"))
+    if leaf.own_name == "weight":
+        shape = leaf.array.shape
+        return math.prod(shape[1:]) if len(shape) > 1 else NORMALISATION
+    if leaf.own_name == "bias":
+        for name in ("kernel", "weight"):
+            if name in siblings:
+                return _fan_in(siblings[name], siblings)
+        return NORMALISATION if "scale" in siblings else "bias without a kernel or a weight beside it"
+    if leaf.own_name == "scale":
+        return NORMALISATION
+    if leaf.own_name == "embedding":
+        return EMBEDDING
+    return "no rule knows a leaf of this name (bounds={path: number} gives it a bound)"
+
+
+def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
+    shape, size = kernel.array.shape, kernel.array.size
+    if len(shape) < 2:
+        return "a kernel of less than two dimensions has no fan_in"
+    if bias is not None and bias.array.size and size % bias.array.size == 0:
+        return int(size // bias.array.size)
+    heads = len(shape) == 3 and kernel.keys[-2:-1] in (("query",), ("key",), ("value",))
+    return int(shape[0]) if heads else math.prod(shape[:-1])
+
+
+_EQUINOX_FAN_IN: dict[str, Callable[[Any], int]] = {
+    "Linear": lambda layer: 1 if layer.in_features == "scalar" else layer.in_features,
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose"), lambda layer: layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+    ),
+    **dict.fromkeys(("GRUCell", "LSTMCell"), lambda layer: layer.hidden_size),
+}
+_EQUINOX_LEFT_ALONE = {
+    **dict.fromkeys(("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm"), NORMALISATION),
+    "Embedding": EMBEDDING,
+    "PReLU": SLOPE,
+}
+_EQUINOX_REPARAMETRISED = ("WeightNorm", "SpectralNorm")
+_EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_LEFT_ALONE, *_EQUINOX_REPARAMETRISED}
+
+
+def _layer_type(node: Any) -> str | None:
+    """The name of the layer type of Equinox that `node` is or derives from; found without importing Equinox."""
+    types = (cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("equinox.nn."))
+    return next((name for name in types if name in _EQUINOX_LAYERS), None)
+
+
+def _equinox_fan_in(leaf: Leaf) -> int | str:
+    layer_type = _layer_type(leaf.layer) or ""
+    if layer_type in _EQUINOX_LEFT_ALONE:
+        return _EQUINOX_LEFT_ALONE[layer_type]
+    if not _is_weight_or_bias(leaf):
+        return f"not a weight or a bias of {layer_type}"
+    # A layer without inputs has a bias, drawn from [-1, 1].
+    return max(1, _EQUINOX_FAN_IN[layer_type](leaf.layer))
+
+
+def _weight_normed(leaves: list[Leaf]) -> set[str]:
+    """The layers that Flax's WeightNorm wraps: it names its scale by the path of the kernel from its own parent."""
+    return {
+        "/".join([*leaf.keys[:-2], leaf.own_name.removesuffix("/scale").rpartition("/")[0]])
+        for leaf in leaves
+        if leaf.own_name.endswith("/scale")
+    }
+
+
+def _refuse_reparametrised(leaf: Leaf, weight_normed: set[str]) -> None:
+    owner = "/".join(leaf.keys[:-1])
+    wrapped = (
+        owner in weight_normed
+        or "layer_instance" in leaf.keys  # the layer inside one of Flax's wrappers
+        or _layer_type(leaf.layer) in _EQUINOX_REPARAMETRISED
+    )
+    if wrapped and _is_weight_or_bias(leaf):
+        raise ValueError(
+            f"{leaf.name}: its layer is reparametrised (weight or spectral normalisation), so clipping this leaf would "
+            f"not bound the layer's weight; exclude='{owner}/*' leaves the layer alone"
+        )
+
+
+def _is_weight_or_bias(leaf: Leaf) -> bool:
+    return leaf.own_name.split("_")[0] in ("kernel", "weight", "bias")
