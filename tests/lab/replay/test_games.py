@@ -69,6 +69,7 @@ def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(options) == names  # its defaults differ between versions and ways to make it
     wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
     wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
+    wanted |= {"max_num_frames_per_episode": 108_000}
     assert {name: options[name] for name in wanted} == wanted
 
 
@@ -116,6 +117,44 @@ def test_ataris_lives_and_games_are_told_apart() -> None:
     assert lost >= 2 * over  # of three lives, the last one ends the game
     assert max(returns) > 10  # points as the game gives them
     assert step.rewards.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("lives", "lost"),
+    [
+        pytest.param([3, 2, 2, 1], [True, False, True], id="lost"),
+        pytest.param([3, 4, 4, 3], [False, False, True], id="won"),  # as in Demon Attack
+        pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
+    ],
+)
+def test_only_a_lost_life_with_another_one_left_counts(
+    lives: list[int], lost: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ale_py import vector_env
+
+    counts = iter(lives)
+
+    class Scripted(vector_env.AtariVectorEnv):
+        """The real game, except for the number of lives."""
+
+        def reset(self, **options: Any) -> Any:
+            frames, about = super().reset(**options)
+            return frames, {**about, "lives": np.array([next(counts)])}
+
+        def recv(self) -> Any:
+            *results, about = super().recv()
+            return *results, {**about, "lives": np.array([next(counts)])}
+
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", Scripted)
+    games = make_games("atari", "SpaceInvaders", 1, 0.0)
+    games.reset([0])
+    steps = []
+    for _ in lost:
+        games.send(np.zeros(1, np.int64))
+        steps.append(games.receive())
+    games.close()
+    assert not any(step.terminated[0] or step.truncated[0] for step in steps)
+    assert [bool(step.lost[0]) for step in steps] == lost
 
 
 def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:

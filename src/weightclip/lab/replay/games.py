@@ -52,7 +52,7 @@ class Step:
     Args:
         frames: [e, channels, height, width]; the first one of the next episode where one ended.
         rewards: [e], as the game gives them.
-        lost: [e], whether a life was lost.
+        lost: [e], whether a life was lost while the game goes on with another one.
         terminated, truncated: [e], whether the game was over, or cut.
         final: [e, channels, height, width], the last frame of an episode that ended; elsewhere as `frames`.
         episodes: return and length in steps of each episode that ended.
@@ -184,7 +184,8 @@ class Atari:
     def receive(self) -> Step:
         frames, rewards, terminated, truncated, about = self._games.recv()
         lives, over = np.array(about["lives"]), np.array(terminated | truncated)
-        lost = (lives < self._lives) & ~over
+        # As in Tianshou's EpisodicLifeEnv: with no life left, the game is about to end, and that ends the episode.
+        lost = (lives > 0) & (lives < self._lives) & ~over
         self._lives = lives
         # What is received lies in memory that the next step writes over.
         frames = np.array(frames)
