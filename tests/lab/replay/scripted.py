@@ -20,12 +20,19 @@ class Event:
 
 
 class Scripted:
-    """Each game goes through its script again and again; its frames tell its number, episode and step."""
+    """Each game repeats its script; its frames show its number, episode and step.
+
+    Args:
+        scripts: one for each game.
+        beginning: number of the first episode.
+        constant: show the same frame at all times.
+    """
 
     actions, frame = 3, (1, 10, 10)
 
-    def __init__(self, *scripts: Sequence[Event], beginning: int = 0) -> None:
-        self._scripts, self._beginning = scripts, beginning
+    def __init__(self, *scripts: Sequence[Event], beginning: int = 0, constant: bool = False) -> None:
+        self._scripts, self._beginning, self._constant = scripts, beginning, constant
+        self.sent: list[list[int]] = []
 
     def reset(self, seeds: Sequence[int]) -> Any:
         assert len(seeds) == len(self._scripts)
@@ -35,6 +42,7 @@ class Scripted:
 
     def send(self, actions: Any) -> None:
         assert actions.shape == (len(self._scripts),)
+        self.sent.append(actions.tolist())
 
     def receive(self) -> Step:
         events = [script[at] for script, at in zip(self._scripts, self._step)]
@@ -56,7 +64,7 @@ class Scripted:
     def _frames(self) -> Any:
         frames = np.zeros((len(self._scripts), *self.frame), np.uint8)
         for e, numbers in enumerate(zip(self._episode, self._step)):
-            frames[e, 0, 0, :3] = e, *numbers
+            frames[e, 0, 0, :3] = (1, 1, 1) if self._constant else (e, *numbers)
         return frames
 
 

@@ -432,6 +432,30 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
         np.testing.assert_array_equal(update.errors.numpy(), errors)
 
 
+@pytest.mark.parametrize(("noise", "explores"), [(3.0, True), (0.0, False)])
+def test_rainbow_explores_by_the_noise_of_its_layers(
+    noise: float, explores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = [Scripted([Event(terminated=True)], constant=True) for _ in range(2)]
+    making = iter(games)
+    monkeypatch.setattr(training, "make_games", lambda *_: next(making))
+    greedy = {"epsilon": 0.0, "epsilon_final": 0.0, "epsilon_test": 0.0, "episodes": 1}
+    # A step size this small leaves the weights alone: only the noise of an update can change the greedy action.
+    trainer = Trainer(config("rainbow", method="adam", lr=1e-30, environments=1, noise=noise, **greedy), CPU)
+    trainer.play(40)
+    weights = [p.clone() for p in trainer.agent.online.parameters()]
+    for _ in range(30):
+        trainer.practise(1)
+        trainer.play(2)
+    for before, p in zip(weights, trainer.agent.online.parameters(), strict=True):
+        torch.testing.assert_close(before, p)
+    actions = [action for (action,) in games[0].sent[40:]]
+    assert actions[::2] == actions[1::2]  # the noise stays until the next update
+    assert (len(set(actions)) > 1) == explores
+    trainer.evaluate(0)
+    assert games[1].sent == games[0].sent[:1]  # the greedy action of the mean weights, as before the first update
+
+
 def test_without_priorities_errors_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE)
     monkeypatch.setattr(trainer.memory, "prioritise", lambda *_: pytest.fail("nobody needs these errors"))
@@ -462,6 +486,17 @@ def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPa
     assert seen == [(1, 0, step) for step in range(10)]
     for noise, layer in zip(noises, noisy_layers(trainer.agent.online)):
         assert torch.equal(noise, layer.noise_in)
+
+
+def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 27_000  # steps: 108,000 frames
+    random = {"episodes": 2, "epsilon_test": 1.0}  # actions without a network, so that it is fast
+    trainer = scripted(monkeypatch, WHOLE, **random)
+    long, endless = [*[Event(1.0)] * (limit - 2), Event(500.0, terminated=True)], [Event(1.0)] * (limit + 10)
+    games = Scripted(long, endless, constant=True)
+    monkeypatch.setattr(training, "make_games", lambda *_: games)
+    assert trainer.evaluate(0) == (limit - 2 + 500 + limit) / 2
+    assert len(games.sent) == limit
 
 
 def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest.MonkeyPatch) -> None:
