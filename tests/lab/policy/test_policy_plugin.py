@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,6 +11,7 @@ from weightclip.lab.paper import reproductions
 from weightclip.lab.plugins import experiment_of
 from weightclip.lab.policy.config import LOCKSTEP, Config
 from weightclip.lab.policy.plugin import EXPERIMENT
+from weightclip.lab.results.loading import load
 from weightclip.lab.sweep.grid import best, search
 from weightclip.lab.sweep.plan import batches, make_runs
 
@@ -82,3 +84,15 @@ def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureF
     )
     assert main(command.split()) == 0
     assert "4 runs: 0 done, 4 to run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "loss"), [("--no-clip-values", "value_loss"), ("--no-normalise-advantages", "policy_loss")]
+)
+def test_an_option_that_switches_off_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
+    small = "--rollout 64 --minibatches 4 --epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip 0.01"
+    for out, given in (("usual", []), ("off", [option])):
+        command = f"run policy-collapse --env {NAME} --method adam {small} --out {tmp_path / out}"
+        assert main([*command.split(), *given]) == 0
+    usual, off = (load(tmp_path / out)[loss].item() for out in ("usual", "off"))
+    assert abs(usual - off) > 0.001

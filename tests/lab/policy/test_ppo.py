@@ -96,8 +96,9 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
-def test_losses_are_those_of_the_definition() -> None:
-    ours = learners("adam", range(2), clip=0.1)
+@pytest.mark.parametrize(("clip_values", "normalise"), [(True, True), (False, True), (True, False)])
+def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) -> None:
+    ours = learners("adam", range(2), clip=0.1, clip_values=clip_values, normalise_advantages=normalise)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
     with torch.no_grad():  # away from the policy that acted
@@ -110,10 +111,14 @@ def test_losses_are_those_of_the_definition() -> None:
         ratio = torch.exp(policy.log_prob(rollout.actions[s]).sum(1) - rollout.log_probs[s])
         assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # else the test says nothing
         own = targets.advantages[s]
-        own = (own - own.mean()) / (own.std() + 1e-8)
+        if normalise:
+            own = (own - own.mean()) / (own.std() + 1e-8)
         policy_loss = -torch.min(ratio * own, ratio.clamp(0.9, 1.1) * own).mean()
         old, returns, new = targets.values[s], targets.returns[s], values.squeeze(1)
-        errors = torch.max((new - returns) ** 2, (old + (new - old).clamp(-0.1, 0.1) - returns) ** 2)
+        errors, near_errors = (new - returns) ** 2, (old + (new - old).clamp(-0.1, 0.1) - returns) ** 2
+        assert (near_errors > errors + 0.01).any()  # else clipping changes nothing
+        if clip_values:
+            errors = torch.max(errors, near_errors)
         assert found.policy[s].item() == pytest.approx(policy_loss.item(), rel=1e-4)
         assert found.value[s].item() == pytest.approx(0.5 * errors.mean().item(), rel=1e-4)
         assert found.entropy[s].item() == pytest.approx(policy.entropy().sum(1).mean().item(), rel=1e-5)
