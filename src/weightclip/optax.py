@@ -8,6 +8,7 @@ are constants.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -25,6 +26,13 @@ Kappa = float | jax.Array
 
 _T = TypeVar("_T")
 
+SCHEDULE_FREE = (
+    "expected optax.contrib.schedule_free(...), schedule_free_adamw(...) or schedule_free_sgd(...) itself; "
+    "chain the result of clip_schedule_free with other transformations"
+)
+
+_eval_params = optax.contrib.schedule_free_eval_params
+
 
 def clip_weights(
     kappa: Kappa,
@@ -40,6 +48,9 @@ def clip_weights(
 
     `optax.apply_updates` adds p again, and p + (clip(p + u) - p) is rounded: an entry can end an ulp outside the
     box (an ulp of u, where u is coarser than p). `project` after `apply_updates` is exact.
+
+    After `optax.contrib.schedule_free`, this bounds the training parameters y alone. The evaluation parameters x
+    are computed from the unclipped sequence z and leave the box: use `clip_schedule_free`.
 
     `kappa` may be an array, also a traced one, so that neither `jax.jit` compiles again when it changes nor
     `jax.vmap` over several of them needs a loop. `optax.inject_hyperparams` keeps it in the optimizer's state, or
@@ -69,20 +80,93 @@ def clip_weights(
     kappa = _check_kappa(kappa)
 
     def init(params: Any) -> Any:
-        _limits(params, kappa, bounds, include, exclude)  # refuses what cannot be clipped before training starts
+        _limits(params, kappa, bounds, include, exclude)  # raises before training starts
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        if params is None:
-            raise ValueError("params: got None, expected the parameters: call update(updates, state, params)")
-        limits = _limits(params, kappa, bounds, include, exclude)
+        limit = _limits(_check_params(params), kappa, bounds, include, exclude)
 
         def clip(path: Path, u: Any, p: Any) -> Any:
-            return u if u is None else _clip_update(u, p, limits.get(path))
+            return u if u is None else _clip_update(u, p, limit(path, p))
 
         return tree_map_with_path(clip, updates, params, is_leaf=lambda leaf: leaf is None), state
 
     return optax.GradientTransformation(init, update)
+
+
+def clip_schedule_free(
+    schedule_free: optax.GradientTransformation,
+    kappa: Kappa,
+    *,
+    bounds: Rule = "fan_in",
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Clip all three sequences of `optax.contrib.schedule_free`: y (training), x (evaluation) and z (base optimizer).
+
+    With C(w) = clip(w, -kappa s_l, kappa s_l) and the averaging weight c_t of Schedule-Free,
+
+        z_{t+1} = C(z_t + base update),  x_{t+1} = C((1 - c_t) x_t + c_t z_{t+1}),  y = (1 - b1) z + b1 x.
+
+    So x is the average of the clipped z. `optax.chain(schedule_free, clip_weights(kappa))` bounds y alone. An entry
+    whose z, x and y stay in the box gets the update of `schedule_free` bit by bit. As with `clip_weights`, the
+    first update clips parameters that start outside the box.
+
+    The state is a `ScheduleFreeState`, so `optax.contrib.schedule_free_eval_params(state, params)` returns x. z is
+    exactly in the box. y can end an ulp outside, as in `clip_weights`. `schedule_free_eval_params` computes
+    x = (y - (1 - b1) z) / b1, which divides the rounding of y by b1: x can end about 2/b1 ulps outside.
+    `project(x, kappa)` is exact.
+
+    Args:
+        schedule_free: `optax.contrib.schedule_free`, `schedule_free_adamw` or `schedule_free_sgd` with 0 < b1 <= 1.
+            The result of this function must be the last transformation of a chain.
+        kappa: see `clip_weights`. `optax.inject_hyperparams(clip_schedule_free)(schedule_free, kappa=schedule)`
+            follows a schedule; the `ScheduleFreeState` is then the `inner_state` of its state.
+        bounds: see `resolve_bounds`.
+        include: see `clip_weights`.
+        exclude: see `clip_weights`.
+
+    Examples:
+        >>> params = {"kernel": jnp.zeros((4, 1))}
+        >>> optimizer = clip_schedule_free(optax.contrib.schedule_free_sgd(100.0), 2.0)
+        >>> updates, state = optimizer.update({"kernel": jnp.ones((4, 1))}, optimizer.init(params), params)
+        >>> params = optax.apply_updates(params, updates)
+        >>> optax.contrib.schedule_free_eval_params(state, params)["kernel"].ravel().tolist()
+        [-1.0, -1.0, -1.0, -1.0]
+    """
+    kappa = _check_kappa(kappa)
+    if not isinstance(schedule_free, optax.GradientTransformation):
+        raise TypeError(f"schedule_free: got {schedule_free!r}, {SCHEDULE_FREE}")
+    inner = optax.with_extra_args_support(schedule_free)
+
+    def init(params: Any) -> Any:
+        _limits(params, kappa, bounds, include, exclude)  # raises before training starts
+        return _check_schedule_free_state(inner.init(params))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+        limit = _limits(_check_params(params), kappa, bounds, include, exclude)
+        updates, moved = inner.update(updates, state, params, **extra_args)
+        # c_t is not in the state. This difference has the rounding error of the sum, so c_t is exact up to rounding.
+        c = jnp.nan_to_num((moved.weight_sum - state.weight_sum) / moved.weight_sum)
+        b1 = state.b1
+        new = moved._replace(z=tree_map_with_path(lambda path, z: _clip(z, limit(path, z)), moved.z))
+
+        def clip(path: Path, u: Any, p: Any, y: Any, old_x: Any, x: Any, moved_z: Any, z: Any) -> Any:
+            """The update of y; `y` and `x` are those of the unclipped step."""
+            box = limit(path, p)
+            if box is None:
+                return u
+            x = jnp.where(z == moved_z, x, (1 - c) * old_x + c * z)
+            new_x = _clip(x, box)
+            new_y = _clip(b1 * new_x + (1 - b1) * z, box)
+            inside = (z == moved_z) & (new_x == x) & (jnp.abs(y) <= box)
+            return jnp.where(inside, u, new_y - p).astype(jnp.result_type(u))
+
+        y = optax.apply_updates(params, updates)
+        old_x, x = _eval_params(state, params), _eval_params(moved, y)
+        return tree_map_with_path(clip, updates, params, y, old_x, x, moved.z, new.z), new
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def project(
@@ -103,8 +187,8 @@ def project(
         >>> project({"kernel": jnp.full((4, 1), 9.0)}, 2.0)["kernel"].ravel().tolist()
         [1.0, 1.0, 1.0, 1.0]
     """
-    limits = _limits(params, _check_kappa(kappa), bounds, include, exclude)
-    projected: _T = tree_map_with_path(lambda path, p: _clip(p, limits.get(path)), params)
+    limit = _limits(params, _check_kappa(kappa), bounds, include, exclude)
+    projected: _T = tree_map_with_path(lambda path, p: _clip(p, limit(path, p)), params)
     return projected
 
 
@@ -161,6 +245,20 @@ def _check_kappa(kappa: Kappa) -> Kappa:
     return kappa
 
 
+def _check_params(params: Any) -> Any:
+    if params is None:
+        raise ValueError("params: got None, expected the parameters: call update(updates, state, params)")
+    return params
+
+
+def _check_schedule_free_state(state: Any) -> Any:
+    if not isinstance(state, optax.contrib.ScheduleFreeState):
+        raise TypeError(f"schedule_free: got a transformation with the state {type(state).__name__}, {SCHEDULE_FREE}")
+    if not isinstance(state.b1, jax.core.Tracer) and not 0 < state.b1 <= 1:
+        raise ValueError(f"b1: got {state.b1}, expected 0 < b1 <= 1: schedule_free divides by it")
+    return state
+
+
 def _clip(p: Any, limit: Any) -> Any:
     return p if limit is None else jnp.clip(jnp.asarray(p), -limit, limit)
 
@@ -175,18 +273,20 @@ def _clip_update(u: Any, p: Any, limit: Any) -> Any:
 
 def _limits(
     params: Any, kappa: Kappa, bounds: Rule, include: Patterns | None, exclude: Patterns | None
-) -> dict[Path, Any]:
-    """The limit kappa * s_l of each clipped leaf, in the dtype of the leaf."""
+) -> Callable[[Path, Any], Any]:
+    """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
     leaves = leaves_of(params)
     resolved = resolve(leaves, bounds, include, exclude)
     if all(bound.s is None for bound in resolved):
         alone = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in zip(leaves, resolved, strict=True))
         raise ValueError(f"params: there is nothing to clip; left alone:{alone or ' no arrays'}")
-    return {
-        leaf.path: _limit(kappa, bound.s, jnp.result_type(leaf.array))
-        for leaf, bound in zip(leaves, resolved, strict=True)
-        if bound.s is not None
-    }
+    scales = {leaf.path: bound.s for leaf, bound in zip(leaves, resolved, strict=True)}
+
+    def limit(path: Path, leaf: Any) -> Any:
+        s = scales.get(path)
+        return None if s is None else _limit(kappa, s, jnp.result_type(leaf))
+
+    return limit
 
 
 def _limit(kappa: Kappa, s: float, dtype: Any) -> Any:
