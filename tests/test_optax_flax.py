@@ -259,3 +259,27 @@ def test_reparametrised_nnx_layers_are_refused() -> None:
         params = nnx.state(wrap(nnx.Linear(3, 3, rngs=rngs), rngs=rngs), nnx.Param)
         with pytest.raises(ValueError, match="layer_instance/bias: its layer is reparametrised"):
             wo.resolve_bounds(params)
+
+
+def test_masked_nnx_states() -> None:
+    from flax import nnx
+
+    conv = nnx.Conv(4, 8, (3, 3), rngs=nnx.Rngs(0))
+    state = nnx.state({"conv": conv, "linear": nnx.Linear(4, 2, rngs=nnx.Rngs(0))}, nnx.Param)
+    biases = jax.tree_util.tree_map_with_path(lambda path, leaf: "bias" in jax.tree_util.keystr(path), state)
+    with pytest.raises(ValueError, match=r"conv/bias: its bound depends on the shape of conv/kernel, which is masked"):
+        optax.masked(wo.clip_weights(1.0), biases).init(state)
+    with pytest.raises(ValueError, match=r"conv/kernel: its bound depends on the shape of conv/bias, which is masked"):
+        optax.masked(wo.clip_weights(1.0), jax.tree.map(lambda bias: not bias, biases)).init(state)
+    optax.masked(wo.clip_weights(1.0, exclude="conv/*"), jax.tree.map(lambda bias: not bias, biases)).init(state)
+
+
+def test_nnx_modules_that_have_none_in_the_place_of_an_array() -> None:
+    from flax import nnx
+
+    conv = nnx.Conv(4, 8, (3, 3), use_bias=False, rngs=nnx.Rngs(0))
+    assert conv.bias is None
+    assert fan_ins(conv) == {"kernel": 36}
+    norm = nnx.LayerNorm(4, use_scale=False, rngs=nnx.Rngs(0))
+    assert norm.scale is None
+    assert "normalisation" in left_alone(norm)["bias"]

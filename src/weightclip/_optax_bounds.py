@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
 from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, Bound, check_included, make_bound
@@ -26,12 +27,19 @@ ACCEPTED = "expected 'fan_in', a mapping or a function"
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array of the tree: its path, the names on it, and the Equinox layer that it is in, if any."""
+    """An array of the tree: its path, the names on it, and the Equinox layer that it is in, if any.
+
+    `array` is a `MaskedNode` of optax or None where the array is masked out.
+    """
 
     path: Path
     keys: tuple[str, ...]
     array: Any
     layer: Any
+
+    @property
+    def masked(self) -> bool:
+        return _is_masked(self.array)
 
     @property
     def name(self) -> str:
@@ -42,33 +50,42 @@ class Leaf:
         return self.keys[-1] if self.keys else ""
 
 
-def leaves_of(params: Any) -> list[Leaf]:
-    """The arrays of `params`, in the order of `jax.tree.leaves`."""
+def _leaves(params: Any) -> list[Leaf]:
+    """The arrays of `params` and the places where they are masked out, in the order of `jax.tree.leaves`."""
     nodes = tree_flatten_with_path(params, is_leaf=lambda node: _layer_type(node) is not None)[0]
     layers = {path: node for path, node in nodes if _layer_type(node) is not None}
     return [
         Leaf(path, _keys(path), leaf, next((layers[path[:i]] for i in range(len(path)) if path[:i] in layers), None))
-        for path, leaf in tree_flatten_with_path(params)[0]
-        if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+        for path, leaf in tree_flatten_with_path(params, is_leaf=_is_masked)[0]
+        if _is_masked(leaf) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
     ]
 
 
+def _is_masked(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, optax.MaskedNode)
+
+
 def _keys(path: Path) -> tuple[str, ...]:
-    if len(path) > 1 and path[-1] == GetAttrKey("value"):  # inside a Variable or a partitioned array of Flax
-        path = path[:-1]
-    return tuple(_key(key) for key in path)
+    return tuple(_key(key) for key in (path[:-1] if _in_variable(path) else path))
+
+
+def _in_variable(path: Path) -> bool:
+    """Whether the leaf is the value of a Variable or of a partitioned array of Flax."""
+    return len(path) > 1 and bool(path[-1] == GetAttrKey("value"))
 
 
 def _key(key: Any) -> str:
     return next((str(getattr(key, of)) for of in ("key", "name", "idx") if hasattr(key, of)), str(key))
 
 
-def resolve(leaves: list[Leaf], bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[Bound]:
-    names = [leaf.name for leaf in leaves]
-    unwanted_reason = unwanted(include, exclude, names)
+def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[tuple[Leaf, Bound]]:
+    """The arrays of `params` with their bounds, in the order of `jax.tree.leaves`."""
+    leaves = _leaves(params)
+    arrays = [leaf for leaf in leaves if not leaf.masked]
+    unwanted_reason = unwanted(include, exclude, [leaf.name for leaf in arrays])
     decide = _decider(bounds, leaves)
-    resolved: list[Bound] = []
-    for leaf in leaves:
+    resolved: list[tuple[Leaf, Bound]] = []
+    for leaf in arrays:
         reason = unwanted_reason([leaf.name])
         bound = Bound(None, reason=reason) if reason else decide(leaf)
         if bound.s is not None and not jnp.issubdtype(leaf.array.dtype, jnp.floating):
@@ -76,8 +93,8 @@ def resolve(leaves: list[Leaf], bounds: Rule, include: Patterns | None, exclude:
                 f"{leaf.name}: dtype {leaf.array.dtype} cannot be clipped to an interval; "
                 f"exclude={leaf.name!r} leaves it alone"
             )
-        resolved.append(bound)
-    check_included(include, dict(zip(names, resolved, strict=True)))
+        resolved.append((leaf, bound))
+    check_included(include, {leaf.name: bound for leaf, bound in resolved})
     return resolved
 
 
@@ -117,7 +134,7 @@ def _named_rule(rule: str, leaves: list[Leaf]) -> Decide:
 
 def _mapping_rule(bounds: Mapping[str, float | str], leaves: list[Leaf]) -> Decide:
     for pattern in bounds:
-        check_pattern("bounds", pattern, [leaf.name for leaf in leaves])
+        check_pattern("bounds", pattern, [leaf.name for leaf in leaves if not leaf.masked])
     named = {value: _named_rule(value, leaves) for value in bounds.values() if isinstance(value, str)}
 
     def decide(leaf: Leaf) -> Bound:
@@ -137,10 +154,10 @@ def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
         shape = leaf.array.shape
         return math.prod(shape[1:]) if len(shape) > 1 else NORMALISATION
     if leaf.own_name == "bias":
-        for name in ("kernel", "weight"):
-            if name in siblings:
-                return _fan_in(siblings[name], siblings)
-        return NORMALISATION if "scale" in siblings else "bias without a kernel or a weight beside it"
+        weight = siblings.get("kernel", siblings.get("weight"))
+        if weight is not None:
+            return _fan_in(_unmasked(weight, leaf), siblings)
+        return NORMALISATION if "scale" in siblings else "bias without a kernel or a weight in its layer"
     if leaf.own_name == "scale":
         return NORMALISATION
     if leaf.own_name == "embedding":
@@ -152,10 +169,25 @@ def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
     shape, size = kernel.array.shape, kernel.array.size
     if len(shape) < 2:
         return "a kernel of less than two dimensions has no fan_in"
-    if bias is not None and bias.array.size and size % bias.array.size == 0:
+    if bias is not None and bias.array is None and _in_variable(kernel.path):
+        bias = None  # a module of nnx with use_bias=False
+    if bias is not None and bias.masked and len(shape) == 2:
+        bias = None  # (in, out): the size of the bias is known
+    if bias is not None and _unmasked(bias, kernel).array.size and size % bias.array.size == 0:
         return int(size // bias.array.size)
     heads = len(shape) == 3 and kernel.keys[-2:-1] in (("query",), ("key",), ("value",))
     return int(shape[0]) if heads else math.prod(shape[:-1])
+
+
+def _unmasked(needed: Leaf, leaf: Leaf) -> Leaf:
+    """`needed`, whose shape decides the bound of `leaf`; a ValueError if it is masked out."""
+    if needed.masked:
+        raise ValueError(
+            f"{leaf.name}: its bound depends on the shape of {needed.name}, which is masked out; chain clip_weights "
+            "outside optax.multi_transform, optax.masked or eqx.partition, so that it sees all parameters. "
+            f"bounds={{{leaf.name!r}: number, '*': 'fan_in'}} gives it a bound, exclude={leaf.name!r} leaves it alone"
+        )
+    return needed
 
 
 _EQUINOX_FAN_IN: dict[str, Callable[[Any], int]] = {

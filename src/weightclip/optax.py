@@ -17,7 +17,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import tree_map_with_path
 
-from weightclip._optax_bounds import Path, Rule, leaves_of, resolve
+from weightclip._optax_bounds import Path, Rule, resolve
 from weightclip.bounds import Bound
 from weightclip.checks import check_number
 from weightclip.patterns import Patterns
@@ -233,8 +233,7 @@ def resolve_bounds(
         >>> resolved["LayerNorm_0/scale"].reason
         'normalisation layer: its scale starts at 1, not in a box around 0'
     """
-    leaves = leaves_of(params)
-    return {leaf.name: bound for leaf, bound in zip(leaves, resolve(leaves, bounds, include, exclude), strict=True)}
+    return {leaf.name: bound for leaf, bound in resolve(params, bounds, include, exclude)}
 
 
 def _check_kappa(kappa: Kappa) -> Kappa:
@@ -275,12 +274,11 @@ def _limits(
     params: Any, kappa: Kappa, bounds: Rule, include: Patterns | None, exclude: Patterns | None
 ) -> Callable[[Path, Any], Any]:
     """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
-    leaves = leaves_of(params)
-    resolved = resolve(leaves, bounds, include, exclude)
-    if all(bound.s is None for bound in resolved):
-        alone = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in zip(leaves, resolved, strict=True))
+    resolved = resolve(params, bounds, include, exclude)
+    if all(bound.s is None for _, bound in resolved):
+        alone = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in resolved)
         raise ValueError(f"params: there is nothing to clip; left alone:{alone or ' no arrays'}")
-    scales = {leaf.path: bound.s for leaf, bound in zip(leaves, resolved, strict=True)}
+    scales = {leaf.path: bound.s for leaf, bound in resolved}
 
     def limit(path: Path, leaf: Any) -> Any:
         s = scales.get(path)
