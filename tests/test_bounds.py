@@ -69,7 +69,7 @@ def test_what_is_left_alone_has_a_reason() -> None:
     bounds = resolve_bounds(Policy())
     left = {name: bound.reason for name, bound in bounds.items() if bound.s is None}
     assert set(left) == {"log_std", "norm.weight", "norm.bias", "words.weight", "frozen.weight", "frozen.bias"}
-    assert "bare parameter of Policy" in left["log_std"]
+    assert left["log_std"] == "no bound rule for Policy (see register_bound)"
     assert "normalisation" in left["norm.bias"]
     assert "embedding" in left["words.weight"]
     assert "frozen" in left["frozen.weight"]

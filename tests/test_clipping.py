@@ -2,6 +2,7 @@ import copy
 import io
 import math
 import pickle
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import weightclip as wc
+from weightclip._box import clamp_all_, limit
 from weightclip.bounds import Bound
-from weightclip.clipping import clamp_all_, limit
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -168,7 +169,9 @@ class TestKappa:
         with pytest.raises(ValueError, match=rf"kappa: got {bad}, expected a positive number"):
             train(model, optimizer)
 
-    @pytest.mark.parametrize("kappa", [0, -1.0, math.nan, "2", None, True, torch.tensor(2.0)])
+    @pytest.mark.parametrize(
+        "kappa", [0, -1.0, math.nan, "2", None, True, torch.tensor([2.0]), torch.tensor(-2.0), torch.tensor(True)]
+    )
     def test_must_be_a_positive_number(self, kappa: Any) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -176,6 +179,19 @@ class TestKappa:
             wc.clip_weights(optimizer, model, kappa=kappa)
         assert "kappa" not in optimizer.param_groups[0]
         assert not optimizer._optimizer_step_post_hooks
+
+    def test_may_be_a_tensor_without_dimensions(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=torch.tensor(2.0))
+        assert optimizer.param_groups[0]["kappa"] == 2.0
+        optimizer.param_groups[0]["kappa"] = kappa = torch.tensor(1.0)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+        kappa.fill_(0.5)
+        train(model, optimizer)
+        assert in_box(model, 0.5)
+        assert optimizer.state_dict()["param_groups"][0]["kappa"] == 0.5
 
 
 class TestStatistics:
@@ -194,6 +210,23 @@ class TestStatistics:
         optimizer.zero_grad()
         optimizer.step()
         assert clipper.clipped_fraction == 0.0
+
+    def test_small_and_large_tensors_of_all_kinds_are_counted_alike(self) -> None:
+        """Small ones are counted together, of one dtype and device, and in chunks."""
+        shapes = [(3, 4), (200, 200), (1, 7), (130, 129), (5, 1), (2, 6), *[(90, 100)] * 130]
+        layers = [nn.Linear(inputs, outputs) for outputs, inputs in shapes]
+        model = nn.ModuleList([layer.to(torch.bfloat16) if i % 3 == 1 else layer for i, layer in enumerate(layers)])
+        clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.5, statistics=True)
+        model[0].weight.data[0, 0] = math.nan
+        model[2].weight.data[0, 0] = math.inf
+        expected = {
+            name: math.nan if p.isnan().any() else float((p.abs() > limit(0.5, bound, p.dtype)).sum()) / p.numel()
+            for (name, p), bound in zip(model.named_parameters(), wc.resolve_bounds(model).values(), strict=True)
+            if bound.s is not None
+        }
+        clipper.clip()
+        assert clipper.clipped_fractions == pytest.approx(expected, abs=0, rel=1e-6, nan_ok=True)
+        assert 0.4 < expected["1.weight"] < 0.6
 
     def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
         model = network()
@@ -334,7 +367,7 @@ class TestCheckpoints:
         other = network()
         plain = torch.optim.Adam(other.parameters(), lr=1.0)
         plain.load_state_dict(saved)
-        with pytest.warns(RuntimeWarning, match="or it loaded the checkpoint of a clipped one"):
+        with pytest.warns(RuntimeWarning, match="or it loaded the checkpoint of an optimizer with it"):
             train(other, plain)
         assert not in_box(other, 0.5)
 
@@ -432,12 +465,46 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
         assert clipper.bounds["0.weight"].s == 1 / math.sqrt(6)
 
-    def test_others_are_refused(self) -> None:
+    def test_frozen_parameters_are_left_alone_from_then_on(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0)
+        train(model, optimizer)
+        model[0].requires_grad_(False)
+        model[0].weight.fill_(7.0)
+        optimizer.zero_grad()
+        train(model, optimizer)
+        assert model[0].weight.tolist() == [[7.0] * 6] * 5
+        assert "frozen" in clipper.bounds["0.weight"].reason
+        model[0].requires_grad_(True)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+
+    @pytest.mark.parametrize(
+        "reparametrise",
+        [
+            lambda layer: nn.utils.parametrizations.orthogonal(layer),
+            lambda layer: nn.utils.parametrizations.weight_norm(layer),
+            lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
+            lambda layer: nn.utils.spectral_norm(layer),
+        ],
+        ids=["orthogonal", "weight_norm", "pruning", "spectral_norm"],
+    )
+    def test_layers_that_are_reparametrised_later_are_refused(self, reparametrise: Any) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=1.0)
+        train(model, optimizer)
+        reparametrise(model[2])
+        with pytest.raises(ValueError, match=r"its layer is reparametrised|it does not own 1 of the optimizer's"):
+            train(model, optimizer)
+
+    def test_those_of_another_model_are_refused(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
         optimizer.add_param_group({"params": [torch.zeros(7, requires_grad=True)]})
-        with pytest.raises(ValueError, match=r"parameter 4, shape 7: added to the optimizer.*kappa=float\('inf'\)"):
+        with pytest.raises(ValueError, match=r"does not own 1 of .* .parameter 4, shape 7.*kappa=float\('inf'\)"):
             train(model, optimizer)
         optimizer.param_groups[1]["kappa"] = math.inf
         train(model, optimizer)
@@ -484,6 +551,86 @@ class TestRefusals:
         model = network()
         self.refused("Madam has a hyper-parameter kappa of its own", wc.Madam(model.parameters()), model)
 
+    def test_swapped_arguments(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(TypeError, match=r"the arguments are swapped; call clip_weights\(optimizer, model, kappa\)"):
+            wc.clip_weights(model, optimizer, kappa=1.0)  # type: ignore[arg-type]
+
+    def test_an_optimizer_that_skips_the_constructor_of_its_base_class(self) -> None:
+        class Bare(torch.optim.Optimizer):
+            def __init__(self, params: Any) -> None:
+                self.param_groups = [{"params": list(params)}]
+                self.defaults = {}
+
+        model = network()
+        self.refused(r"Bare does not call Optimizer\.__init__", Bare(model.parameters()), model)
+
+
+class TestStrict:
+    """Parameters that the model does not own, and models without anything to clip."""
+
+    def split(self) -> tuple[nn.Sequential, nn.Parameter, torch.optim.Optimizer]:
+        model, foreign = network(), nn.Parameter(torch.full((2, 2), 9.0))
+        return model, foreign, torch.optim.SGD([*model.parameters(), foreign], lr=10.0)
+
+    def test_foreign_parameters_are_refused_when_attaching(self) -> None:
+        model, _, optimizer = self.split()
+        with pytest.raises(ValueError, match=r"does not own 1 of the optimizer's 5 parameters .parameter 4, shape 2x2"):
+            wc.clip_weights(optimizer, model, kappa=1.0)
+        assert "kappa" not in optimizer.param_groups[0]
+        assert "kappa" not in optimizer.defaults
+        assert not optimizer._optimizer_step_post_hooks
+        assert "weightclip" not in optimizer.state_dict()
+
+    def test_if_not_strict_they_are_left_alone_and_listed(self) -> None:
+        model, foreign, optimizer = self.split()
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+        assert foreign.tolist() == [[9.0, 9.0]] * 2
+        assert "parameter 4  2x2  not a parameter of the given model" in str(clipper)
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+        train(model, optimizer)
+
+    def test_if_not_strict_there_may_be_nothing_to_clip(self) -> None:
+        """One optimizer per parameter, as for optimizer steps in the backward pass."""
+        model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
+        optimizers = [torch.optim.SGD([p], lr=10.0) for p in model.parameters()]
+        with pytest.raises(ValueError, match="nothing to clip"):
+            wc.clip_weights(optimizers[2], model, kappa=1.0)
+        for optimizer in optimizers:
+            wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
+        model(torch.ones(2, 6)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert in_box(model[0], 1.0)
+
+    def test_a_group_with_an_infinite_kappa_may_hold_anything(self) -> None:
+        model, foreign = network(), nn.Parameter(torch.full((2, 2), 9.0))
+        groups = [{"params": model.parameters()}, {"params": [foreign], "kappa": math.inf}]
+        wc.clip_weights(torch.optim.SGD(groups, lr=1.0), model, kappa=1.0)
+
+
+class TestUnknownLayers:
+    class Mine(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.matrix = nn.Parameter(torch.ones(n, n))
+
+    def test_many_entries_in_layers_without_a_rule_warn_with_their_names(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        with pytest.warns(UserWarning, match=r"leaves 23% of the weight entries alone.*: 1\.matrix; .*register_bound"):
+            wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
+
+    def test_few_do_not(self) -> None:
+        model = nn.Sequential(nn.Linear(30, 30), self.Mine(3), nn.Embedding(100, 8), nn.LayerNorm(8))
+        wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
+
+    def test_excluded_ones_do_not(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0, exclude="1.*")
+
 
 def test_the_table() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
@@ -502,6 +649,12 @@ def test_the_table() -> None:
     )
 
 
+def test_the_table_of_a_model_without_data() -> None:
+    model = nn.Linear(4, 2, device="meta")
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=2.0)
+    assert "weight  2x4    fan_in  0.5  2      1      -            -" in str(clipper)
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
 def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
     model = network()
@@ -509,7 +662,7 @@ def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
     wc.clip_weights(optimizer, model, kappa=1.0)
     optimizer.param_groups[0]["kappa"] = 0.5
     model, optimizer = duplicate((model, optimizer))
-    with pytest.warns(RuntimeWarning, match=r"nothing clips this Adam.*weightclip\.clip_weights"):
+    with pytest.warns(RuntimeWarning, match=r"clip_weights no longer acts on this Adam.*weightclip\.clip_weights"):
         train(model, optimizer)
     train(model, optimizer)  # once is enough
     wc.clip_weights(optimizer, model, kappa=1.0)
@@ -534,6 +687,103 @@ def test_a_clipper_that_is_copied_along_goes_on_clipping(duplicate: Any) -> None
     clipper.remove()
     assert wc.find_clipper(optimizer) is None
     assert wc.find_clipper(duplicate((optimizer, clipper))[0]) is None
+
+
+class TestWrappers:
+    """Optimizers around another one, reached through `.optimizer`."""
+
+    @staticmethod
+    def push_out(optimizer: torch.optim.Optimizer) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.add_(5.0)
+
+    class Unhooked(torch.optim.Optimizer):
+        """Moves the weights after the inner step, and runs no hooks of its own."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> Any:
+            return self.optimizer.param_groups
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            self.optimizer.zero_grad(set_to_none)
+
+        def step(self, closure: Any = None) -> None:
+            self.optimizer.step(closure)
+            TestWrappers.push_out(self)
+
+    def test_the_end_of_the_outer_step_counts(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        wc.clip_weights(outer, model, kappa=0.5)
+        train(model, outer)
+        assert in_box(model, 0.5)
+
+    def test_schedulers_may_replace_the_outer_step_before_and_after(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        before = torch.optim.lr_scheduler.ExponentialLR(outer, 0.5)
+        wc.clip_weights(outer, model, kappa=0.5)
+        after = torch.optim.lr_scheduler.ExponentialLR(outer, 0.5)
+        train(model, outer)
+        before.step()
+        after.step()
+        assert in_box(model, 0.5)
+
+    def test_removing_the_clipper_restores_the_outer_step(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        wc.clip_weights(outer, model, kappa=0.5).remove()
+        assert set(outer.__dict__) == {"optimizer"}
+
+    def test_a_copy_steps_itself_and_not_the_original(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        wc.clip_weights(outer, model, kappa=0.5)
+        other_step = copy.copy(outer.step.__func__)  # type: ignore[attr-defined]
+        other_model = network()
+        other = self.Unhooked(torch.optim.SGD(other_model.parameters(), lr=0.1))
+        before = weights(model)
+        other_step(other)
+        assert same(before, weights(model))
+        assert not in_box(other_model, 0.5)
+
+    def test_one_that_makes_only_the_hooks_of_steps_is_clipped_and_saved(self) -> None:
+        """As pytorch_optimizer's Lookahead, TRAC and OrthoGrad do."""
+
+        class Partial(self.Unhooked):  # type: ignore[name-defined, misc]
+            def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+                self.optimizer = optimizer
+                self.defaults = optimizer.defaults
+                self._optimizer_step_pre_hooks: dict[int, Any] = OrderedDict()
+                self._optimizer_step_post_hooks: dict[int, Any] = OrderedDict()
+                self._patch_step_function()
+
+            def state_dict(self) -> Any:
+                return {"base": self.optimizer.state_dict()}
+
+            def load_state_dict(self, state: Any) -> None:
+                self.optimizer.load_state_dict(state["base"])
+
+        model = network()
+        outer = Partial(torch.optim.SGD(model.parameters(), lr=0.1))
+        clipper = wc.clip_weights(outer, model, kappa=0.5, bounds="init", every=2)
+        train(model, outer)
+        assert not in_box(model, 0.5)
+        saved = outer.state_dict()
+        assert saved["base"]["weightclip"]["clip_weights"]["steps"] == 1
+
+        again = Partial(torch.optim.SGD(model.parameters(), lr=0.1))
+        resumed = wc.clip_weights(again, model, kappa=9.0, bounds="init", every=2)
+        again.load_state_dict(saved)
+        assert resumed.bounds == clipper.bounds
+        train(model, again)
+        limits = {name: 0.5 * (bound.s or 0) for name, bound in clipper.bounds.items()}
+        assert all(p.abs().max() <= limits[name] for name, p in model.named_parameters())
 
 
 def test_wrapped_optimizers_are_looked_into() -> None:

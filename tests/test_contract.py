@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 import weightclip as wc
 from optimizers import CASES, Case
-from weightclip.clipping import limit
+from weightclip._box import limit
 from weightclip.remedy import Remedy
 
 Attach = Callable[[Case, Optimizer, nn.Module], Remedy]

@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -18,6 +19,10 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     return max(p.abs().max().item() for p in model.parameters())
+
+
+class OtherSGD(torch.optim.SGD):
+    """An optimizer of another package than PyTorch."""
 
 
 def network() -> nn.Sequential:
@@ -55,9 +60,85 @@ def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
 
 
 def test_an_ambiguous_vector_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    with pytest.raises(ValueError, match=r"parameter 2, shape \(4,\): from shapes alone"):
+    model = nn.RNN(4, 4)  # with two biases
+    with pytest.raises(ValueError, match=r"parameter 3, shape \(4,\): from shapes alone.*clip_weights"):
         wc.clipped(torch.optim.SGD)(model.parameters(), lr=1.0, kappa=1.0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (lambda: [torch.full((8, 2), -3.0)], r"shape \(8, 2\): its entries are all equal, like log-stds"),
+        (lambda: [torch.zeros(8, 2)], r"shape \(8, 2\): its entries are all equal"),
+        (lambda: [torch.rand(8, 2), torch.ones(8)], r"parameter 1 .* shape \(8,\): its entries are 1, like a norm's"),
+    ],
+    ids=["gSDE's log-std", "zeros", "the scale of a norm behind a layer without bias"],
+)
+def test_what_cannot_be_a_layer_is_refused(parameters: Any, message: str) -> None:
+    def tensors() -> list[nn.Parameter]:
+        return [nn.Parameter(tensor) for tensor in parameters()]
+
+    with pytest.raises(ValueError, match=f"{message}.*clip_weights"):
+        wc.clipped(torch.optim.Adam)(tensors(), lr=1.0, kappa=2.0)
+    optimizer = wc.clipped(torch.optim.Adam)(network().parameters(), lr=1.0, kappa=2.0)
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": tensors()})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_a_weight_of_one_entry_and_one_outside_its_box_are_layers() -> None:
+    """Stable-Baselines3's orthogonal layers start outside."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(4, 4))
+    nn.init.orthogonal_(model[1].weight, gain=3.0)
+    optimizer = wc.clipped(torch.optim.SGD)(model.parameters(), lr=0.0, kappa=1.0)
+    assert len([bound for bound in optimizer.clipper.bounds.values() if bound.s is not None]) == 4
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_bias_is_paired_with_a_weight_of_its_own_group_only(order: int) -> None:
+    """Groups with and without weight decay keep all weights and all biases apart."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+    groups = [
+        {"params": [layer.weight for layer in model], "weight_decay": 0.1},
+        {"params": [layer.bias for layer in model]},
+    ][::order]
+    with pytest.raises(ValueError, match=r"parameter 0, shape \(4,\): from shapes alone.*clip_weights"):
+        wc.clipped(torch.optim.SGD)(groups, lr=1.0, kappa=1.0)
+    by_layer = [{"params": layer.parameters(), "weight_decay": decay} for layer, decay in zip(model, (0.1, 0.0))]
+    bounds = wc.clipped(torch.optim.SGD)(by_layer, lr=1.0, kappa=1.0).clipper.bounds
+    assert [bound.s for bound in bounds.values()] == [1 / math.sqrt(3)] * 2 + [0.5] * 2
+
+
+def test_classes_of_other_packages_are_pickled_too() -> None:
+    cls = wc.clipped(OtherSGD)
+    assert cls.__name__ == "ClippedOtherSGD"
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
+    model = network()
+    optimizer = cls(model.parameters(), lr=9.0, kappa=0.5)
+    model, optimizer = pickle.loads(pickle.dumps((model, optimizer)))
+    assert train(model, optimizer) == 0.25
+
+
+def test_a_class_of_the_running_script_reaches_another_process(tmp_path: Path) -> None:
+    """There, it is copied: the other process has another `__main__`."""
+    make, use = tmp_path / "make.py", tmp_path / "use.py"
+    make.write_text(
+        "import cloudpickle, torch, weightclip as wc, pathlib, sys\n"
+        "class Mine(torch.optim.SGD): pass\n"
+        "pathlib.Path(sys.argv[1]).write_bytes(cloudpickle.dumps(wc.clipped(Mine)))\n"
+    )
+    use.write_text(
+        "import cloudpickle, torch, sys\n"
+        "cls = cloudpickle.loads(open(sys.argv[1], 'rb').read())\n"
+        "model = torch.nn.Linear(4, 4); optimizer = cls(model.parameters(), lr=9.0, kappa=0.5)\n"
+        "model(torch.ones(1, 4)).sum().backward(); optimizer.step(); print(model.weight.abs().max().item())\n"
+    )
+    for script in (make, use):
+        result = subprocess.run(
+            [sys.executable, script, tmp_path / "class.pkl"], capture_output=True, text=True, check=True
+        )
+    assert result.stdout.strip() == "0.25"
 
 
 def test_groups_added_later_are_resolved() -> None:

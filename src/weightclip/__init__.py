@@ -17,6 +17,7 @@ from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
 from weightclip.rivals.madam import Madam
 from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+from weightclip.stacked import stacked
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "register_bound",
     "resolve_bounds",
     "shrink_and_perturb",
+    "stacked",
     "update_bound",
 ]
 

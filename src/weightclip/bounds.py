@@ -7,7 +7,7 @@ nothing but the rule `init` looks at the values of the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from weightclip.checks import check_number
 from weightclip.output_layers import find_output_layers
 from weightclip.patterns import Patterns, as_list, check_pattern, unwanted
+from weightclip.stacked import Stacked, unstacked
 
 LayerRule = Callable[[Any, str], "float | str"]
 """A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""
@@ -84,6 +85,8 @@ EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
 NO_INPUTS = "its layer has no inputs"
 FROZEN = "frozen (requires_grad=False)"
 SLOPE = "activation: a slope, not a weight"
+UNKNOWN = "no bound rule for"
+USE_CLIP_WEIGHTS = "use weightclip.clip_weights(optimizer, model, kappa), which knows the layers"
 
 _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _fan_in_rule,
@@ -99,6 +102,16 @@ _layer_rules: dict[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _leave(EMBEDDING)),
     nn.PReLU: _leave(SLOPE),
 }
+
+# Layers of libraries that are not imported here: package and class name.
+_foreign_layer_rules: dict[tuple[str, str], LayerRule] = {
+    ("transformers", "Conv1D"): lambda layer, name: 1 / math.sqrt(layer.weight.shape[0]),  # weight is (in, out)
+}
+_INPUTS_FIRST = {("transformers", "Conv1D")}
+
+
+def _foreign_types(layer: nn.Module) -> list[tuple[str, str]]:
+    return [(cls.__module__.partition(".")[0], cls.__name__) for cls in type(layer).__mro__]
 
 
 def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str]) -> None:
@@ -125,7 +138,17 @@ def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str])
 
 def layer_rule(layer: nn.Module) -> LayerRule | None:
     """The rule of the layer's type or of the nearest type that it derives from; None for an unknown layer."""
-    return next((_layer_rules[cls] for cls in type(layer).__mro__ if cls in _layer_rules), None)
+    known = next((_layer_rules[cls] for cls in type(layer).__mro__ if cls in _layer_rules), None)
+    if known is not None:
+        return known
+    return next((_foreign_layer_rules[t] for t in _foreign_types(layer) if t in _foreign_layer_rules), None)
+
+
+def _fan_in_by_shape(layer: nn.Module, weight: Tensor) -> float:
+    """1/sqrt(fan_in) of a weight of `layer`, whose inputs are its first dimension in some layers."""
+    if not _INPUTS_FIRST.isdisjoint(_foreign_types(layer)):
+        return 1 / math.sqrt(weight.shape[0])
+    return fan_in_bound(weight)
 
 
 def resolve_bounds(
@@ -162,6 +185,19 @@ def resolve_bounds(
         >>> bounds["1.bias"].reason
         'normalisation layer: its scale starts at 1, not in a box around 0'
     """
+    return dict(bounds_by_tensor(model, rule, include=include, exclude=exclude, last_layer=last_layer).values())
+
+
+def bounds_by_tensor(
+    model: nn.Module,
+    rule: Rule = "fan_in",
+    *,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    last_layer: bool = True,
+    wanted: Collection[int] | None = None,
+) -> dict[int, tuple[str, Bound]]:
+    """`resolve_bounds` as id(tensor) -> (name, bound), of the tensors whose ids are `wanted` (default: all)."""
     model = unwrap(model)
     owners = _owners(model)
     names = [name for places in owners for name, _, _ in places]
@@ -169,10 +205,14 @@ def resolve_bounds(
     decide = _decider(rule, owners, names)
     outputs = set() if last_layer else _output_tensors(model)
 
-    resolved: dict[str, Bound] = {}
+    resolved: dict[int, tuple[str, Bound]] = {}
+    conflicts: list[list[tuple[str, Bound]]] = []
     for places in owners:
-        name, _, layer = places[0]
-        tensor = _tensor(layer, places[0][1])
+        name, local, layer = places[0]
+        tensor = _tensor(layer, local)
+        # A pattern of `include` may not match tensors without a bound alone, so all of its matches are resolved.
+        if wanted is not None and id(tensor) not in wanted and include is None:
+            continue
         if is_lazy(tensor):
             raise ValueError(f"{name}: a lazy layer without a shape yet; run one batch through the model first")
         if reason := unwanted_reason(n for n, _, _ in places):
@@ -182,22 +222,34 @@ def resolve_bounds(
         elif id(tensor) in outputs:
             bound = Bound(None, reason="output layer (last_layer=False)")
         else:
-            bound = _agree([(n, decide(n, local, owner, tensor)) for n, local, owner in places])
+            decided = [(n, decide(n, own, owner, tensor)) for n, own, owner in places]
+            bound = decided[0][1]
+            if len({b.s for _, b in decided}) > 1:
+                conflicts.append(decided)
+                bound = Bound(None, reason="tied weights with different bounds")
         if bound.s is not None and not tensor.is_floating_point():
             raise ValueError(
                 f"{name}: dtype {tensor.dtype} cannot be clipped to an interval; exclude={name!r} leaves it alone"
             )
-        resolved[name] = bound
-    check_included(include, {n: resolved[places[0][0]] for places in owners for n, _, _ in places})
+        resolved[id(tensor)] = name, bound
+    if conflicts:
+        raise ValueError(_tied(conflicts, others=any(bound.s is not None for _, bound in resolved.values())))
+    by_name = dict(resolved.values())
+    check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places if include})
     return resolved
 
 
-def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
-    """Fan-in bounds for tensors whose layers are unknown, from their shapes and their order.
+def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = ()) -> list[Bound]:
+    """Fan-in bounds for the tensors of one parameter group whose layers are unknown, from shapes and order.
 
     A tensor of two or more dimensions is a weight, 1/sqrt(fan_in). A one-dimensional tensor right behind a
-    weight with as many rows is its bias. One with no weight of that many rows anywhere before it is left
-    alone; any other (a normalisation layer's scale, an RNN's second bias) is ambiguous: a ValueError.
+    weight with as many rows is its bias. One with no weight of that many rows before it in its group, or in
+    another group, is left alone; any other (a normalisation layer's scale, an RNN's second bias, a bias in another
+    group than its weight) is ambiguous: a ValueError.
+
+    Args:
+        tensors: the tensors of one group, in order.
+        elsewhere: the numbers of rows of the weights in other groups.
 
     Examples:
         >>> import torch
@@ -206,7 +258,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
         [None, 0.5, 0.5]
     """
     bounds: list[Bound] = []
-    rows: set[int] = set()
+    rows: set[int] = set(elsewhere)
     for i, tensor in enumerate(tensors):
         shape = tuple(tensor.shape)
         before = tensors[i - 1] if i else None
@@ -225,7 +277,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor]) -> list[Bound]:
         else:
             raise ValueError(
                 f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
-                "or something else; use weightclip.clip_weights(optimizer, model, kappa), which knows the layers"
+                f"or something else; {USE_CLIP_WEIGHTS}"
             )
     return bounds
 
@@ -251,6 +303,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters of `model` under the names that `resolve_bounds` uses, each once."""
     return {places[0][0]: _tensor(places[0][2], places[0][1]) for places in _owners(unwrap(model))}
+
+
+def tensor_names(model: nn.Module) -> dict[int, list[str]]:
+    """id(parameter) -> all of its names in `model`; tied weights have several."""
+    owners = _owners(unwrap(model))
+    return {id(_tensor(places[0][2], places[0][1])): [name for name, _, _ in places] for places in owners}
 
 
 Place = tuple[str, str, nn.Module]  # full name, own name in its layer, layer
@@ -283,7 +341,10 @@ def _decider(rule: Rule, owners: list[list[Place]], names: list[str]) -> Decide:
         return _mapping_rule(rule, owners, names)
     if callable(rule):
         return lambda name, local, layer, tensor: make_bound(
-            name, rule(name, tensor, layer), getattr(rule, "__name__", "function"), "left alone by the given function"
+            name,
+            rule(name, tensor, unstacked(layer, local, tensor)[0]),
+            getattr(rule, "__name__", "function"),
+            "left alone by the given function",
         )
     raise TypeError(f"bounds: got {rule!r}, expected one of {RULES}, a mapping or a function")
 
@@ -297,7 +358,7 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
         paper = _paper(owners)
 
         def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
-            _refuse_reparametrised(name, layer)
+            _refuse_reparametrised(name, unstacked(layer, local, tensor)[0])
             return paper[id(tensor)]
 
         return decide
@@ -305,13 +366,13 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
 
 
 def _fan_in(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
+    layer, _ = unstacked(layer, local, tensor)
     _refuse_reparametrised(name, layer)
     if tensor.numel() == 0:
         return Bound(None, reason="no entries")
     rule = layer_rule(layer)
     if rule is None:
-        kind = type(layer).__name__
-        return Bound(None, reason=f"bare parameter of {kind}: no rule knows it (see register_bound)")
+        return Bound(None, reason=f"{UNKNOWN} {type(layer).__name__} (see register_bound)")
     return make_bound(name, rule(layer, local), "fan_in", f"left alone by the rule of {type(layer).__name__}")
 
 
@@ -330,8 +391,9 @@ def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
     last = Bound(None, reason="no weight comes before it")
     for (_, local, layer), *_ in owners:
         tensor = _tensor(layer, local)
-        if tensor.dim() >= 2 and tensor.numel():
-            last = Bound(fan_in_bound(tensor), "paper")
+        member_layer, member = unstacked(layer, local, tensor)
+        if member.dim() >= 2 and member.numel():
+            last = Bound(_fan_in_by_shape(member_layer, member), "paper")
         bounds[id(tensor)] = last
     return bounds
 
@@ -359,18 +421,16 @@ def make_bound(name: str, value: float | str | None, rule: str, reason: str) -> 
     return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
 
 
-def _agree(places: list[tuple[str, Bound]]) -> Bound:
-    """One bound for a tensor that stands in several places (tied weights), or a ValueError."""
-    bounds = [bound for _, bound in places]
-    numbers = {bound.s for bound in bounds}
-    if len(numbers) > 1:
-        told = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in places)
-        first = places[0][0]
-        raise ValueError(
-            f"tied weights with different bounds: {told}; exclude={first!r} leaves the tensor alone, and "
-            "a mapping that gives each of its names the same number clips it"
-        )
-    return bounds[0]
+def _tied(conflicts: list[list[tuple[str, Bound]]], others: bool) -> str:
+    """The message about tied weights with different bounds; `others`: whether anything else can be clipped."""
+    first = conflicts[0]
+    given = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in first)
+    excluded = [decided[0][0] for decided in conflicts]
+    number = next(bound.s for _, bound in first if bound.s is not None)
+    mapping = {**{name: round(number, 6) for name, _ in first}, "*": "fan_in"}
+    clips = f"bounds={mapping} clips it"
+    alone = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} leaves it alone"
+    return f"tied weights with different bounds: {given}; {f'{alone}, and {clips}' if others else clips}"
 
 
 REPARAMETRISING_HOOKS = (WeightNorm, SpectralNorm, prune.BasePruningMethod)
@@ -398,7 +458,11 @@ def _output_tensors(model: nn.Module) -> set[int]:
     def is_layer(module: nn.Module) -> bool:
         return layer_rule(module) is not None
 
-    return {id(p) for layer in find_output_layers(model, is_layer) for p in layer.parameters()}
+    traced = model.base if isinstance(model, Stacked) else model
+    found = {id(p) for layer in find_output_layers(traced, is_layer) for p in layer.parameters()}
+    names = [name for name, p in traced.named_parameters(remove_duplicate=False) if id(p) in found]
+    own = dict(model.named_parameters(remove_duplicate=False))
+    return {id(own[name]) for name in names if name in own}
 
 
 def _full(tensor: Tensor) -> Tensor:

@@ -56,14 +56,20 @@ def check_seed(seed: object) -> int:
     raise ValueError(f"seed: got {seed!r}, expected a whole number from 0 to 2**63 - 1")
 
 
+def as_number(value: object) -> float | None:
+    """`value` as a float: a real number, or a tensor or array without dimensions; None for anything else."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+
+
 def _as_float(value: object) -> float:
     """NaN for what is not a number, or too large a one."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return math.nan
     try:
-        return float(value)
+        number = as_number(value)
     except OverflowError:
         return math.nan
+    return math.nan if number is None else number
 
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim import Optimizer
 
-from weightclip.bounds import FROZEN, Bound, Rule, named_tensors, resolve_bounds
-from weightclip.checks import check_count, check_number
+from weightclip._box import Box, Entry, limit, local
+from weightclip._second_weights import find_second_weights
+from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Rule, bounds_by_tensor, named_tensors
+from weightclip.checks import check_count, check_number, check_truth
 from weightclip.patterns import Patterns
 from weightclip.remedy import (
     GLOBAL_HOOKS,
     Remedy,
     attach,
+    call_after,
     check_optimizer,
     find_remedy,
     go_behind_global_hooks,
     owns_kappa,
+    wrappers_that_act,
 )
 from weightclip.scratch import Scratch
 
 KEY = "clip_weights"
+FOREIGN = "not a parameter of the given model"
+WARN_ABOVE = 0.1
+"""The fraction of all weight entries that may be in layers without a bound rule before `clip_weights` warns."""
 
-Resolver = Callable[[Sequence[Tensor]], "list[tuple[str, Bound]]"]
-"""The optimizer's tensors -> the name and the bound of each."""
 
-STRANGER = "not a parameter of the given model"
+class Resolver(Protocol):
+    """Finds the bounds of an optimizer's tensors."""
+
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
+        """The name and the bound of each tensor, in the order of the groups."""
+
+    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
+        """The names and shapes of the model's parameters that are not among `tensors`."""
+
+    def watched(self) -> set[int]:
+        """The ids of the modules whose parameters, when they are registered anew, have to be resolved again."""
 
 
 def clip_weights(
@@ -45,11 +65,14 @@ def clip_weights(
     last_layer: bool = True,
     every: int = 1,
     statistics: bool = False,
+    strict: bool = True,
 ) -> Clipper:
     """From now on, every `optimizer.step()` ends with w <- clip(w, -kappa s_l, kappa s_l).
 
     By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution that PyTorch draws the layer from.
-    Clipping is the last thing that a step does, whatever else is attached to the optimizer, in whatever order.
+    Clipping is the last thing that a step does, whatever else is attached to the optimizer, in whatever order. For
+    an optimizer around another one (Lookahead), it is the end of the outer step that counts. Schedule-Free optimizers
+    have both of their sequences clipped, so that the weights are in the box in training and in evaluation.
 
     `kappa` lives in `optimizer.param_groups`: a group that already has one keeps it, checkpoints save it, and
     assigning `group["kappa"]` changes it from the next step on. A loaded checkpoint brings its own kappa if it
@@ -58,7 +81,8 @@ def clip_weights(
 
     Args:
         optimizer: any `torch.optim.Optimizer`, on any device, with any number of groups.
-        model: the module that owns the parameters; of several, `nn.ModuleList([actor, critic])`.
+        model: the module that owns the parameters; of several, `nn.ModuleList([actor, critic])`; of ensembles
+            with stacked parameters, `weightclip.stacked(member, params)`.
         kappa: the half-width of the box in units of s_l; positive, may be infinite.
         bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
         include: names or glob patterns; every other tensor is left alone.
@@ -66,6 +90,9 @@ def clip_weights(
         last_layer: False leaves the output layers alone.
         every: clip after every n-th step.
         statistics: count the entries that each step cuts, for `clipped_fraction`.
+        strict: raise for parameters of the optimizer that `model` does not own, and where there is nothing to clip.
+            False leaves such parameters alone and lists them: for one optimizer per parameter, or for a model that
+            is split among several optimizers.
 
     Returns:
         The attached `Clipper`; print it to see every tensor's bound, and what is left alone and why.
@@ -79,17 +106,18 @@ def clip_weights(
         >>> model.weight.tolist()
         [[-1.0, -1.0, -1.0, -1.0]]
     """
-    optimizer = check_optimizer(optimizer, KEY)
+    swapped: tuple[object, object] = (model, optimizer)
+    if isinstance(swapped[0], Optimizer) and isinstance(swapped[1], nn.Module):
+        raise TypeError("optimizer, model: the arguments are swapped; call clip_weights(optimizer, model, kappa)")
+    outer, optimizer = optimizer, check_optimizer(optimizer, KEY)
     if owns_kappa(type(optimizer)):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
-    resolve = partial(resolve_bounds, model, bounds, include=include, exclude=exclude, last_layer=last_layer)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    tensors = named_tensors(model)
-    others = {name: tensor.shape for name, tensor in tensors.items() if id(tensor) not in held}
-    if len(others) == len(tensors):
-        raise ValueError("optimizer: it holds none of the model's parameters")
-    resolver = partial(_by_layer, model, resolve)
-    return attach(Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, others=others))
+    resolver = _ByLayer(model, bounds, include, exclude, last_layer)
+    clipper = Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, strict=strict)
+    attach(clipper)
+    clipper.follow_wrappers(outer)
+    clipper.warn_of_unknown_layers()
+    return clipper
 
 
 def find_clipper(optimizer: Optimizer) -> Clipper | None:
@@ -97,49 +125,35 @@ def find_clipper(optimizer: Optimizer) -> Clipper | None:
     return cast("Clipper | None", find_remedy(optimizer, KEY))
 
 
-def _by_layer(
-    model: nn.Module, resolve: Callable[[], dict[str, Bound]], tensors: Sequence[Tensor]
-) -> list[tuple[str, Bound]]:
-    resolved = resolve()
-    names = {id(tensor): name for name, tensor in named_tensors(model).items()}
-    found = [(names.get(id(tensor)), f"parameter {i}") for i, tensor in enumerate(tensors)]
-    return [(n, resolved[n]) if n else (unnamed, Bound(None, reason=STRANGER)) for n, unnamed in found]
-
-
 @dataclass(frozen=True)
-class _Entry:
-    name: str
-    tensor: Tensor
-    bound: Bound
-    group: int
+class _ByLayer:
+    """Bounds from the layers of a model."""
 
+    model: nn.Module
+    rule: Rule
+    include: Patterns | None
+    exclude: Patterns | None
+    last_layer: bool
 
-class _Box:
-    """The clipped tensors of one group and their limits, as long as kappa and the parameters' memory stay the same."""
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
+        tensors = [tensor for group in groups for tensor in group]
+        resolved = bounds_by_tensor(
+            self.model,
+            self.rule,
+            include=self.include,
+            exclude=self.exclude,
+            last_layer=self.last_layer,
+            wanted={id(tensor) for tensor in tensors},
+        )
+        foreign = Bound(None, reason=FOREIGN)
+        return [resolved.get(id(tensor), (f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
 
-    def __init__(self, group: dict[str, Any], entries: list[_Entry]) -> None:
-        self.kappa = check_number("kappa", group.get("kappa"), infinite=True)
-        self.entries = entries
-        self.sharded = any(_is_sharded(p) for p in group["params"])
-        self.addresses = self.addresses_of(group)
-        self.parts = [_local(entry.tensor.detach()) for entry in entries]  # outside of autograd, in the same memory
-        self.limits = [limit(self.kappa, entry.bound, entry.tensor.dtype) for entry in entries]
-        self.on_cpu = all(part.is_cpu for part in self.parts)
-        self.simple = self.on_cpu and not self.sharded
-        self.plan = [(part, -bound, bound) for part, bound in zip(self.parts, self.limits, strict=True)]
-        if self.kappa == math.inf:
-            self.plan = []
+    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
+        held = {id(tensor) for tensor in tensors}
+        return {name: t.shape for name, t in named_tensors(self.model).items() if id(t) not in held}
 
-    def addresses_of(self, group: dict[str, Any]) -> list[int]:
-        """They change when a parameter is added or replaced, and when it moves to another device or dtype."""
-        return [(_local(p.detach()) if self.sharded else p).data_ptr() for p in group["params"]]
-
-    def clip(self) -> None:
-        if self.on_cpu:
-            for part, low, high in self.plan:
-                torch.clamp_(part, low, high)
-        elif self.plan:
-            clamp_all_(self.parts, self.limits)
+    def watched(self) -> set[int]:
+        return {id(module) for module in self.model.modules()}
 
 
 class Clipper(Remedy):
@@ -156,29 +170,57 @@ class Clipper(Remedy):
         *,
         every: int = 1,
         statistics: bool = False,
-        others: Mapping[str, Sequence[int]] | None = None,
+        strict: bool = True,
     ) -> None:
-        super().__init__(optimizer)
-        kappa = check_number("kappa", kappa, infinite=True)
+        super().__init__(optimizer, kappa=check_number("kappa", kappa, infinite=True))
         for group in optimizer.param_groups:
             check_number("kappa", group.get("kappa", kappa), infinite=True)
         self.every = check_count("every", every)
-        self.statistics = statistics
+        self.statistics = check_truth("statistics", statistics)
+        self.strict = check_truth("strict", strict)
         self._resolver = resolver
-        self._others = others or {}
+        self._second_weights = find_second_weights(optimizer)
         self._steps = 0
         self._measured: dict[Tensor, float] = {}
         self._counts: list[Tensor] | None = None
         self._scratch = Scratch()
-        self._entries = self._resolve()
-        if not self._clipped():
-            raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
-        # New groups take their kappa from the defaults, as they take their step size.
-        optimizer.defaults["kappa"] = kappa
-        for group in optimizer.param_groups:
-            group.setdefault("kappa", kappa)
-        self._boxes: list[_Box] = []
+        self._undo: list[Callable[[], None]] = []
+        self._entries: list[Entry] = []
+        self._boxes: list[Box] = []
+        self._watched: set[int] = set()
+        entries = self._resolve()
+        if strict and all(entry.bound.reason == FOREIGN for entry in entries):
+            raise ValueError("optimizer: it holds none of the model's parameters")
+        if strict and all(entry.bound.s is None for entry in entries):
+            raise ValueError(f"model: there is nothing to clip; {self._left_alone(entries)}")
+
+    def start(self) -> None:
+        """Resolve the bounds, and clip wherever weights are exchanged."""
         self._follow()
+        _clippers.add(self)
+        if self._second_weights is not None:
+            for method in ("eval", "train"):
+                if callable(getattr(self.optimizer, method, None)):
+                    self._undo.append(call_after(self.optimizer, method, self._clip))
+
+    def follow_wrappers(self, outer: Optimizer) -> None:
+        """Clip at the end of the steps of optimizers around this one, which may move the weights."""
+        self._undo += [call_after(wrapper, "step", self.enforce) for wrapper in wrappers_that_act(outer)]
+
+    def warn_of_unknown_layers(self) -> None:
+        """Warn if many of the weights are in layers without a bound rule."""
+        weights = [e for e in self._entries if e.tensor.dim() >= 2 and e.bound.reason != EMBEDDING]
+        unknown = [e for e in weights if e.bound.reason.startswith(UNKNOWN)]
+        entries, left = (sum(e.tensor.numel() for e in some) for some in (weights, unknown))
+        if left > WARN_ABOVE * entries:
+            names = ", ".join(e.name for e in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            warnings.warn(
+                f"clip_weights leaves {left / entries:.0%} of the weight entries alone, because their layers have no "
+                f"bound rule: {names}; weightclip.register_bound or bounds={{name: number}} gives them a bound, and "
+                "exclude=[...] leaves them alone without this warning",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def clip(self) -> None:
         """Clip once, now."""
@@ -229,8 +271,8 @@ class Clipper(Remedy):
             self._clip()
 
     def direct_hook(self) -> Callable[[Optimizer, Any, Any], None] | None:
-        """The common case: nothing to count, and nothing else attached."""
-        return None if self.looks_at_gradients() else self._hook
+        """The common case: nothing to count, no second set of weights, and nothing else attached."""
+        return None if self.looks_at_gradients() or self._second_weights is not None else self._hook
 
     def _hook(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if torch.compiler.is_compiling():
@@ -238,13 +280,13 @@ class Clipper(Remedy):
         if len(GLOBAL_HOOKS) > 1:
             go_behind_global_hooks()
         groups, boxes = optimizer.param_groups, self._boxes
-        if self._frozen or len(groups) != len(boxes):
+        if len(groups) != len(boxes):
             return self._clip()
         for group, box in zip(groups, boxes):  # noqa: B905 (of equal length, and on the hot path)
             if (
                 not box.simple
                 or group.get("kappa") != box.kappa
-                or [p.data_ptr() for p in group["params"]] != box.addresses
+                or [p.data_ptr() for p in group["params"] if p.requires_grad] != box.addresses
             ):
                 return self._clip()
             for part, low, high in box.plan:
@@ -264,19 +306,18 @@ class Clipper(Remedy):
 
     def remove(self) -> None:
         """Stop clipping, and take kappa out of the optimizer."""
-        if not self.is_attached():
-            return
         super().remove()
-        for settings in (self.optimizer.defaults, *self.optimizer.param_groups):
-            settings.pop("kappa", None)
+        while self._undo:
+            self._undo.pop()()
+        _clippers.discard(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_boxes": []}  # made again when they are needed
+        return {**super().__getstate__(), "_boxes": [], "_undo": []}  # made again when they are needed
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
         kappas = {f"{group['kappa']:g}": None for group in self.optimizer.param_groups if "kappa" in group}
-        counts = f"{len(self._clipped())} of {len({*self.bounds, *self._others})}"
+        counts = f"{len(self._clipped())} of {len({*self.bounds, *self._resolver.absent(self.tensors())})}"
         return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
 
     def __str__(self) -> str:
@@ -284,55 +325,61 @@ class Clipper(Remedy):
         for e in self._clipped():
             kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
             numbers = (f"{s:.4g}", f"{kappa:g}", f"{kappa * s:.4g}")
-            now = _now(_local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
+            now = _now(local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
             rows.append((e.name, _shape(e.tensor), e.bound.rule, *numbers, *now))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([repr(self), *lines, self._left_alone()]).rstrip()
 
-    def _left_alone(self) -> str:
-        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in self._entries if e.bound.s is None]
-        absent = {name: shape for name, shape in self._others.items() if name not in self.bounds}
+    def _left_alone(self, entries: Sequence[Entry] | None = None) -> str:
+        own = self._entries if entries is None else entries
+        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in own if e.bound.s is None]
+        absent = self._resolver.absent(self.tensors())
         rows += [(name, _shape(shape), "not in this optimizer") for name, shape in absent.items()]
         if not rows:
             return ""
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(["left alone:", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
 
-    def _clipped(self) -> list[_Entry]:
+    def _clipped(self) -> list[Entry]:
         """The clipped tensors, in the order in which `_clip` goes through them: that of the groups."""
         return [entry for entry in self._entries if entry.bound.s is not None]
 
-    def _resolve(self) -> list[_Entry]:
-        groups = [i for i, group in enumerate(self.optimizer.param_groups) for _ in group["params"]]
-        tensors = self.tensors()
-        entries: list[_Entry] = []
-        for tensor, (name, bound), group in zip(tensors, self._resolver(tensors), groups, strict=True):
+    def _resolve(self) -> list[Entry]:
+        params = [group["params"] for group in self.optimizer.param_groups]
+        groups = [i for i, group in enumerate(params) for _ in group]
+        entries: list[Entry] = []
+        for tensor, (name, bound), group in zip(self.tensors(), self._resolver.resolve(params), groups, strict=True):
             if bound.s is not None and bound.rule.startswith("init"):  # measured once
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
-            entries.append(_Entry(name, tensor, bound, group))
+            entries.append(Entry(name, tensor, bound, group))
         return entries
 
     def _follow(self) -> None:
-        """Resolve the parameters that the optimizer has now; of those that are new, refuse strangers."""
-        known = {id(entry.tensor) for entry in self._entries}
+        """Resolve the parameters that the optimizer has now; if strict, refuse those that the model does not own."""
         groups = self.optimizer.param_groups
         entries = self._resolve()
-        for entry in entries:
-            stranger = entry.bound.reason == STRANGER and id(entry.tensor) not in known
-            if stranger and groups[entry.group].get("kappa") != math.inf:
-                raise ValueError(
-                    f"{entry.name}, shape {_shape(entry.tensor)}: added to the optimizer, but not a parameter of "
-                    "the model that clip_weights was given; kappa=float('inf') in its group leaves it alone"
-                )
+        foreign = [e for e in entries if e.bound.reason == FOREIGN and groups[e.group].get("kappa") != math.inf]
+        if self.strict and foreign:
+            listed = "; ".join(f"{e.name}, shape {_shape(e.tensor)}" for e in foreign[:5])
+            raise ValueError(
+                f"model: it does not own {len(foreign)} of the optimizer's {len(entries)} parameters ({listed}); pass "
+                "the module that owns them, or weightclip.stacked(member, params) for the stacked parameters of an "
+                "ensemble; strict=False, or kappa=float('inf') in their group, leaves them alone"
+            )
         clipped = [entry for entry in entries if entry.bound.s is not None]
-        boxes = [_Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
-        self._entries, self._boxes = entries, boxes
-        self._frozen = [entry.tensor for entry in entries if entry.bound.reason == FROZEN]
+        self._boxes = [Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
+        self._entries = entries
+        self._watched = {id(entry.tensor) for entry in entries} | self._resolver.watched()
+
+    def registered(self, module: nn.Module, member: object) -> None:
+        """Resolve again at the next step, if the module or its new member is one of ours."""
+        if id(module) in self._watched or id(member) in self._watched:
+            self._boxes = []
 
     def _clip(self) -> None:
         groups = self.optimizer.param_groups
-        if len(groups) != len(self._boxes) or (self._frozen and any(p.requires_grad for p in self._frozen)):
+        if len(groups) != len(self._boxes):
             self._follow()
         counts: list[Tensor] = []
         for i, group in enumerate(groups):
@@ -341,13 +388,14 @@ class Clipper(Remedy):
                 self._follow()
                 box = self._boxes[i]
             elif group.get("kappa") != box.kappa:
-                box = self._boxes[i] = _Box(group, box.entries)
+                box.set_kappa(group)
             if self.statistics:
-                counts += [
-                    _count_outside(*part, self._scratch.like(part[0]))
-                    for part in zip(box.parts, box.limits, strict=True)
-                ]
-            box.clip()
+                counts += box.count(self._scratch)
+            if self._second_weights is None:
+                box.clip()
+            elif box.plan:
+                for entry, limit in zip(box.entries, box.limits, strict=True):
+                    self._second_weights.clip(self.optimizer, group, entry.tensor, limit)
         if self.statistics:
             # A step may clip twice, when there are hooks that act behind ours: both cuts count.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
@@ -356,48 +404,16 @@ class Clipper(Remedy):
         """For each clipped tensor: the entries cut by the last step, of how many."""
         if not self.statistics:
             raise RuntimeError("statistics are off: pass statistics=True to clip_weights")
-        entries = self._clipped()
-        counts = [float(count) for count in self._counts] if self._counts is not None else [0.0] * len(entries)
-        return {e.name: (count, _local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
-
-
-def clamp_all_(tensors: list[Tensor], limits: list[float]) -> None:
-    """Clip each tensor to [-limit, limit] in place, with two launches for all of them; NaN stays NaN."""
-    torch._foreach_clamp_min_(tensors, [-bound for bound in limits])
-    torch._foreach_clamp_max_(tensors, limits)
-
-
-def limit(kappa: float, bound: Bound, dtype: torch.dtype) -> float:
-    """The largest number of `dtype` that is not above kappa * s, so that no entry ends outside the box."""
-    exact = kappa * (math.inf if bound.s is None else bound.s)
-    rounded = torch.tensor(exact, dtype=dtype)
-    if rounded.item() > exact:
-        rounded = torch.nextafter(rounded, torch.zeros_like(rounded))
-    return rounded.item()
-
-
-def _is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "to_local")  # a DTensor, without importing what defines it
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This process's part of a sharded tensor: a bound is one number, so each part is clipped alone."""
-    local: Tensor = tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-    return local
-
-
-def _count_outside(tensor: Tensor, bound: float, scratch: Tensor) -> Tensor:
-    """How many entries are outside [-bound, bound]; NaN if an entry is NaN."""
-    size = torch.abs(tensor, out=scratch)
-    if size.numel() == 0:
-        return size.sum(dtype=torch.float32)
-    nan = torch.where(size.amax().isnan(), math.nan, 0.0)
-    # In place, the comparison stays in floating point: several times faster than a tensor of booleans.
-    return size.gt_(bound).sum(dtype=torch.float32) + nan
+        entries = [box.entries[i] for box in self._boxes if box.counter is not None for i in box.counter.order]
+        counts = [count for chunk in self._counts or () for count in chunk.tolist()] or [0.0] * len(entries)
+        found = {e.name: (count, local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
+        return {e.name: found.get(e.name, (0.0, local(e.tensor).numel())) for e in self._clipped()}
 
 
 def _now(tensor: Tensor, bound: float) -> tuple[str, str]:
     """How many entries are outside, and how many exactly at the bound."""
+    if tensor.is_meta:
+        return "-", "-"
     size = tensor.abs()
     outside, nan, at = (int(part.sum()) for part in (size > bound, size.isnan(), size == bound))
     return f"{outside} of {tensor.numel()}" + (f", {nan} NaN" if nan else ""), str(at)
@@ -405,3 +421,16 @@ def _now(tensor: Tensor, bound: float) -> tuple[str, str]:
 
 def _shape(shape: Sequence[int] | Tensor) -> str:
     return "x".join(map(str, shape.shape if isinstance(shape, Tensor) else shape)) or "scalar"
+
+
+_clippers: weakref.WeakSet[Clipper] = weakref.WeakSet()
+
+
+def _registered(module: nn.Module, name: str, member: object) -> None:
+    for clipper in _clippers:
+        clipper.registered(module, member)
+
+
+# Parametrisations and pruning register a layer's parameters anew; asking every layer at each step would cost time.
+register_module_parameter_registration_hook(_registered)
+register_module_module_registration_hook(_registered)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from weightclip.bounds import Bound, bounds_from_shapes
+from weightclip.bounds import USE_CLIP_WEIGHTS, Bound, bounds_from_shapes
 from weightclip.clipping import KEY, Clipper
 from weightclip.remedy import attach, find_remedy, owns_kappa
 
@@ -22,11 +25,13 @@ def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
     For libraries that construct the optimizer from a class and keyword arguments, such as Stable-Baselines3:
     `policy_kwargs={"optimizer_class": clipped(Adam), "optimizer_kwargs": {"kappa": 2.0}}`. Wherever the model is at
     hand, prefer `clip_weights`: this class sees shapes only, so it takes every tensor of two or more dimensions for
-    a weight (an embedding too), and a one-dimensional tensor for the bias of the weight before it if their sizes
-    agree. One that follows no weight of its size is left alone; an ambiguous one is a ValueError: see
-    `bounds_from_shapes`. `print(optimizer.clipper)` shows what was decided.
+    a weight (an embedding too), and a one-dimensional tensor for the bias of the weight before it in its group if their
+    sizes agree. One that follows no weight of its size is left alone; an ambiguous one is a ValueError: see
+    `bounds_from_shapes`. Tensors that no layer is initialised to are refused: a matrix whose entries are all equal (a
+    matrix of log-stds) and a vector of ones (the scale of a normalisation layer). `print(optimizer.clipper)` shows what
+    was decided.
 
-    A copied or unpickled optimizer of such a class goes on clipping.
+    A copied or unpickled optimizer of such a class keeps clipping.
 
     Examples:
         >>> import torch
@@ -48,38 +53,110 @@ def _subclass(optimizer_class: Any) -> Any:
         kappa_is_of_clipping = True
 
         def __init__(self, params: ParamsT, *args: Any, kappa: float, **kwargs: Any) -> None:
+            _refuse_shards(optimizer_class)
             super().__init__(params, *args, **kwargs)
-            self.clipper = attach(Clipper(self, functools.partial(_resolve, self), kappa))
+            self.clipper = attach(Clipper(self, _ByShape(self), kappa))
+
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            super().add_param_group(param_group)
+            try:
+                _refuse_what_is_no_layer(self.param_groups[-1]["params"])
+            except ValueError:
+                del self.param_groups[-1]
+                raise
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             super().__setstate__(state)
             if (
                 find_remedy(self, KEY) is None and "kappa" in self.defaults
             ):  # a copy or an unpickled one: PyTorch drops the hooks
-                self.clipper = attach(Clipper(self, functools.partial(_resolve, self), self.defaults["kappa"]))
+                self.clipper = attach(Clipper(self, _ByShape(self), self.defaults["kappa"]))
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
             return _new, (optimizer_class,), self.__getstate__()
 
-    Clipped.__name__ = Clipped.__qualname__ = f"Clipped{optimizer_class.__name__}"
+    Clipped.__name__ = f"Clipped{optimizer_class.__name__}"
+    Clipped.__qualname__ = _reference(optimizer_class)
     Clipped.__doc__ = f"{optimizer_class.__name__} that clips its weights to [-kappa s_l, kappa s_l] after each step."
     return Clipped
 
 
+PREFIX = "Clipped"
+
+
+def _reference(optimizer_class: type[Optimizer]) -> str:
+    """The name under which picklers find the class in this module: `__getattr__` makes it from that."""
+    if getattr(torch.optim, optimizer_class.__name__, None) is optimizer_class:
+        return f"{PREFIX}{optimizer_class.__name__}"
+    return f"{PREFIX}:{optimizer_class.__module__.replace('.', ':')}:{optimizer_class.__qualname__}"
+
+
 def __getattr__(name: str) -> Any:
-    """The class `Clipped<Name>` for an optimizer `<Name>` of torch.optim: picklers look classes up by their name."""
-    optimizer_class = getattr(torch.optim, name.removeprefix("Clipped"), None) if name.startswith("Clipped") else None
+    """The class `Clipped<Name>` of an optimizer in torch.optim, or `Clipped:<package>:<module>:<Name>` of another."""
+    package, _, own = name.removeprefix(PREFIX).removeprefix(":").rpartition(":")
+    optimizer_class = None
+    # A class of the running script does not exist under that name in other processes: picklers copy it instead.
+    if name.startswith(PREFIX) and package != "__main__":
+        home = import_module(package.replace(":", ".")) if package else torch.optim
+        optimizer_class = getattr(home, own, None)
     if optimizer_class is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return clipped(optimizer_class)
 
 
-def _resolve(optimizer: Optimizer, tensors: Sequence[Tensor]) -> list[tuple[str, Bound]]:
-    names = [name for group in optimizer.param_groups for name in group.get("param_names", group["params"])]
-    bounds = bounds_from_shapes(tensors)
-    return [
-        (n if isinstance(n, str) else f"parameter {i}", b) for i, (n, b) in enumerate(zip(names, bounds, strict=True))
-    ]
+@dataclass(frozen=True)
+class _ByShape:
+    """Bounds from the shapes of an optimizer's own parameters."""
+
+    optimizer: Optimizer
+
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
+        rows = [{tensor.shape[0] for tensor in group if tensor.dim() >= 2} for group in groups]
+        bounds = [
+            bound
+            for i, group in enumerate(groups)
+            for bound in bounds_from_shapes(group, set().union(*rows[:i], *rows[i + 1 :]))
+        ]
+        names = [name for group in self.optimizer.param_groups for name in group.get("param_names", group["params"])]
+        return [
+            (n if isinstance(n, str) else f"parameter {i}", bound)
+            for i, (n, bound) in enumerate(zip(names, bounds, strict=True))
+        ]
+
+    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
+        return {}
+
+    def watched(self) -> set[int]:
+        return set()
+
+
+def _refuse_what_is_no_layer(tensors: Sequence[Tensor]) -> None:
+    """Raise for tensors whose values show that they are not a layer's initial weights or biases."""
+    for i, tensor in enumerate(tensors):
+        if not tensor.requires_grad or tensor.is_meta or hasattr(tensor, "to_local") or tensor.numel() == 0:
+            continue
+        values = tensor.detach()
+        matrix = tensor.dim() >= 2 and tensor.numel() > 1 and bool((values == values.flatten()[0]).all())
+        ones = tensor.dim() == 1 and bool((values == 1).all())
+        if matrix or ones:
+            what = "its entries are all equal, like log-stds" if matrix else "its entries are 1, like a norm's scale"
+            raise ValueError(
+                f"parameter {i} of its group, shape {tuple(tensor.shape)}: {what}, so it is not taken for a layer's "
+                f"weight or bias; {USE_CLIP_WEIGHTS}"
+            )
+
+
+def _refuse_shards(optimizer_class: type[Optimizer]) -> None:
+    """Raise inside a ZeroRedundancyOptimizer, on every process: if only some of them raised, the others would wait."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if type(frame.f_locals.get("self")).__name__ == "ZeroRedundancyOptimizer":
+            raise ValueError(
+                "optimizer_class: ZeroRedundancyOptimizer gives each process some of the parameters, so a bias can be "
+                f"apart from its weight; pass optimizer_class={optimizer_class.__name__}, and call "
+                "weightclip.clip_weights(optimizer, model, kappa) on the ZeroRedundancyOptimizer"
+            )
+        frame = cast(Any, frame.f_back)
 
 
 def _new(optimizer_class: Any) -> Any:

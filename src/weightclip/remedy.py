@@ -8,10 +8,10 @@ PyTorch's own: what stood in `optimizer.state` would be taken by Adam for its ow
 from __future__ import annotations
 
 import inspect
+import types
 import warnings
 import weakref
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -22,8 +22,12 @@ from torch.optim import optimizer as _torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
+from weightclip.checks import as_number
+
 CHECKPOINT_KEY = "weightclip"
 _ATTRIBUTE = "_weightclip"
+_SETTINGS: dict[str, str] = {}
+"""Key in `param_groups` -> the function that put it there."""
 
 _R = TypeVar("_R", bound="Remedy")
 
@@ -32,14 +36,23 @@ class Remedy:
     """Something that acts on an optimizer's weights around each of its steps, until it is removed.
 
     Subclasses override the methods that they need. `key` names the entry in the checkpoint; `group_keys` are the
-    hyper-parameters kept in `optimizer.param_groups`, which survive loading a checkpoint that lacks them.
+    hyper-parameters kept in `optimizer.param_groups`, which survive loading a checkpoint that lacks them. Their
+    values are in `settings`; attaching puts them into the groups that lack them.
     """
 
     key: ClassVar[str]
     group_keys: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init_subclass__(cls) -> None:
+        for setting in cls.group_keys:
+            _SETTINGS[setting] = cls.key
+
+    def __init__(self, optimizer: Optimizer, **settings: float) -> None:
         self.optimizer = optimizer
+        self.settings = settings
+
+    def start(self) -> None:
+        """Called once attached, with the settings in the groups; raising detaches the remedy again."""
 
     def looks_at_gradients(self) -> bool:
         """Whether it uses `before_step`, `adjusted`, `updated` or `after_step`; False saves time."""
@@ -70,8 +83,13 @@ class Remedy:
         """Take over what `state_dict` saved."""
 
     def remove(self) -> None:
-        """Detach from the optimizer; a removed remedy does nothing more."""
+        """Detach from the optimizer and take the settings out of its groups; a removed remedy does nothing more."""
+        if not self.is_attached():
+            return
         _Hooks.of(self.optimizer).discard(self)
+        for values in (self.optimizer.defaults, *self.optimizer.param_groups):
+            for key in self.group_keys:
+                values.pop(key, None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "attached": self.is_attached()}
@@ -108,35 +126,111 @@ class Remedy:
 
 
 def attach(remedy: _R) -> _R:
-    """Put `remedy` to work on its optimizer."""
-    _Hooks.of(remedy.optimizer).add(remedy)
+    """Put `remedy` to work on its optimizer; if that fails, the optimizer is as it was before."""
+    optimizer = remedy.optimizer
+    hooks = _Hooks.of(optimizer)
+    places = (optimizer.defaults, *optimizer.param_groups)
+    new = [(place, key) for place in places for key in remedy.settings if key not in place]
+    hooks.add(remedy)
+    try:
+        # New groups take their settings from the defaults, as they take their step size.
+        optimizer.defaults.update(remedy.settings)
+        for group in optimizer.param_groups:
+            group.update({key: value for key, value in remedy.settings.items() if key not in group})
+        remedy.start()
+    except BaseException:
+        hooks.discard(remedy)
+        for place, key in new:
+            place.pop(key, None)
+        raise
     return remedy
 
 
 def find_remedy(optimizer: Optimizer, key: str) -> Remedy | None:
     """The remedy attached to `optimizer` under `key`, if there is one."""
-    hooks: _Hooks | None = getattr(_unwrap(optimizer), _ATTRIBUTE, None)
+    hooks: _Hooks | None = getattr(_unwrap(optimizer)[-1], _ATTRIBUTE, None)
     return next((r for r in hooks.remedies if r.key == key), None) if hooks else None
 
 
-def _unwrap(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside wrappers that run no hooks of their own, such as Lightning's and Accelerate's."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        if getattr(type(optimizer).step, "hooked", False):
+_DELEGATING = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"}
+"""Packages whose wrappers only call the step of the optimizer inside, and may be replaced by others during training."""
+
+
+def _unwrap(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizer, and those inside it, up to the first whose step runs hooks."""
+    chain = [optimizer]
+    while not getattr(type(chain[-1]).step, "hooked", False):
+        inner = getattr(chain[-1], "optimizer", None)
+        if not isinstance(inner, Optimizer):
             break
-        optimizer = inner
-    return optimizer
+        chain.append(inner)
+    return chain
 
 
 def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
     """The optimizer that a remedy named `key` acts on, inside wrappers; raises where it cannot be attached."""
+    if isinstance(base := getattr(optimizer, "base", None), Optimizer) and not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"optimizer: {type(optimizer).__name__} is not a torch.optim.Optimizer; attach to the one inside it "
+            f"({type(base).__name__}), which is its attribute 'base'"
+        )
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
-    optimizer = _unwrap(optimizer)
+    *_, optimizer = _unwrap(optimizer)
+    if "_optimizer_step_post_hooks" not in optimizer.__dict__ or _saving(optimizer) is None:
+        raise TypeError(
+            f"optimizer: {type(optimizer).__name__} does not call Optimizer.__init__, so its steps run no hooks; "
+            "call weightclip.resolve_bounds(model) and clip by hand after each step"
+        )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError("optimizer: differentiable=True is not supported, the weights are changed in place")
     if find_remedy(optimizer, key) is not None:
         raise ValueError(f"optimizer: {key} is already attached; call remove() on what the first call returned")
+    return optimizer
+
+
+def wrappers_that_act(optimizer: Optimizer) -> list[Optimizer]:
+    """The wrappers around the optimizer whose hooks run, without those known to do no more than call its step."""
+    return [
+        wrapper
+        for wrapper in _unwrap(optimizer)[:-1]
+        if not any(cls.__module__.partition(".")[0] in _DELEGATING for cls in type(wrapper).__mro__)
+    ]
+
+
+def call_after(owner: Any, method: str, then: Callable[[], None]) -> Callable[[], None]:
+    """Make `owner.method()` end with `then()`, for methods without hooks; returns a function that undoes it."""
+    replaced = owner.__dict__.get(method)  # schedulers replace an optimizer's step in the same way
+    of = weakref.ref(owner)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not of():  # a copy
+            return getattr(type(self), method)(self, *args, **kwargs)
+        result = replaced(*args, **kwargs) if replaced else getattr(type(self), method)(self, *args, **kwargs)
+        then()
+        return result
+
+    ours = types.MethodType(call, owner)
+    setattr(owner, method, ours)
+
+    def undo() -> None:
+        if owner.__dict__.get(method) is not ours:
+            return
+        if replaced is None:
+            delattr(owner, method)
+        else:
+            setattr(owner, method, replaced)
+
+    return undo
+
+
+def _saving(optimizer: Optimizer) -> Optimizer | None:
+    """The optimizer whose `state_dict` runs hooks: the one given, or the first inside it that does."""
+    while "_optimizer_state_dict_post_hooks" not in optimizer.__dict__:
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            return None
+        optimizer = inner
     return optimizer
 
 
@@ -151,12 +245,14 @@ class _Hooks:
         self._pending = False
         self._loaded: dict[str, Any] = {}
         self._pre_step: RemovableHandle | None = None
+        saving = _saving(optimizer)
+        assert saving is not None, "check_optimizer comes first"
         self.post_step = optimizer.register_step_post_hook(self._after_step)
         self._handles: list[RemovableHandle] = [
             self.post_step,
-            optimizer.register_state_dict_post_hook(self._save),
-            optimizer.register_load_state_dict_pre_hook(self._before_load),
-            optimizer.register_load_state_dict_post_hook(self._after_load),
+            saving.register_state_dict_post_hook(self._save),
+            saving.register_load_state_dict_pre_hook(self._before_load),
+            saving.register_load_state_dict_post_hook(self._after_load),
         ]
         _live.add(self)
 
@@ -256,7 +352,8 @@ class _Hooks:
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         for remedy in self.remedies:
             for group in state_dict["param_groups"]:  # numbers of NumPy's do not load with weights_only=True
-                group.update({key: float(group[key]) for key in remedy.group_keys if isinstance(group.get(key), Real)})
+                numbers = {key: as_number(group[key]) for key in remedy.group_keys if key in group}
+                group.update({key: number for key, number in numbers.items() if number is not None})
         state_dict[CHECKPOINT_KEY] = {remedy.key: remedy.state_dict() for remedy in self.remedies}
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +385,7 @@ def _move_to_end(hooks: dict[int, Any], hook: int) -> None:
 
 
 _live: weakref.WeakSet[_Hooks] = weakref.WeakSet()
-_TOLD = "_weightclip_told"
+_WARNED = "_weightclip_warned"
 
 
 def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -298,22 +395,29 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
         others = len(GLOBAL_HOOKS) > 1 or torch.compiler.is_compiling()
         if others or next(reversed(optimizer._optimizer_step_post_hooks)) != hooks.post_step.id:
             hooks.enforce_again()
-    elif not torch.compiler.is_compiling() and any("kappa" in g for g in getattr(optimizer, "param_groups", ())):
-        _tell_of_lost_hooks(optimizer)
+    elif not torch.compiler.is_compiling() and any(
+        not _SETTINGS.keys().isdisjoint(group) for group in getattr(optimizer, "param_groups", ())
+    ):
+        _warn_of_lost_hooks(optimizer)
 
 
-def _tell_of_lost_hooks(optimizer: Optimizer) -> None:
-    if _TOLD in optimizer.__dict__:
+def _warn_of_lost_hooks(optimizer: Optimizer) -> None:
+    if _WARNED in optimizer.__dict__:
         return
-    setattr(optimizer, _TOLD, True)
+    setattr(optimizer, _WARNED, True)
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     elsewhere = (id(p) for hooks in _live for group in hooks.optimizer.param_groups for p in group["params"])
-    if owns_kappa(type(optimizer)) or not own.isdisjoint(elsewhere):  # a part of an optimizer that is clipped
+    found = [key for key in _SETTINGS if any(key in group for group in optimizer.param_groups)]
+    if owns_kappa(type(optimizer)):
+        found = [key for key in found if key != "kappa"]
+    if not found or not own.isdisjoint(elsewhere):  # or a part of an optimizer that has its hooks
         return
+    lost = list(dict.fromkeys(_SETTINGS[key] for key in found))
     warnings.warn(
-        f"nothing clips this {type(optimizer).__name__}, though its groups have a kappa: it was copied or unpickled "
-        "(PyTorch drops the hooks then), or it loaded the checkpoint of a clipped one. weightclip.clip_weights("
-        "optimizer, model, kappa) clips it again; without 'kappa' in its param_groups it is a plain optimizer",
+        f"{' and '.join(lost)} no longer acts on this {type(optimizer).__name__}, although its param_groups have "
+        f"{', '.join(map(repr, found))}: it was copied or unpickled (PyTorch drops the hooks then), or it loaded the "
+        f"checkpoint of an optimizer with it. Call {' and '.join(f'weightclip.{name}' for name in lost)} on it again, "
+        "or delete the entries from its param_groups",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.checks import check_choice, check_number
-from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import Penalty, require_step_size
+from weightclip.checks import check_choice
+from weightclip.patterns import Patterns
+from weightclip.remedy import attach
+from weightclip.rivals.penalty import Penalty, Regularizer, require_step_size
 from weightclip.scratch import add_scaled_
 
 
-def l2_init(optimizer: Optimizer, decay: float, *, variant: Literal["kumar", "paper"] = "kumar") -> L2Init:
+def l2_init(
+    optimizer: Optimizer,
+    decay: float,
+    *,
+    variant: Literal["kumar", "paper"] = "kumar",
+    model: nn.Module | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+) -> L2Init:
     """Pull the weights towards where they started, w_0.
 
     `kumar`: before each step g <- g + 2 lambda (w - w_0), the gradient of lambda |w - w_0|^2, with w_0 the weights
@@ -22,42 +31,61 @@ def l2_init(optimizer: Optimizer, decay: float, *, variant: Literal["kumar", "pa
     w <- w + lr lambda w_0 after it, with w_0 the weights after the first step. With SGD that is half of `kumar`'s
     pull; with Adam the decay passes through the preconditioner and the pull does not.
 
+    lambda is kept in the groups as `l2_init_decay`: it can be scheduled, and checkpoints save it.
+
     Args:
-        optimizer: any `torch.optim.Optimizer`; all of its parameters are pulled.
-        decay: lambda, at least 0.
+        optimizer: any `torch.optim.Optimizer`.
+        decay: lambda, at least 0, for the groups that have none yet.
         variant: see above.
+        model: gives the parameters their names, for `include` and `exclude`.
+        include: names or glob patterns; every other parameter is left alone.
+        exclude: names or glob patterns of parameters to leave alone.
     """
-    return attach(L2Init(optimizer, decay, variant))
+    return attach(L2Init(optimizer, decay, variant, model, include, exclude))
 
 
-class L2Init(Remedy):
+class L2Init(Regularizer):
     """Pulls the weights towards their initial values. Made by `l2_init`."""
 
     key = "l2_init"
+    group_keys = ("l2_init_decay",)
 
-    def __init__(self, optimizer: Optimizer, decay: float, variant: str) -> None:
-        super().__init__(check_optimizer(optimizer, self.key))
-        self.decay = check_number("decay", decay, zero=True)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        decay: float,
+        variant: str,
+        model: nn.Module | None,
+        include: Patterns | None,
+        exclude: Patterns | None,
+    ) -> None:
+        super().__init__(optimizer, model, include, exclude, l2_init_decay=decay)
         self.variant = check_choice("variant", variant, ("kumar", "paper"))
-        self._penalty = Penalty(self.optimizer, self.decay if variant == "paper" else 2 * self.decay)
+        self._penalty = Penalty(self.optimizer)
         if variant == "paper":
             require_step_size(self.optimizer)
         self._initial: dict[Tensor, Tensor] = {}
         self.before_step()
 
     def before_step(self) -> None:
+        super().before_step()
         if self.variant == "kumar":
             self._remember()
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
-        return self._penalty.added(group, p, gradient, None if self.variant == "paper" else self._initial[p])
+        if not self.is_chosen(p):
+            return gradient
+        if self.variant == "paper":
+            return self._penalty.added(group, p, gradient, group["l2_init_decay"])
+        return self._penalty.added(group, p, gradient, 2 * group["l2_init_decay"], self._initial[p])
 
     @torch.no_grad()
     def after_step(self) -> None:
         if self.variant == "paper" and not self.skipped():
             self._remember()
             for group, p in self.updated():
-                add_scaled_(p, self._initial[p], group["lr"] * self.decay)
+                if self.is_chosen(p):
+                    add_scaled_(p, self._initial[p], group["lr"] * group["l2_init_decay"])
 
     def state_dict(self) -> dict[str, Any]:
         """The initial weights, by the parameter's position."""
@@ -69,5 +97,5 @@ class L2Init(Remedy):
 
     def _remember(self) -> None:
         for p in self.tensors():
-            if p not in self._initial:
+            if p not in self._initial and self.is_chosen(p):
                 self._initial[p] = p.detach().clone()

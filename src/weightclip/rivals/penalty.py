@@ -1,12 +1,80 @@
-"""Quadratic penalties, as part of the gradient."""
+"""What the regularizers share: settings in `param_groups`, choosing parameters by name, quadratic penalties."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from weightclip.bounds import tensor_names
+from weightclip.checks import check_number
+from weightclip.patterns import Patterns, unwanted
+from weightclip.remedy import Remedy, check_optimizer
+
+
+class Regularizer(Remedy):
+    """Acts on the parameters of an optimizer that `include` and `exclude` choose.
+
+    Args:
+        optimizer: any `torch.optim.Optimizer`.
+        model: gives the parameters their names; without it, the optimizer's own names are taken.
+        include: names or glob patterns; every other parameter is left alone.
+        exclude: names or glob patterns of parameters to leave alone.
+        settings: numbers of at least 0, which are kept in `optimizer.param_groups`.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module | None,
+        include: Patterns | None,
+        exclude: Patterns | None,
+        **settings: float,
+    ) -> None:
+        optimizer = check_optimizer(optimizer, self.key)
+        self._argument = {key: key.rpartition("_")[2] for key in settings}  # l2_decay -> decay
+        numbers = {key: check_number(self._argument[key], value, zero=True) for key, value in settings.items()}
+        super().__init__(optimizer, **numbers)
+        self._model, self._include, self._exclude = model, include, exclude
+        self._chosen: dict[Tensor, bool] = {}
+        self._check_settings()
+        self._choose()
+
+    def before_step(self) -> None:
+        self._check_settings()
+        if any(p not in self._chosen for p in self.tensors()):
+            self._choose()
+
+    def is_chosen(self, p: Tensor) -> bool:
+        """Whether the regularizer acts on `p`."""
+        return self._chosen[p]
+
+    def _check_settings(self) -> None:
+        for group in self.optimizer.param_groups:
+            for key, argument in self._argument.items():
+                check_number(argument, group.get(key, 0.0), zero=True)
+
+    def _choose(self) -> None:
+        """Decide for every parameter of the optimizer whether it is regularised."""
+        tensors = self.tensors()
+        if self._include is None and self._exclude is None:
+            self._chosen = dict.fromkeys(tensors, True)
+            return
+        if self._model is not None:
+            names = tensor_names(self._model)
+        else:
+            groups = self.optimizer.param_groups
+            if not all("param_names" in group for group in groups):
+                raise ValueError(
+                    "include, exclude: the parameters have no names; pass model=..., or make the optimizer from "
+                    "model.named_parameters()"
+                )
+            pairs = [pair for g in groups for pair in zip(g["params"], g["param_names"], strict=True)]
+            names = {id(p): [name] for p, name in pairs}
+        reason = unwanted(self._include, self._exclude, [name for own in names.values() for name in own])
+        self._chosen = {p: reason(names.get(id(p), [])) is None for p in tensors}
 
 
 class Penalty:
@@ -15,14 +83,15 @@ class Penalty:
     A sparse gradient is changed only where it has entries.
     """
 
-    def __init__(self, optimizer: Optimizer, factor: float) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         if any(group.get("line_search_fn") for group in optimizer.param_groups):
             raise ValueError("optimizer: a line search needs the penalty in the loss; add it there instead")
         self.optimizer = optimizer
-        self.factor = factor
         self._results: dict[Tensor, Tensor] = {}  # kept: asking for the memory anew costs more than the addition
 
-    def added(self, group: dict[str, Any], p: Tensor, gradient: Tensor, centre: Tensor | None = None) -> Tensor:
+    def added(
+        self, group: dict[str, Any], p: Tensor, gradient: Tensor, factor: float, centre: Tensor | None = None
+    ) -> Tensor:
         """The gradient with the penalty's; without a centre, this is 0. `gradient` stays as it is."""
         out = self._result(p, gradient)
         difference = p.detach() if centre is None else torch.sub(p, centre, out=out)
@@ -30,7 +99,7 @@ class Penalty:
         scale = getattr(self.optimizer, "grad_scale", None)
         if scale is not None:
             difference = difference * scale
-        factor = -self.factor if group.get("maximize", False) else self.factor
+        factor = -float(factor) if group.get("maximize", False) else float(factor)
         if gradient.is_sparse:
             gradient = gradient.coalesce()
             return gradient + factor * difference.sparse_mask(gradient)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.checks import check_choice, check_count, check_number
-from weightclip.remedy import Remedy, attach, check_optimizer
-from weightclip.rivals.penalty import Penalty, require_step_size
+from weightclip.checks import check_choice, check_count
+from weightclip.patterns import Patterns
+from weightclip.remedy import attach
+from weightclip.rivals.penalty import Penalty, Regularizer, require_step_size
 from weightclip.scratch import Scratch, add_scaled_
 
 
@@ -22,45 +23,63 @@ def shrink_and_perturb(
     every: int = 1,
     seed: int = 0,
     variant: Literal["ash", "paper"] = "ash",
+    model: nn.Module | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
 ) -> ShrinkAndPerturb:
     """Shrink the weights and add noise e ~ N(0, 1), drawn from a generator of its own.
 
     `ash`: after every n-th step, w <- (1 - lambda) w + sigma e. `paper` (as run for the weight-clipping paper):
     g <- g + lambda w before each step, and w <- w - lr sigma e after it.
 
-    The same seed gives the same noise, so replicas on several processes stay equal; checkpoints save where it is.
+    The same seed gives the same noise, so replicas on several processes stay equal; checkpoints save its position.
+    lambda and sigma are kept in the groups as `sp_decay` and `sp_sigma`: they can be scheduled, and checkpoints save
+    them.
 
     Args:
-        optimizer: any `torch.optim.Optimizer`; all of its parameters are shrunk and perturbed.
-        decay: lambda, at least 0 (and at most 1 for `ash`).
-        sigma: the noise's standard deviation, at least 0.
+        optimizer: any `torch.optim.Optimizer`.
+        decay: lambda, at least 0 (and at most 1 for `ash`), for the groups that have none yet.
+        sigma: the noise's standard deviation, at least 0, for the groups that have none yet.
         every: n; for `paper` always 1.
         seed: of the noise.
         variant: see above.
+        model: gives the parameters their names, for `include` and `exclude`.
+        include: names or glob patterns; every other parameter is left alone.
+        exclude: names or glob patterns of parameters to leave alone.
     """
-    return attach(ShrinkAndPerturb(optimizer, decay, sigma, every, seed, variant))
+    return attach(ShrinkAndPerturb(optimizer, decay, sigma, every, seed, variant, model, include, exclude))
 
 
-class ShrinkAndPerturb(Remedy):
+class ShrinkAndPerturb(Regularizer):
     """Shrinks and perturbs the weights. Made by `shrink_and_perturb`."""
 
     key = "shrink_and_perturb"
+    group_keys = ("sp_decay", "sp_sigma")
 
-    def __init__(self, optimizer: Optimizer, decay: float, sigma: float, every: int, seed: int, variant: str) -> None:
-        super().__init__(check_optimizer(optimizer, self.key))
-        self.decay = check_number("decay", decay, zero=True)
-        self.sigma = check_number("sigma", sigma, zero=True)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        decay: float,
+        sigma: float,
+        every: int,
+        seed: int,
+        variant: str,
+        model: nn.Module | None,
+        include: Patterns | None,
+        exclude: Patterns | None,
+    ) -> None:
+        super().__init__(optimizer, model, include, exclude, sp_decay=decay, sp_sigma=sigma)
         self.every = check_count("every", every)
         self.variant = check_choice("variant", variant, ("ash", "paper"))
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"seed: got {seed!r}, expected a whole number")
         self.seed = seed
         if variant == "paper":
-            self._penalty = Penalty(self.optimizer, self.decay)
+            self._penalty = Penalty(self.optimizer)
             require_step_size(self.optimizer)
         if variant == "paper" and every != 1:
             raise ValueError(f"every: got {every!r}, expected 1, because variant 'paper' acts at every step")
-        if variant == "ash" and self.decay > 1:
+        if variant == "ash" and self.settings["sp_decay"] > 1:
             raise ValueError(f"decay: got {decay!r}, expected at most 1, because w is multiplied by 1 - decay")
         self._steps = 0
         self._scratch = Scratch()
@@ -68,13 +87,16 @@ class ShrinkAndPerturb(Remedy):
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Shrink and perturb once, now: every parameter of the optimizer, by w <- (1 - lambda) w + sigma e."""
-        for p in self.tensors():
-            self._shrink_and_perturb(p)
+        """Shrink and perturb once, now: every chosen parameter, by w <- (1 - lambda) w + sigma e."""
+        super().before_step()
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if self.is_chosen(p):
+                    self._shrink_and_perturb(group, p)
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
-        if self.variant == "paper":
-            return self._penalty.added(group, p, gradient)
+        if self.variant == "paper" and self.is_chosen(p):
+            return self._penalty.added(group, p, gradient, group["sp_decay"])
         return gradient
 
     @torch.no_grad()
@@ -82,12 +104,13 @@ class ShrinkAndPerturb(Remedy):
         if self.skipped():
             return
         self._steps += 1
+        chosen = [(group, p) for group, p in self.updated() if self.is_chosen(p)]
         if self.variant == "paper":
-            for group, p in self.updated():
-                add_scaled_(p, self._noise(p), -group["lr"] * self.sigma)
+            for group, p in chosen:
+                add_scaled_(p, self._noise(p), -group["lr"] * group["sp_sigma"])
         elif self._steps % self.every == 0:
-            for _, p in self.updated():
-                self._shrink_and_perturb(p)
+            for group, p in chosen:
+                self._shrink_and_perturb(group, p)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps and, for each device, where its noise generator is."""
@@ -100,8 +123,8 @@ class ShrinkAndPerturb(Remedy):
         for device, saved in state["generators"].items():
             self._generator(device).set_state(saved.cpu())
 
-    def _shrink_and_perturb(self, p: Tensor) -> None:
-        p.mul_(1 - self.decay).add_(self._noise(p), alpha=self.sigma)
+    def _shrink_and_perturb(self, group: dict[str, Any], p: Tensor) -> None:
+        p.mul_(1 - float(group["sp_decay"])).add_(self._noise(p), alpha=float(group["sp_sigma"]))
 
     def _noise(self, p: Tensor) -> Tensor:
         generator = self._generator(str(p.device))

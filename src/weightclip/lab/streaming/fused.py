@@ -11,8 +11,8 @@ import torch
 from numba.core.errors import NumbaError
 from numpy.typing import NDArray
 
+from weightclip._box import limit
 from weightclip.bounds import resolve_bounds
-from weightclip.clipping import limit
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset
 from weightclip.lab.data.places import cache_directory

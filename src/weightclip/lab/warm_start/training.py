@@ -23,7 +23,7 @@ from weightclip.lab.methods import at_side, make_optimizer, noise_seed, own_sett
 from weightclip.lab.nets.resnet import ResNet, resnet18
 from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
 from weightclip.lab.warm_start.config import PAPER, Config
-from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
+from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
 
 TESTED = 500
 """Images at a time in tests, where no gradients take memory."""
@@ -177,7 +177,8 @@ class Trainer:
         clipped = 0.0
         if "sp" in self._once:
             seed = noise_seed(self.config.seed)
-            ShrinkAndPerturb(self.optimizer, settings["decay"], settings["sigma"], 1, seed, "ash").apply()
+            with shrink_and_perturb(self.optimizer, settings["decay"], settings["sigma"], seed=seed) as perturbation:
+                perturbation.apply()
         if "wc" in self._once:
             clipper = clip_weights(self.optimizer, self.model, settings["kappa"], bounds=self._bounds, statistics=True)
             clipper.clip()

@@ -1,0 +1,102 @@
+"""Optimizers that keep a second set of weights beside the model's, which has to lie in the box too.
+
+Schedule-Free optimizers (Defazio et al., 2024) train at y = (1 - beta) z + beta x. The model holds y during training
+and x, the average of the z, during evaluation; z is in the optimizer's state, and x is computed from y and z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Beta = Callable[[Optimizer, dict[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class SecondWeights:
+    """Where an optimizer keeps its second set of weights.
+
+    Args:
+        state_keys: entries of `optimizer.state[p]` that are weights as they are.
+        beta: for optimizers that switch the model between y and x: the weight of x in y.
+    """
+
+    state_keys: tuple[str, ...]
+    beta: Beta | None = None
+
+    @torch.no_grad()
+    def clip(self, optimizer: Optimizer, group: dict[str, Any], p: Tensor, limit: float) -> None:
+        """Clip `p` and its second set of weights to [-limit, limit]; an entry that stays inside keeps its bits."""
+        state = optimizer.state.get(p, {})
+        if self.beta is not None and "z" in state and _in_train_mode(optimizer, group):
+            beta, z, y = self.beta(optimizer, group), state["z"], p.detach()
+            x = y.lerp(z, 1 - 1 / beta)
+            # 0 wherever x and z are inside, so that y is left as it is there
+            y.add_(x.clamp(-limit, limit).sub_(x), alpha=beta)
+            y.add_(z.clamp(-limit, limit).sub_(z), alpha=1 - beta)
+        for key in self.state_keys:
+            if key in state:
+                state[key].clamp_(-limit, limit)
+        p.detach().clamp_(-limit, limit)
+
+
+def _in_train_mode(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    return bool(group.get("train_mode", getattr(optimizer, "train_mode", True)))
+
+
+def _first_beta(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    return float(group["betas"][0])
+
+
+def _group_momentum(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    return float(group["momentum"])
+
+
+def _own_momentum(optimizer: Optimizer, group: dict[str, Any]) -> float:
+    return float(optimizer.momentum)  # type: ignore[attr-defined]
+
+
+_KNOWN: dict[tuple[str, str], SecondWeights] = {
+    ("torch", "ASGD"): SecondWeights(("ax",)),
+    ("schedulefree", "SGDScheduleFree"): SecondWeights(("z",), _group_momentum),
+    **{
+        ("schedulefree", name): SecondWeights(("z",), _first_beta)
+        for name in ("AdamWScheduleFree", "AdamWScheduleFreePaper", "RAdamScheduleFree")
+    },
+    **{
+        ("schedulefree", f"{name}ScheduleFreeClosure"): SecondWeights(("z",))  # the model holds x after each step
+        for name in ("SGD", "AdamW", "RAdam")
+    },
+    **{
+        ("schedulefree", f"{name}ScheduleFreeReference"): SecondWeights(("x", "y", "z"))  # y and x are both stored
+        for name in ("SGD", "AdamW")
+    },
+    ("pytorch_optimizer", "ScheduleFreeSGD"): SecondWeights(("z",), _group_momentum),
+    ("pytorch_optimizer", "ScheduleFreeAdamW"): SecondWeights(("z",), _first_beta),
+    ("pytorch_optimizer", "ScheduleFreeRAdam"): SecondWeights(("z",), _first_beta),
+    ("pytorch_optimizer", "ScheduleFreeWrapper"): SecondWeights(("z",), _own_momentum),
+    ("pytorch_optimizer", "Lookahead"): SecondWeights(("slow_params", "backup_params")),
+}
+
+
+def find_second_weights(optimizer: Optimizer) -> SecondWeights | None:
+    """How `optimizer` keeps a second set of weights, or None; a ValueError for one that is not supported.
+
+    An optimizer with the methods `train` and `eval` exchanges the model's weights for others in them.
+    """
+    for cls in type(optimizer).__mro__:
+        known = _KNOWN.get((cls.__module__.partition(".")[0], cls.__name__))
+        if known is not None:
+            return known
+    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        supported = ", ".join(name for package, name in _KNOWN if package != "torch")
+        raise ValueError(
+            f"optimizer: {type(optimizer).__name__} exchanges the model's weights for a second set in eval(), which "
+            f"would not be clipped; supported are {supported}"
+        )
+    return None
