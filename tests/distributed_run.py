@@ -29,6 +29,17 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
         for layer in (model[0], model[2], model):  # type: ignore[index]
             fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if mode == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # slow to import
+
+        model = nn.parallel.DistributedDataParallel(model)
+        try:  # on every process: if one did not raise, it would wait for the others
+            ZeroRedundancyOptimizer(model.parameters(), wc.clipped(torch.optim.Adam), lr=0.1, kappa=KAPPA)
+        except ValueError as error:
+            assert "ZeroRedundancyOptimizer gives each process some of the parameters" in str(error)
+        else:
+            raise AssertionError(f"process {rank} did not raise")
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
     clipper = wc.clip_weights(optimizer, model, kappa=KAPPA, bounds="init", statistics=True)
     if mode.endswith("rivals"):
         wc.l2_init(optimizer, 0.01)
@@ -49,8 +60,8 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
     assert cut > 0, "nothing was clipped"
 
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
-    saved = optimizer.state_dict()
-    optimizer.load_state_dict(saved)
+    if mode != "zero":  # which saves on one process only
+        optimizer.load_state_dict(optimizer.state_dict())
     if rank == 0:
         torch.save([p.detach() for p in whole], directory / f"{mode}-{processes}.pt")
     dist.barrier()

@@ -1,4 +1,6 @@
+import ast
 import math
+import re
 from typing import Any
 
 import pytest
@@ -177,20 +179,60 @@ def test_tied_weights_with_equal_bounds_are_one_tensor() -> None:
     assert resolve_bounds(model) == {"0.weight": Bound(0.5, "fan_in")}
 
 
-def test_tied_weights_with_different_bounds_are_refused() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(10, 4)
-            self.head = nn.Linear(4, 10, bias=False)
-            self.head.weight = self.words.weight
+class Language(nn.Module):
+    """A language model whose output layer has the matrix of its embedding."""
 
-    with pytest.raises(
-        ValueError, match=r"tied weights with different bounds: words\.weight \(embedding.*head\.weight"
-    ):
-        resolve_bounds(Tied())
-    assert resolve_bounds(Tied(), exclude="head.weight")["words.weight"].s is None
-    assert resolve_bounds(Tied(), {"*.weight": 0.25})["words.weight"].s == 0.25
+    def __init__(self, hidden: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 4)
+        self.hidden = nn.Linear(4, 4) if hidden else nn.Identity()
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.words.weight
+
+
+def advice(message: str, argument: str) -> Any:
+    """The value that an error message recommends for `argument`."""
+    found = re.search(rf"{argument}=(.*?) (leaves|clips)", message)
+    assert found is not None
+    return ast.literal_eval(found.group(1))
+
+
+def test_tied_weights_with_different_bounds_are_refused_with_advice_that_works() -> None:
+    model = Language(hidden=True)
+    expected = r"tied weights with different bounds: words\.weight \(embedding.*head\.weight \(0.5\)"
+    with pytest.raises(ValueError, match=expected) as refused:
+        resolve_bounds(model)
+    message = str(refused.value)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with wc.clip_weights(optimizer, model, kappa=1.0, exclude=advice(message, "exclude")) as clipper:
+        assert clipper.bounds["hidden.weight"].s == 0.5
+        assert clipper.bounds["words.weight"].s is None
+    with wc.clip_weights(optimizer, model, kappa=1.0, bounds=advice(message, "bounds")) as clipper:
+        assert clipper.bounds["hidden.weight"].s == clipper.bounds["words.weight"].s == 0.5
+
+
+def test_excluding_the_tied_weights_is_not_advised_where_nothing_else_can_be_clipped() -> None:
+    model = Language(hidden=False)
+    with pytest.raises(ValueError, match="tied weights with different bounds") as refused:
+        resolve_bounds(model)
+    assert "exclude" not in str(refused.value)
+    assert resolve_bounds(model, advice(str(refused.value), "bounds"))["words.weight"].s == 0.5
+
+
+class Conv1D(nn.Module):
+    """As in transformers: a linear layer whose weight is (in, out)."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(nx, nf)), nn.Parameter(torch.zeros(nf))
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
+
+
+@pytest.mark.parametrize("rule", ["fan_in", "paper"])
+def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> None:
+    assert [bound.s for bound in resolve_bounds(Conv1D(nf=16, nx=4), rule).values()] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,9 @@ def bounds_by_tensor(
         resolved[id(tensor)] = name, bound
     if conflicts:
         raise ValueError(_tied(conflicts, others=any(bound.s is not None for _, bound in resolved.values())))
-    by_name = dict(resolved.values())
-    check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places if include})
+    if include is not None:
+        by_name = dict(resolved.values())
+        check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places})
     return resolved
 
 
@@ -426,8 +427,9 @@ def _tied(conflicts: list[list[tuple[str, Bound]]], others: bool) -> str:
     first = conflicts[0]
     given = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in first)
     excluded = [decided[0][0] for decided in conflicts]
-    number = next(bound.s for _, bound in first if bound.s is not None)
-    mapping = {**{name: round(number, 6) for name, _ in first}, "*": "fan_in"}
+    numbers = [next(bound.s for _, bound in decided if bound.s is not None) for decided in conflicts]
+    pairs = zip(conflicts, numbers, strict=True)
+    mapping = {**{name: round(number, 6) for decided, number in pairs for name, _ in decided}, "*": "fan_in"}
     clips = f"bounds={mapping} clips it"
     alone = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} leaves it alone"
     return f"tied weights with different bounds: {given}; {f'{alone}, and {clips}' if others else clips}"

@@ -185,18 +185,17 @@ class Clipper(Remedy):
         self._counts: list[Tensor] | None = None
         self._scratch = Scratch()
         self._undo: list[Callable[[], None]] = []
-        self._entries: list[Entry] = []
         self._boxes: list[Box] = []
         self._watched: set[int] = set()
-        entries = self._resolve()
-        if strict and all(entry.bound.reason == FOREIGN for entry in entries):
+        self._entries = self._resolve()
+        if strict and all(entry.bound.reason == FOREIGN for entry in self._entries):
             raise ValueError("optimizer: it holds none of the model's parameters")
-        if strict and all(entry.bound.s is None for entry in entries):
-            raise ValueError(f"model: there is nothing to clip; {self._left_alone(entries)}")
+        if strict and not self._clipped():
+            raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
 
     def start(self) -> None:
-        """Resolve the bounds, and clip wherever weights are exchanged."""
-        self._follow()
+        """Make the boxes, and clip wherever weights are exchanged."""
+        self._make_boxes()
         _clippers.add(self)
         if self._second_weights is not None:
             for method in ("eval", "train"):
@@ -331,9 +330,8 @@ class Clipper(Remedy):
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([repr(self), *lines, self._left_alone()]).rstrip()
 
-    def _left_alone(self, entries: Sequence[Entry] | None = None) -> str:
-        own = self._entries if entries is None else entries
-        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in own if e.bound.s is None]
+    def _left_alone(self) -> str:
+        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in self._entries if e.bound.s is None]
         absent = self._resolver.absent(self.tensors())
         rows += [(name, _shape(shape), "not in this optimizer") for name, shape in absent.items()]
         if not rows:
@@ -356,9 +354,13 @@ class Clipper(Remedy):
         return entries
 
     def _follow(self) -> None:
-        """Resolve the parameters that the optimizer has now; if strict, refuse those that the model does not own."""
-        groups = self.optimizer.param_groups
-        entries = self._resolve()
+        """Resolve the parameters that the optimizer has now."""
+        self._entries = self._resolve()
+        self._make_boxes()
+
+    def _make_boxes(self) -> None:
+        """Make a box for each group; if strict, refuse parameters that the model does not own."""
+        groups, entries = self.optimizer.param_groups, self._entries
         foreign = [e for e in entries if e.bound.reason == FOREIGN and groups[e.group].get("kappa") != math.inf]
         if self.strict and foreign:
             listed = "; ".join(f"{e.name}, shape {_shape(e.tensor)}" for e in foreign[:5])
@@ -367,9 +369,8 @@ class Clipper(Remedy):
                 "the module that owns them, or weightclip.stacked(member, params) for the stacked parameters of an "
                 "ensemble; strict=False, or kappa=float('inf') in their group, leaves them alone"
             )
-        clipped = [entry for entry in entries if entry.bound.s is not None]
+        clipped = self._clipped()
         self._boxes = [Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
-        self._entries = entries
         self._watched = {id(entry.tensor) for entry in entries} | self._resolver.watched()
 
     def registered(self, module: nn.Module, member: object) -> None:

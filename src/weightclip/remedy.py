@@ -413,8 +413,9 @@ def _warn_of_lost_hooks(optimizer: Optimizer) -> None:
     if not found or not own.isdisjoint(elsewhere):  # or a part of an optimizer that has its hooks
         return
     lost = list(dict.fromkeys(_SETTINGS[key] for key in found))
+    verb = "acts" if len(lost) == 1 else "act"
     warnings.warn(
-        f"{' and '.join(lost)} no longer acts on this {type(optimizer).__name__}, although its param_groups have "
+        f"{' and '.join(lost)} no longer {verb} on this {type(optimizer).__name__}, although its param_groups have "
         f"{', '.join(map(repr, found))}: it was copied or unpickled (PyTorch drops the hooks then), or it loaded the "
         f"checkpoint of an optimizer with it. Call {' and '.join(f'weightclip.{name}' for name in lost)} on it again, "
         "or delete the entries from its param_groups",
