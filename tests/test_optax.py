@@ -20,8 +20,8 @@ from torch import nn
 import weightclip as wc
 import weightclip.optax as wo
 from vectors import GRADIENTS, VECTORS, WEIGHTS
+from weightclip._box import limit
 from weightclip.bounds import Bound
-from weightclip.clipping import limit
 
 KEY = jax.random.key(0, impl="unsafe_rbg")  # faster to compile
 DTYPES = {jnp.float32: torch.float32, jnp.bfloat16: torch.bfloat16, jnp.float16: torch.float16}
@@ -233,8 +233,8 @@ def test_what_equinox_leaves_alone_and_why() -> None:
         assert "normalisation" in bounds[f"{norm}/weight"].reason
         assert "normalisation" in bounds[f"{norm}/bias"].reason
     assert "slope" in bounds["norms/3/negative_slope"].reason
-    assert "no rule" in bounds["gain"].reason
-    assert "no rule" in bounds["steps"].reason
+    assert "no bound rule" in bounds["gain"].reason
+    assert "no bound rule" in bounds["steps"].reason
 
 
 def test_a_model_is_clipped_whole_or_filtered_and_keeps_its_other_leaves() -> None:
@@ -263,6 +263,7 @@ def test_a_model_is_clipped_whole_or_filtered_and_keeps_its_other_leaves() -> No
 
 def test_the_bias_of_a_layer_without_inputs() -> None:
     assert bounds_of(eqx.filter_eval_shape(eqx.nn.Linear, 0, 3, key=KEY)) == {"weight": None, "bias": 1.0}
+    assert bounds_of(dense(0, 3)) == {"kernel": None, "bias": 1.0}
 
 
 def test_a_subclass_of_an_equinox_layer_has_its_rule_and_an_own_module_that_of_its_names() -> None:
@@ -279,7 +280,7 @@ def test_a_subclass_of_an_equinox_layer_has_its_rule_and_an_own_module_that_of_i
 
     low = wo.resolve_bounds(eqx.filter_eval_shape(Low))
     assert (low["weight"].s, low["bias"].s) == (0.5, 0.5)
-    assert low["extra"].reason == "not a weight or a bias of Linear"
+    assert low["extra"].reason == "no bound rule for an array of Linear that is not a weight or a bias"
     assert bounds_of(Own(np.ones((3, 2, 8)), np.ones(3))) == {"weight": 0.25, "bias": 0.25}
     assert "normalisation" in wo.resolve_bounds(Own(np.ones(3), np.ones(3)))["bias"].reason
 
@@ -318,7 +319,7 @@ def test_what_is_left_alone_by_name_and_why() -> None:
         "old": {"weight": np.ones(3), "bias": np.ones(3)},
         "flat": {"kernel": np.ones(3)},
         "empty": {"kernel": np.ones((3, 0))},
-        "linear": {"w": np.ones((3, 2))},
+        "own": {"matrix": np.ones((3, 2))},
     }
     bounds = wo.resolve_bounds(params)
     assert all(bound.s is None for bound in bounds.values())
@@ -331,11 +332,11 @@ def test_what_is_left_alone_by_name_and_why() -> None:
         "old/bias": "normalisation",
         "flat/kernel": "less than two dimensions",
         "empty/kernel": "no entries",
-        "linear/w": "no rule knows",
+        "own/matrix": "no bound rule for",
     }
     assert bounds.keys() == said.keys()
     assert all(words in bounds[path].reason for path, words in said.items())
-    with pytest.raises(ValueError, match=r"params: there is nothing to clip(.|\n)*linear/w: no rule knows"):
+    with pytest.raises(ValueError, match=r"params: there is nothing to clip(.|\n)*own/matrix: no bound rule for"):
         wo.project(params, 1.0)
     with pytest.raises(ValueError, match="params: there is nothing to clip"):
         wo.clip_weights(1.0).init(params)

@@ -83,7 +83,7 @@ def test_what_linen_layers_leave_alone() -> None:
     assert "bias without" in left_alone(linen(nn.LayerNorm(use_scale=False), (1, 4)))["bias"]
     words = jax.eval_shape(nn.Embed(5, 3).init, KEY, jnp.zeros(1, jnp.int32))["params"]
     assert "embedding" in left_alone(words)["embedding"]
-    assert "no rule" in left_alone(linen(nn.PReLU(), (1, 4)))["negative_slope"]
+    assert "no bound rule" in left_alone(linen(nn.PReLU(), (1, 4)))["negative_slope"]
 
 
 def test_partitioned_arrays_go_by_the_path_of_their_box() -> None:

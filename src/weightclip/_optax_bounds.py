@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
-from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, Bound, check_included, make_bound
+from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip.patterns import Patterns, check_pattern, unwanted
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
@@ -23,6 +24,9 @@ Path = tuple[Any, ...]
 """The keys on the way to a leaf, as JAX has them."""
 
 ACCEPTED = "expected 'fan_in', a mapping or a function"
+
+WARN_ABOVE = 0.1
+"""The fraction of the weight entries that may be in layers without a bound rule before `init` warns."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,27 @@ def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patter
     return resolved
 
 
+def warn_of_unknown_layers(resolved: list[tuple[Leaf, Bound]]) -> None:
+    """Warn if many of the entries of the arrays of two or more dimensions have no bound rule."""
+    weights = [
+        (leaf, bound)
+        for leaf, bound in resolved
+        if len(leaf.array.shape) > 1 and jnp.issubdtype(leaf.array.dtype, jnp.inexact) and bound.reason != EMBEDDING
+    ]
+    unknown = [(leaf.name, leaf.array.size) for leaf, bound in weights if bound.reason.startswith(UNKNOWN)]
+    entries, left = sum(leaf.array.size for leaf, _ in weights), sum(size for _, size in unknown)
+    if left > WARN_ABOVE * entries:
+        first = unknown[0][0]
+        names = ", ".join(name for name, _ in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        warnings.warn(
+            f"clip_weights leaves {left / entries:.0%} of the weight entries alone, because their layers have no bound "
+            f"rule: {names}; bounds={{{first!r}: number, '*': 'fan_in'}} gives a bound, and exclude={first!r} leaves "
+            "an array alone without this warning",
+            UserWarning,
+            stacklevel=4,  # the caller of `init`
+        )
+
+
 Decide = Callable[[Leaf], Bound]
 
 
@@ -127,7 +152,8 @@ def _named_rule(rule: str, leaves: list[Leaf]) -> Decide:
         if leaf.array.size == 0:
             return Bound(None, reason="no entries")
         fan_in = _equinox_fan_in(leaf) if leaf.layer is not None else _fan_in(leaf, siblings[leaf.keys[:-1]])
-        return Bound(None, reason=fan_in) if isinstance(fan_in, str) else Bound(1 / math.sqrt(fan_in), rule)
+        # A layer without inputs has a bias, drawn from [-1, 1] by Equinox.
+        return Bound(None, reason=fan_in) if isinstance(fan_in, str) else Bound(1 / math.sqrt(max(1, fan_in)), rule)
 
     return decide
 
@@ -158,11 +184,15 @@ def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
         if weight is not None:
             return _fan_in(_unmasked(weight, leaf), siblings)
         return NORMALISATION if "scale" in siblings else "bias without a kernel or a weight in its layer"
-    if leaf.own_name == "scale":
+    if leaf.own_name in ("scale", "offset"):
         return NORMALISATION
-    if leaf.own_name == "embedding":
+    if leaf.own_name in ("embedding", "embeddings"):
         return EMBEDDING
-    return "no rule knows a leaf of this name (bounds={path: number} gives it a bound)"
+    if leaf.own_name in ("w_i", "w_h") or (leaf.own_name == "b" and "w_h" in siblings):
+        return _haiku_gru_fan_in(leaf, siblings)
+    if leaf.own_name in ("w", "b"):
+        return _haiku_fan_in(leaf, siblings.get("w"), siblings.get("b"))
+    return f"{UNKNOWN} a leaf of this name (bounds={{path: number}} gives it a bound)"
 
 
 def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
@@ -177,6 +207,42 @@ def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
         return int(size // bias.array.size)
     heads = len(shape) == 3 and kernel.keys[-2:-1] in (("query",), ("key",), ("value",))
     return int(shape[0]) if heads else math.prod(shape[:-1])
+
+
+def _haiku_fan_in(leaf: Leaf, weight: Leaf | None, bias: Leaf | None) -> int | str:
+    """The fan_in of a w (*kernel, in, out), or (*kernel, out, in) in a transposed convolution.
+
+    With a b, which has one entry for each output, it is w.size / b.size for both, and for stacked layers.
+    """
+    if weight is None:
+        return "b without a w in its layer"
+    shape: tuple[int, ...] = _unmasked(weight, leaf).array.shape
+    if len(shape) < 2:
+        return "a w of less than two dimensions has no fan_in"
+    if bias is not None:
+        outputs = _unmasked(bias, leaf).array.size
+        # Layers stacked k times have k more dimensions in front, in the w and in the b.
+        fits = any(outputs == math.prod(shape[:k]) * out for k in range(len(shape) - 1) for out in shape[-2:])
+        return int(weight.array.size // outputs) if fits else f"{UNKNOWN} a b {bias.array.shape} with a w {shape}"
+    if len(shape) == 2:
+        return shape[0]
+    module = weight.keys[-2] if len(weight.keys) > 1 else ""
+    own_module = module.rpartition("/")[2]
+    if "layer_stack" not in module:  # hk.layer_stack adds a dimension
+        if "transpose" in own_module:
+            return math.prod(shape[:-2]) * shape[-1]
+        if "conv" in own_module and "deconv" not in own_module:
+            return math.prod(shape[:-1])
+    return f"{UNKNOWN} a w of three or more dimensions without a b, unless its module is named conv or transpose"
+
+
+def _haiku_gru_fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
+    """The fan_in of w_i (in, 3 hidden) and w_h (hidden, 3 hidden); b (3 hidden) has that of w_h, as in PyTorch."""
+    shapes = {name: _unmasked(siblings[name], leaf).array.shape for name in ("w_i", "w_h", "b") if name in siblings}
+    w_i, w_h, b = (shapes.get(name, ()) for name in ("w_i", "w_h", "b"))
+    if len(w_i) < 2 or len(w_h) < 2 or not w_i[-1:] == w_h[-1:] == b[-1:] == (3 * w_h[-2],):
+        return f"{UNKNOWN} a leaf of this name, except in Haiku's GRU"
+    return int(w_i[-2] if leaf.own_name == "w_i" else w_h[-2])
 
 
 def _unmasked(needed: Leaf, leaf: Leaf) -> Leaf:
@@ -217,9 +283,8 @@ def _equinox_fan_in(leaf: Leaf) -> int | str:
     if layer_type in _EQUINOX_LEFT_ALONE:
         return _EQUINOX_LEFT_ALONE[layer_type]
     if not _is_weight_or_bias(leaf):
-        return f"not a weight or a bias of {layer_type}"
-    # A layer without inputs has a bias, drawn from [-1, 1].
-    return max(1, _EQUINOX_FAN_IN[layer_type](leaf.layer))
+        return f"{UNKNOWN} an array of {layer_type} that is not a weight or a bias"
+    return _EQUINOX_FAN_IN[layer_type](leaf.layer)
 
 
 def _weight_normed(leaves: list[Leaf]) -> set[str]:

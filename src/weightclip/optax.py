@@ -1,9 +1,9 @@
 """Weight clipping for JAX: the last transformation of an optax chain, and the exact projection.
 
-Parameters are any tree of arrays: Flax's dictionaries and `nnx.State`, Equinox's modules, or dictionaries of one's
-own. A leaf is named by its path, as in `Dense_0/kernel` or `layers/0/weight`; what Flax wraps around a leaf (the
-`value` of a Variable) is not part of it. Bounds are resolved from paths and shapes alone, so inside `jax.jit` they
-are constants.
+Parameters are any tree of arrays: the dictionaries of Flax and Haiku, `nnx.State`, Equinox's modules, or your own
+dictionaries. A leaf is named by its path, as in `Dense_0/kernel` or `layers/0/weight`; what Flax wraps around a leaf
+(the `value` of a Variable) is not part of it. Bounds are resolved from paths and shapes alone, so inside `jax.jit`
+they are constants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import tree_map_with_path
 
-from weightclip._optax_bounds import Path, Rule, resolve
+from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers
 from weightclip.bounds import Bound
 from weightclip.checks import check_number
 from weightclip.patterns import Patterns
@@ -80,7 +80,7 @@ def clip_weights(
     kappa = _check_kappa(kappa)
 
     def init(params: Any) -> Any:
-        _limits(params, kappa, bounds, include, exclude)  # raises before training starts
+        _check(params, bounds, include, exclude)
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -140,7 +140,7 @@ def clip_schedule_free(
     inner = optax.with_extra_args_support(schedule_free)
 
     def init(params: Any) -> Any:
-        _limits(params, kappa, bounds, include, exclude)  # raises before training starts
+        _check(params, bounds, include, exclude)
         return _check_schedule_free_state(inner.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
@@ -205,16 +205,25 @@ def resolve_bounds(
         `fan_in`: s = 1/sqrt(fan_in) for the weights and the bias of a layer.
             Equinox: the bound of the uniform distribution that the layer is drawn from, known from its type; a
                 `weight` of two or more dimensions (out, in, *kernel) of any other layer has fan_in = in * kernel.
-            Flax: a `kernel` (*kernel, in, out) with a `bias` beside it has fan_in = kernel.size / bias.size,
-                which holds for groups, several heads and layers stacked by `nn.vmap` or `nn.scan` too. Without a
-                bias, out is the last dimension (`query`, `key` and `value` of three dimensions: the last two);
-                give stacked layers without biases their numbers by a mapping.
-            Normalisation layers, embeddings and leaves that no rule knows are left alone.
+            Flax: a `kernel` (*kernel, in, out) with a `bias` has fan_in = kernel.size / bias.size, which also
+                holds for groups, several heads and layers stacked by `nn.vmap` or `nn.scan`. Without a bias, out is
+                the last dimension (`query`, `key` and `value` of three dimensions: the last two); give stacked
+                layers without biases their numbers by a mapping.
+            Haiku: a `w` (*kernel, in, out) with a `b` has fan_in = w.size / b.size, which also holds for transposed
+                convolutions, (*kernel, out, in), and for stacked layers. Without a b, a `w` of three or more
+                dimensions is known by the name of its module: `conv`, or `transpose` for transposed ones.
+                The `b` of a GRU has the bound of its `w_h`, as in PyTorch.
+            Normalisation layers, embeddings and leaves without a rule are left alone. `clip_weights` warns at
+            `init` if more than a tenth of the entries of arrays of two or more dimensions, embeddings excepted,
+            have no rule.
         a mapping: the first path or glob pattern that matches decides, with a number or with `"fan_in"`; a leaf
             that none matches is left alone.
         a function: `(path, leaf) -> bound`, or a reason (or None) to leave the leaf alone.
 
-    Flax draws kernels from a normal distribution cut at 2.27 s, so a smaller kappa clips at the start.
+    A leaf raises a ValueError if its bound depends on the shape of another leaf of its layer, a bias on its weight
+    for instance, which `optax.masked`, `optax.multi_transform` or `eqx.partition` hides.
+
+    Flax draws kernels from a normal distribution cut at 2.27 s, Haiku at 2 s, so a smaller kappa clips at the start.
     `variance_scaling(1 / 3, "fan_in", "uniform")` of `flax.linen.initializers` draws them from [-s, s], as PyTorch
     and Equinox do. Weights under weight or spectral normalisation are refused, except where Flax's `SpectralNorm`
     wraps a layer of its parent module, which the parameters don't show.
@@ -270,15 +279,29 @@ def _clip_update(u: Any, p: Any, limit: Any) -> Any:
     return jnp.where(kept == moved, u, kept - p).astype(jnp.result_type(u))
 
 
-def _limits(
-    params: Any, kappa: Kappa, bounds: Rule, include: Patterns | None, exclude: Patterns | None
-) -> Callable[[Path, Any], Any]:
-    """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
+def _check(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> None:
+    """Raise or warn before training starts."""
+    if type(params).__name__ == "_ParamsPlaceholder":  # by which optax.tree_map_params finds parameters in a state
+        return
+    resolved = _resolve(params, bounds, include, exclude)
+    if not callable(bounds):
+        warn_of_unknown_layers(resolved)
+
+
+def _resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[tuple[Leaf, Bound]]:
+    """The arrays with their bounds; a ValueError if all of them are left alone."""
     resolved = resolve(params, bounds, include, exclude)
     if all(bound.s is None for _, bound in resolved):
         alone = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in resolved)
         raise ValueError(f"params: there is nothing to clip; left alone:{alone or ' no arrays'}")
-    scales = {leaf.path: bound.s for leaf, bound in resolved}
+    return resolved
+
+
+def _limits(
+    params: Any, kappa: Kappa, bounds: Rule, include: Patterns | None, exclude: Patterns | None
+) -> Callable[[Path, Any], Any]:
+    """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
+    scales = {leaf.path: bound.s for leaf, bound in _resolve(params, bounds, include, exclude)}
 
     def limit(path: Path, leaf: Any) -> Any:
         s = scales.get(path)
