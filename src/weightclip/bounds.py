@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -185,7 +185,16 @@ def resolve_bounds(
         >>> bounds["1.bias"].reason
         'normalisation layer: its scale starts at 1, not in a box around 0'
     """
-    return dict(bounds_by_tensor(model, rule, include=include, exclude=exclude, last_layer=last_layer).values())
+    found = bounds_by_tensor(model, rule, include=include, exclude=exclude, last_layer=last_layer)
+    return {resolved.name: resolved.bound for resolved in found.values()}
+
+
+class Resolved(NamedTuple):
+    """The name of a tensor, its bound and the layers that have it."""
+
+    name: str
+    bound: Bound
+    layers: tuple[nn.Module, ...] = ()
 
 
 def bounds_by_tensor(
@@ -196,8 +205,8 @@ def bounds_by_tensor(
     exclude: Patterns | None = None,
     last_layer: bool = True,
     wanted: Collection[int] | None = None,
-) -> dict[int, tuple[str, Bound]]:
-    """`resolve_bounds` as id(tensor) -> (name, bound), of the tensors whose ids are `wanted` (default: all)."""
+) -> dict[int, Resolved]:
+    """`resolve_bounds` by id(tensor), of the tensors whose ids are `wanted` (default: all)."""
     model = unwrap(model)
     owners = _owners(model)
     names = [name for places in owners for name, _, _ in places]
@@ -205,7 +214,7 @@ def bounds_by_tensor(
     decide = _decider(rule, owners, names)
     outputs = set() if last_layer else _output_tensors(model)
 
-    resolved: dict[int, tuple[str, Bound]] = {}
+    resolved: dict[int, Resolved] = {}
     conflicts: list[list[tuple[str, Bound]]] = []
     for places in owners:
         name, local, layer = places[0]
@@ -231,11 +240,11 @@ def bounds_by_tensor(
             raise ValueError(
                 f"{name}: dtype {tensor.dtype} cannot be clipped to an interval; exclude={name!r} leaves it alone"
             )
-        resolved[id(tensor)] = name, bound
+        resolved[id(tensor)] = Resolved(name, bound, tuple(owner for _, _, owner in places))
     if conflicts:
-        raise ValueError(_tied(conflicts, others=any(bound.s is not None for _, bound in resolved.values())))
+        raise ValueError(_tied(conflicts, others=any(each.bound.s is not None for each in resolved.values())))
     if include is not None:
-        by_name = dict(resolved.values())
+        by_name = {each.name: each.bound for each in resolved.values()}
         check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places})
     return resolved
 
@@ -318,11 +327,12 @@ Place = tuple[str, str, nn.Module]  # full name, own name in its layer, layer
 def _owners(model: nn.Module) -> list[list[Place]]:
     """For each distinct parameter, in the order of `model.parameters()`, every place where it stands."""
     places: dict[int, list[Place]] = {}
-    for prefix, layer in model.named_modules():
-        for local, tensor in layer._parameters.items():
-            if tensor is not None:
-                name = f"{prefix}.{local}" if prefix else local
-                places.setdefault(id(tensor), []).append((name.replace("_orig_mod.", ""), local, layer))
+    for path, layer in model.named_modules():
+        if layer._parameters:
+            prefix = f"{path}.".replace("_orig_mod.", "") if path else ""
+            for local, tensor in layer._parameters.items():
+                if tensor is not None:
+                    places.setdefault(id(tensor), []).append((prefix + local, local, layer))
     return list(places.values())
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from weightclip._box import Box, Entry, limit, local
 from weightclip._second_weights import find_second_weights
-from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Rule, bounds_by_tensor, named_tensors
+from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Resolved, Rule, bounds_by_tensor, named_tensors
 from weightclip.checks import check_count, check_number, check_truth
 from weightclip.patterns import Patterns
 from weightclip.remedy import (
@@ -44,14 +44,11 @@ WARN_ABOVE = 0.1
 class Resolver(Protocol):
     """Finds the bounds of an optimizer's tensors."""
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
-        """The name and the bound of each tensor, in the order of the groups."""
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
+        """The name, the bound and the layers of each tensor, in the order of the groups."""
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         """The names and shapes of the model's parameters that are not among `tensors`."""
-
-    def watched(self) -> set[int]:
-        """The ids of the modules whose parameters, when they are registered anew, have to be resolved again."""
 
 
 def clip_weights(
@@ -135,7 +132,7 @@ class _ByLayer:
     exclude: Patterns | None
     last_layer: bool
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
         tensors = [tensor for group in groups for tensor in group]
         resolved = bounds_by_tensor(
             self.model,
@@ -146,14 +143,11 @@ class _ByLayer:
             wanted={id(tensor) for tensor in tensors},
         )
         foreign = Bound(None, reason=FOREIGN)
-        return [resolved.get(id(tensor), (f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
+        return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         held = {id(tensor) for tensor in tensors}
         return {name: t.shape for name, t in named_tensors(self.model).items() if id(t) not in held}
-
-    def watched(self) -> set[int]:
-        return {id(module) for module in self.model.modules()}
 
 
 class Clipper(Remedy):
@@ -347,7 +341,11 @@ class Clipper(Remedy):
         params = [group["params"] for group in self.optimizer.param_groups]
         groups = [i for i, group in enumerate(params) for _ in group]
         entries: list[Entry] = []
-        for tensor, (name, bound), group in zip(self.tensors(), self._resolver.resolve(params), groups, strict=True):
+        resolved = self._resolver.resolve(params)
+        # When one of these is registered in a module, or another member in a layer, the bounds are resolved again.
+        self._watched = {id(p) for group in params for p in group}
+        self._watched.update(id(layer) for each in resolved for layer in each.layers)
+        for tensor, (name, bound, _), group in zip(self.tensors(), resolved, groups, strict=True):
             if bound.s is not None and bound.rule.startswith("init"):  # measured once
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
             entries.append(Entry(name, tensor, bound, group))
@@ -371,7 +369,6 @@ class Clipper(Remedy):
             )
         clipped = self._clipped()
         self._boxes = [Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
-        self._watched = {id(entry.tensor) for entry in entries} | self._resolver.watched()
 
     def registered(self, module: nn.Module, member: object) -> None:
         """Resolve again at the next step, if the module or its new member is one of ours."""

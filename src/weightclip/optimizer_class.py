@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from weightclip.bounds import USE_CLIP_WEIGHTS, Bound, bounds_from_shapes
+from weightclip.bounds import USE_CLIP_WEIGHTS, Resolved, bounds_from_shapes
 from weightclip.clipping import KEY, Clipper
 from weightclip.remedy import attach, find_remedy, owns_kappa
 
@@ -110,7 +110,7 @@ class _ByShape:
 
     optimizer: Optimizer
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[tuple[str, Bound]]:
+    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
         rows = [{tensor.shape[0] for tensor in group if tensor.dim() >= 2} for group in groups]
         bounds = [
             bound
@@ -119,15 +119,12 @@ class _ByShape:
         ]
         names = [name for group in self.optimizer.param_groups for name in group.get("param_names", group["params"])]
         return [
-            (n if isinstance(n, str) else f"parameter {i}", bound)
+            Resolved(n if isinstance(n, str) else f"parameter {i}", bound)
             for i, (n, bound) in enumerate(zip(names, bounds, strict=True))
         ]
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         return {}
-
-    def watched(self) -> set[int]:
-        return set()
 
 
 def _refuse_what_is_no_layer(tensors: Sequence[Tensor]) -> None:
