@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+collect_ignore_glob = ["src/weightclip/integrations/*.py"]  # they need their hosts; tests/integrations tests them
+
 # Its set-up of logging closes the handlers that are there, and that of JAX (absl) closes pytest's captured stderr then.
 with suppress(ImportError):
     import_module("submitit")

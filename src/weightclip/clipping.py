@@ -41,6 +41,10 @@ WARN_ABOVE = 0.1
 """The fraction of all weight entries that may be in layers without a bound rule before `clip_weights` warns."""
 
 
+class NothingToClipError(ValueError):
+    """None of the optimizer's parameters has a bound."""
+
+
 class Resolver(Protocol):
     """Finds the bounds of an optimizer's tensors."""
 
@@ -185,7 +189,7 @@ class Clipper(Remedy):
         if strict and all(entry.bound.reason == FOREIGN for entry in self._entries):
             raise ValueError("optimizer: it holds none of the model's parameters")
         if strict and not self._clipped():
-            raise ValueError(f"model: there is nothing to clip; {self._left_alone()}")
+            raise NothingToClipError(f"model: there is nothing to clip; {self._left_alone()}")
 
     def start(self) -> None:
         """Make the boxes, and clip wherever weights are exchanged."""
@@ -284,6 +288,20 @@ class Clipper(Remedy):
                 return self._clip()
             for part, low, high in box.plan:
                 torch.clamp_(part, low, high)
+
+    def group_state(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The number of steps if it matters, and the measured bounds of the group's parameters if there are any."""
+        measured = [self._measured.get(p) for p in group["params"]]
+        state = {"steps": self._steps} if self.every > 1 else {}
+        return {**state, "measured": measured} if any(s is not None for s in measured) else state
+
+    def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """Resume from what `group_state` saved."""
+        self._steps = state.get("steps", self._steps)
+        measured = zip(group["params"], state.get("measured", ()), strict=False)
+        self._measured.update({p: s for p, s in measured if s is not None})
+        self._entries = self._resolve()
+        self._boxes = []
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""

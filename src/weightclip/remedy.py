@@ -75,6 +75,13 @@ class Remedy:
     def enforce(self) -> None:
         """After everything else that a step does; must be idempotent."""
 
+    def group_state(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Numbers that a resumed run needs, for hosts that load the optimizer before the remedy can be attached."""
+        return {}
+
+    def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
+        """Take over what `group_state` saved."""
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: tensors, numbers and strings only, keyed by position where per parameter."""
         return {}
@@ -137,12 +144,18 @@ def attach(remedy: _R) -> _R:
         optimizer.defaults.update(remedy.settings)
         for group in optimizer.param_groups:
             group.update({key: value for key, value in remedy.settings.items() if key not in group})
+            if remedy.key in group.get(CHECKPOINT_KEY, {}):
+                remedy.load_group_state(group, group[CHECKPOINT_KEY][remedy.key])
         remedy.start()
     except BaseException:
         hooks.discard(remedy)
         for place, key in new:
             place.pop(key, None)
         raise
+    for group in optimizer.param_groups:
+        group.get(CHECKPOINT_KEY, {}).pop(remedy.key, None)
+        if not group.get(CHECKPOINT_KEY, True):
+            del group[CHECKPOINT_KEY]
     return remedy
 
 
@@ -355,6 +368,12 @@ class _Hooks:
                 numbers = {key: as_number(group[key]) for key in remedy.group_keys if key in group}
                 group.update({key: number for key, number in numbers.items() if number is not None})
         state_dict[CHECKPOINT_KEY] = {remedy.key: remedy.state_dict() for remedy in self.remedies}
+        # PyTorch loads the groups as they are, and nothing but them, into an optimizer without our hooks.
+        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+            states = {remedy.key: remedy.group_state(group) for remedy in self.remedies}
+            saved.pop(CHECKPOINT_KEY, None)
+            if any(states.values()):
+                saved[CHECKPOINT_KEY] = {key: state for key, state in states.items() if state}
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         # Taken over only in _after_load: PyTorch may still refuse the checkpoint.
@@ -366,9 +385,14 @@ class _Hooks:
         return {**state_dict, "param_groups": groups}
 
     def _after_load(self, optimizer: Optimizer) -> None:
+        states = [group.pop(CHECKPOINT_KEY, {}) for group in optimizer.param_groups]
         for remedy in self.remedies:
             if remedy.key in self._loaded:
                 remedy.load_state_dict(self._loaded[remedy.key])
+                continue
+            for group, state in zip(optimizer.param_groups, states, strict=True):
+                if remedy.key in state:
+                    remedy.load_group_state(group, state[remedy.key])
         self._loaded = {}
 
 

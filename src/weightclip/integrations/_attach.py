@@ -1,0 +1,30 @@
+"""What the callbacks share: attaching once to each optimizer of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from weightclip.clipping import Clipper, NothingToClipError, clip_weights, find_clipper
+
+
+def attach_once(
+    optimizers: Iterable[Optimizer], model: nn.Module, kappa: float, options: dict[str, Any]
+) -> list[Clipper]:
+    """Attach a clipper to each optimizer that has none, and return the clippers of all.
+
+    An optimizer without anything to clip (of an entropy coefficient, for example) is left alone, unless all are.
+    """
+    clippers: list[Clipper] = []
+    nothing: NothingToClipError | None = None
+    for optimizer in optimizers:
+        try:
+            clippers.append(find_clipper(optimizer) or clip_weights(optimizer, model, kappa, **options))
+        except NothingToClipError as error:
+            nothing = error
+    if not clippers:
+        raise nothing or ValueError("optimizer: the host has none, so there is nothing to attach clip_weights to")
+    return clippers

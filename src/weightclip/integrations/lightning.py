@@ -1,0 +1,36 @@
+"""Weight clipping in Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from weightclip.clipping import Clipper
+from weightclip.integrations._attach import attach_once
+
+
+class ClipCallback(Callback):
+    """Clip the weights that the optimizers of a `LightningModule` train.
+
+    A clipper is attached to each optimizer when fitting starts, before a checkpoint is loaded. Calling `fit` again with
+    new optimizers attaches to these.
+
+    Args:
+        kappa: the half-width of the box in units of s_l; a checkpoint brings its own.
+        options: `bounds`, `include`, `exclude`, `last_layer`, `every` and `statistics` of `weightclip.clip_weights`.
+
+    Attributes:
+        clippers: the attached clippers, once fitting has started.
+
+    Examples:
+        trainer = Trainer(callbacks=[ClipCallback(kappa=2.0)])
+    """
+
+    def __init__(self, kappa: float, **options: Any) -> None:
+        self.kappa, self.options = kappa, options
+        self.clippers: list[Clipper] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach to the optimizers, which exist by now."""
+        self.clippers = attach_once(trainer.optimizers, pl_module, self.kappa, self.options)

@@ -1,0 +1,51 @@
+"""Weight clipping in Stable-Baselines3 and sb3-contrib."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from torch import nn
+from torch.optim import Optimizer
+
+from weightclip.clipping import Clipper
+from weightclip.integrations._attach import attach_once
+
+
+class ClipCallback(BaseCallback):
+    """Clip the weights of every network that the agent trains.
+
+    When training starts, a clipper is attached to each optimizer of the policy (of the actor and of the critic in SAC,
+    TD3 and TQC), with bounds from the policy's layers: log-stds, those of gSDE too, are left alone. Calling `learn`
+    again keeps the clippers. After `load`, pass the callback to `learn` again: it resumes with the saved kappa, and
+    training without it warns.
+
+    Args:
+        kappa: the half-width of the box in units of s_l; a loaded agent keeps the kappa that was saved with it.
+        options: `bounds`, `include`, `exclude`, `last_layer`, `every` and `statistics` of `weightclip.clip_weights`.
+
+    Attributes:
+        clippers: the attached clippers, once training has started.
+
+    Examples:
+        agent = PPO("MlpPolicy", "Hopper-v4")
+        agent.learn(1_000_000, callback=ClipCallback(kappa=3.0))
+    """
+
+    def __init__(self, kappa: float, **options: Any) -> None:
+        super().__init__()
+        self.kappa, self.options = kappa, options
+        self.clippers: list[Clipper] = []
+
+    def _on_training_start(self) -> None:
+        policy: nn.Module = self.model.policy
+        self.clippers = attach_once(optimizers_of(policy), policy, self.kappa, self.options)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def optimizers_of(policy: nn.Module) -> list[Optimizer]:
+    """The optimizers that a policy and its parts keep as their attribute `optimizer`, each once."""
+    found = [vars(module).get("optimizer") for module in policy.modules()]
+    return list({id(one): one for one in found if isinstance(one, Optimizer)}.values())
