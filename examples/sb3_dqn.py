@@ -1,8 +1,7 @@
-"""Weight clipping in Stable-Baselines3's DQN: attach it to the optimizer of the constructed agent.
+"""Weight clipping in Stable-Baselines3: pass one callback to `learn`.
 
-It knows the policy's layers, so it suits every policy. `agent.set_parameters(path)` keeps clipping; `DQN.load` makes a
-new optimizer, so call `clip_weights` again on the agent that it returns. `sb3_ppo.py` shows the way that survives
-`load`.
+It finds every optimizer of the policy and knows the policy's layers, so it suits every agent and policy of
+Stable-Baselines3 and sb3-contrib. After `DQN.load`, pass it to `learn` again: clipping resumes with the saved kappa.
 
     python examples/sb3_dqn.py
 """
@@ -10,16 +9,17 @@ new optimizer, so call `clip_weights` again on the agent that it returns. `sb3_p
 import torch
 from stable_baselines3 import DQN
 
-import weightclip as wc
+from weightclip.integrations.sb3 import ClipCallback
 
 
 def main(kappa: float = 1.0, steps: int = 2000) -> DQN:
     """Train on CartPole-v1."""
     agent = DQN("MlpPolicy", "CartPole-v1", learning_rate=1e-3, seed=0, device="cpu")
-    clipper = wc.clip_weights(agent.policy.optimizer, agent.policy, kappa=kappa, statistics=True)
-    agent.learn(steps)
+    clip = ClipCallback(kappa, statistics=True)
+    agent.learn(steps, callback=clip)
+    (clipper,) = clip.clippers
     print(clipper)
-    print(f"the last step cut {clipper.clipped_fraction:.1%} of the weights")
+    print(f"the last step clipped {clipper.clipped_fraction:.1%} of the weights")
     return agent
 
 

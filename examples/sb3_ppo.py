@@ -1,8 +1,8 @@
 """Weight clipping in Stable-Baselines3's PPO, which makes its own optimizer: give it a class that clips.
 
-The class is saved with the agent, so clipping goes on after `PPO.load`. It sees shapes, not layers: the bare
-vector `log_std` is left alone, but with `use_sde=True` it is a matrix and is clipped as a weight. `sb3_dqn.py` shows
-the way that knows the layers.
+The class is saved with the agent, so clipping continues after `PPO.load`. It sees shapes, not layers: the bare vector
+`log_std` is left alone, but with `use_sde=True` it is a matrix and is refused. `sb3_dqn.py` shows the callback, which
+knows the layers.
 
     python examples/sb3_ppo.py
 """

@@ -101,16 +101,17 @@ def test_sb3_ppo_on_ant_compares_kl_and_weight_norm(capsys):
 
 @pytest.mark.host
 def test_sb3_dqn(tmp_path):
+    from weightclip.integrations.sb3 import ClipCallback
+
     agent = load_example("sb3_dqn").main(kappa=1.0, steps=300)
     assert count_at_bound(agent.q_net, 1.0) > 0
 
     leave_the_box(agent.q_net)
     agent.save(tmp_path / "saved.zip")
     loaded = type(agent).load(tmp_path / "saved.zip", env=agent.get_env(), device="cpu")
-    wc.clip_weights(loaded.policy.optimizer, loaded.policy, kappa=1.0)
     agent.set_parameters(tmp_path / "saved.zip")
     for resumed in (loaded, agent):
-        resumed.learn(300)
+        resumed.learn(300, callback=ClipCallback(9.0))  # the saved kappa counts
         assert count_at_bound(resumed.q_net, 1.0) > 0
 
 
@@ -123,6 +124,26 @@ def test_loss_of_plasticity(tmp_path):
     assert "weightclip run input-permuted-mnist --method adam+wc" in done.stdout
     assert (tmp_path / "demo" / "loss_of_plasticity.png").read_bytes().startswith(b"\x89PNG")
     assert "| 1 | 0." in (tmp_path / "demo" / "loss_of_plasticity.md").read_text()
+
+
+@pytest.mark.host
+def test_accelerate_loop():
+    assert count_at_bound(load_example("accelerate_loop").main(kappa=2.0, epochs=5), 2.0) > 0
+
+
+@pytest.mark.host
+def test_cleanrl_ppo(capsys):
+    agent = load_example("cleanrl_ppo").main(kappa=3.0, total_timesteps=512, num_steps=256)
+    assert count_at_bound(agent, 3.0) > 0
+    assert "mean episodic return" in capsys.readouterr().out
+
+
+@pytest.mark.host
+def test_transformers_trainer():
+    trainer = load_example("transformers_trainer").main(kappa=1.0, steps=20)
+    layer = trainer.model.transformer.h[0].mlp.c_fc
+    assert layer.weight.abs().max() <= 1 / math.sqrt(32)
+    assert wc.find_clipper(trainer.optimizer).bounds["transformer.wte.weight"].s is None
 
 
 @pytest.mark.host

@@ -86,7 +86,7 @@ NO_INPUTS = "its layer has no inputs"
 FROZEN = "frozen (requires_grad=False)"
 SLOPE = "activation: a slope, not a weight"
 UNKNOWN = "no bound rule for"
-USE_CLIP_WEIGHTS = "use weightclip.clip_weights(optimizer, model, kappa), which knows the layers"
+USE_CLIP_WEIGHTS = "use weightclip.clip_weights or a callback of weightclip.integrations, which know the layers"
 
 _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _fan_in_rule,
