@@ -5,10 +5,11 @@ table and check every record's seal, and `load` also puts the configurations bes
 process; the ratio is the median over the pairs.
 
     python benchmarks/loading.py [--quick]
+
+With `--quick` there are at most 2,000 records, fewer if writing them takes long.
 """
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,12 +18,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit
 
 from weightclip.lab.results.loading import load
 from weightclip.lab.results.record import Record, identity, read_record, write_record
 from weightclip.lab.results.store import record_path
 from weightclip.lab.streaming.metrics import METRICS
 
+FILLED_BY = 18.0
+"""Seconds since the process started after which `--quick` writes no more records than it needs."""
+
+NEEDED = 50
 TASKS = 10
 METHODS = ("sgd", "adam", "sgd+wc", "adam+wc")
 CONFIG = {
@@ -65,16 +71,19 @@ def make_table() -> pl.DataFrame:
     )
 
 
-def fill(store: Path, records: int) -> None:
-    """The same numbers everywhere, but for method and seed."""
+def fill(store: Path, records: int, quick: bool) -> int:
+    """The same numbers everywhere, but for method and seed; how many records there are."""
     table = make_table()
     for number in range(records):
+        if quick and number >= NEEDED and elapsed() > FILLED_BY:
+            return number
         method, seed = METHODS[number % len(METHODS)], number // len(METHODS)
         config = {**CONFIG, "method": method, "seed": seed}
         name = identity("streaming", config, DATA["checksum"])
         own = table.with_columns(pl.lit(seed, pl.Int64).alias("seed"))
         record = Record("streaming", name, config, own, DATA, seconds=1.0, versions=VERSIONS, platform="")
         write_record(record, record_path(store, f"{method}/seed{seed}", name))
+    return records
 
 
 def one_by_one(store: Path) -> pl.DataFrame:
@@ -89,19 +98,24 @@ def seconds(function: Callable[[Path], pl.DataFrame], store: Path) -> float:
 
 def main(quick: bool) -> None:
     records, pairs = (2_000, 5) if quick else (20_000, 3)
-    with tempfile.TemporaryDirectory() as directory:
+    slow: list[float] = []
+    fast: list[float] = []
+    with time_limit(quick), tempfile.TemporaryDirectory() as directory:
         store = Path(directory)
         began = time.perf_counter()
-        fill(store, records)
+        records = fill(store, records, quick)
         print(f"{records:,} records written in {time.perf_counter() - began:.1f} s", flush=True)
-        together = [(seconds(load, store), seconds(one_by_one, store)) for _ in range(pairs)]
-    print(
-        f"loaded in {min(fast for fast, _ in together):.2f} s here, one by one in {min(s for _, s in together):.2f} s"
-    )
-    print(f"{records:,} records, one by one / load: {statistics.median(slow / fast for fast, slow in together):.1f}")
+        for _ in rounds(pairs, deadline(quick)):
+            fast.append(seconds(load, store))
+            slow.append(seconds(one_by_one, store))
+    if slow:
+        print(f"loaded in {min(fast):.2f} s here, one by one in {min(slow):.2f} s")
+    print_claim(f"{records:,} records, one by one / load", median_ratio(slow, fast), digits=1)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="2,000 records")
-    main(parser.parse_args().quick)
+    parser.add_argument("--quick", action="store_true", help="at most 2,000 records, within 45 s")
+    arguments = parser.parse_args()
+    main(arguments.quick)
+    leave(arguments.quick)
