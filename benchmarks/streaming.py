@@ -10,16 +10,21 @@ The limit: what numpy takes to read and write all arrays that a step has to chan
 states), in place.
 
     python benchmarks/streaming.py [--quick]
+
+The first run on a machine compiles the fused engine's kernels. On a slow core that may leave `--quick` without time for
+the later claims; it is faster the next time.
 """
 
 import argparse
 import gc
 import os
-import statistics
 import time
+from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 import torch
+from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit
 from torch.nn.functional import cross_entropy
 
 import weightclip as wc
@@ -98,47 +103,59 @@ def stream(arrays: list[np.ndarray], times: int) -> None:
             np.negative(array, out=array)
 
 
-def compare(method: str, dataset: Dataset, pairs: int, steps: int) -> tuple[float, float, float]:
-    """Plain over fused, fused over numpy's time for the same bytes, and microseconds of a fused step."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds for a step in each round: of the plain loop, of the fused engine, and of numpy for the same bytes."""
+
+    plain: list[float] = field(default_factory=list)
+    fused: list[float] = field(default_factory=list)
+    numpy: list[float] = field(default_factory=list)
+
+
+def compare(times: Times, method: str, dataset: Dataset, pairs: int, steps: int, until: float) -> None:
+    """Add the times of a method."""
     config = resolve(Config("input-permuted-mnist", method=method, period=steps))
     plain, fused = Plain(config), Fused(config, dataset)
     size = sum(p.numel() for p in plain.model.parameters())
     arrays = [np.ones(size, np.float32) for _ in range(1 + STATES[method.partition("+")[0]])]
     n, d = dataset.inputs.shape
-    ratios, limits, steps_took = [], [], []
     many = 10  # a fused block is ten times as long, because it is so much faster
-    for pair in range(-1, pairs):
+    first = make_task("inputs", 0, 2, 2, 0, n, d, dataset.classes)
+    plain.learn(*tensors(dataset, first))
+    fused.learn(first)  # compiles
+    for pair in rounds(pairs, until):
         task = make_task("inputs", pair + 1, many * steps, many * steps, 0, n, d, dataset.classes)
         short = Task(task.index, task.rows[:steps], task.columns, task.classes)
         data = tensors(dataset, short)
         gc.collect()
-        slow = seconds(plain.learn, *data) / steps
-        fast = seconds(fused.learn, task) / (many * steps)
-        numpy = seconds(stream, arrays, steps) / steps
-        if pair >= 0:  # the first one compiles
-            ratios.append(slow / fast)
-            limits.append(fast / numpy)
-            steps_took.append(fast)
-    return statistics.median(ratios), statistics.median(limits), 1e6 * statistics.median(steps_took)
+        times.plain.append(seconds(plain.learn, *data) / steps)
+        times.fused.append(seconds(fused.learn, task) / (many * steps))
+        times.numpy.append(seconds(stream, arrays, steps) / steps)
 
 
 def main(quick: bool) -> None:
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    dataset = load("mnist")
-    print(f"data: {dataset.source}")
-    results = {}
-    for method in CLAIMED if quick else METHODS:
-        results[method] = compare(method, dataset, pairs=7 if quick else 25, steps=30 if quick else 200)
-        print(f"{method}: {results[method][2]:.0f} us a fused step here", flush=True)
-    for method, (_, limit, _) in results.items():
-        print(f"{method}, fused / memory-traffic limit: {limit:.2f}")
-    for method, (ratio, _, _) in results.items():
-        print(f"{method}, plain PyTorch / fused: {ratio:.1f}")
+    methods = CLAIMED if quick else METHODS
+    pairs, steps = (7, 20) if quick else (25, 200)
+    found = {method: Times() for method in methods}
+    with time_limit(quick):
+        dataset = load("mnist")
+        print(f"data: {dataset.source}")
+        for number, (method, times) in enumerate(found.items()):
+            now = elapsed()  # the methods share the time that is left
+            compare(times, method, dataset, pairs, steps, now + (deadline(quick) - now) / (len(methods) - number))
+            print(f"{method}: {1e6 * median(times.fused):.0f} us a fused step here", flush=True)
+    for method, times in found.items():
+        print_claim(f"{method}, fused / memory-traffic limit", median_ratio(times.fused, times.numpy))
+    for method, times in found.items():
+        print_claim(f"{method}, plain PyTorch / fused", median_ratio(times.plain, times.fused), digits=1)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the four claims only, within 45 s")
-    main(parser.parse_args().quick)
+    arguments = parser.parse_args()
+    main(arguments.quick)
+    leave(arguments.quick)

@@ -6,7 +6,8 @@ checkpoints at its end are left out on both sides.
 The plain loop has the same network made of PyTorch's own layers, its default memory format, a `DataLoader` that
 normalises image by image as torchvision's transforms do, and as many worker processes as are fastest. All sides learn
 from the same images, batch 125, ResNet18 for ImageNet, and take turns of a few steps; a ratio is the median over the
-rounds of what it was in each, because the speed of a machine drifts.
+rounds of what it was in each, because the speed of a machine drifts. `--quick` takes one step in a turn on one thread,
+and leaves out the plain loops with workers, which would prepare their one batch in the turns of the others.
 
     python benchmarks/warm_start.py [--quick] [--threads N]
 """
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import count
 from statistics import median
 
 import numpy as np
 import torch
+from timing import deadline, leave, median_ratio, print_claim, rounds, time_limit, without_warm_up
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
@@ -111,42 +114,44 @@ def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="within 45 seconds")
-    parser.add_argument("--threads", type=int, help="of PyTorch (default: its own choice)")
+    parser.add_argument("--quick", action="store_true", help="shorter turns, within 45 s")
+    parser.add_argument("--threads", type=int, help="of PyTorch (default: its own choice; 1 with --quick)")
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    steps, rounds = (4, 7) if arguments.quick else (10, 30)
-    data = load()
-    whole, step = our_loop(data.train, data.test, steps)
-    sides = {
-        "our loop": whole,
-        "our step": step,
-        **{f"plain loop, {n} workers": plain_loop(data.train, n) for n in (0, 1, 2)},
-        "plain loop, our network": plain_loop(data.train, 0, ours=True),
-    }
-    for side in sides.values():
-        side(2)  # warms up, and starts the workers
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(rounds):
-        order = list(sides) if turn % 2 else list(reversed(sides))
-        for name in order:
-            began = time.perf_counter()
-            sides[name](steps)
-            times[name].append((time.perf_counter() - began) / steps)
-    print(f"{torch.get_num_threads()} threads, batch {BATCH}, {rounds} turns of {steps} steps")
-    for name, own in times.items():
-        print(f"  {name}: {BATCH / median(own):.0f} images/s")
-    plain = {name: median(times[name]) for name in times if "workers" in name}
-    fastest = min(plain, key=lambda name: plain[name])
-    print(f"fastest plain loop: {fastest.removeprefix('plain loop, ')}")
+    quick = arguments.quick
+    if arguments.threads or quick:  # several threads next to another busy process are slower than one
+        torch.set_num_threads(arguments.threads or 1)
+    steps, turns, workers = (1, 30, (0,)) if quick else (10, 30, (0, 1, 2))
+    times: dict[str, list[float]] = defaultdict(list)
+    with time_limit(quick):
+        data = load()
+        whole, step = our_loop(data.train, data.test, steps)
+        sides = {
+            "our loop": whole,
+            "our step": step,
+            **{f"plain loop, {n} workers": plain_loop(data.train, n) for n in workers},
+            "plain loop, our network": plain_loop(data.train, 0, ours=True),
+        }
+        for turn in rounds(turns + 1, deadline(quick)):  # the first one warms up
+            order = list(sides) if turn % 2 else list(reversed(sides))
+            for name in order:
+                began = time.perf_counter()
+                sides[name](steps)
+                times[name].append((time.perf_counter() - began) / steps)
+    medians = {name: median(without_warm_up(own)) for name, own in times.items()}
+    print(f"{torch.get_num_threads()} threads, batch {BATCH}, {len(times['our loop'])} turns of {steps} steps")
+    for name, seconds in medians.items():
+        print(f"  {name}: {BATCH / seconds:.0f} images/s")
+    fastest = min((name for name in medians if "workers" in name), key=medians.__getitem__, default="")
+    if fastest:
+        print(f"fastest plain loop: {fastest.removeprefix('plain loop, ')}")
 
-    def ratio(one: str, other: str) -> float:
-        return median(first / second for first, second in zip(times[one], times[other], strict=True))
+    def ratio(one: str, other: str) -> float | None:
+        return median_ratio(without_warm_up(times[one]), without_warm_up(times[other]))
 
-    print(f"plain_loop / our_loop: {ratio(fastest, 'our loop'):.2f}")
-    print(f"plain_loop_our_network / our_loop: {ratio('plain loop, our network', 'our loop'):.2f}")
-    print(f"our_loop / our_step: {ratio('our loop', 'our step'):.3f}")
+    print_claim("plain_loop / our_loop", ratio(fastest, "our loop"))
+    print_claim("plain_loop_our_network / our_loop", ratio("plain loop, our network", "our loop"))
+    print_claim("our_loop / our_step", ratio("our loop", "our step"), digits=3)
+    leave(quick)
 
 
 if __name__ == "__main__":
