@@ -5,8 +5,8 @@ process; a side's time is the median over its turns, a ratio the median over tho
 Stable-Baselines3's play ten games at once (two with `--quick`), with the actions that the network finds best, and make
 as many updates after each step of all. Tianshou's have the update alone, from a memory with as many transitions: its
 trainer copies the whole memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room
-for 100,000 transitions, theirs for fewer, as they take more space; all hold some 300 at first. The time that drawing a
-batch takes is that of our memory when it is full.
+for 100,000 transitions, theirs for fewer, as they take more space; all hold some 300 at first (60 with `--quick`). The
+time that drawing a batch takes is that of our memory when it is full (with `--quick`, one for 10,000 transitions).
 
 Stable-Baselines3's DQN is not double: it takes two passes through a network and one back. Double DQN takes three and
 one back, and so does Tianshou's, double or not. `dqn` is our preset, double with three steps and the squared error,
@@ -15,6 +15,10 @@ alone, `dqn_not_double` ours as Stable-Baselines3's is, not double, of one step,
 
     python benchmarks/dqn.py [--quick]
 
+With `--quick`, Tianshou's memories are of one game and are not compiled, which adds about a millisecond to its updates:
+compiling them takes longer than all the rest. On a slow core, importing the libraries may leave `--quick` without time
+for the later claims.
+
 Needs `pip install "weightclip[atari,hosts]"`.
 """
 
@@ -22,50 +26,67 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from operator import truediv
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import ale_py
 import gymnasium as gym
+import numba
 import numpy as np
 import torch
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecFrameStack
-from tianshou.algorithm import DQN as TianshouDQN
-from tianshou.algorithm import RainbowDQN
-from tianshou.algorithm.modelfree.c51 import C51Policy
-from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
-from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Batch, PrioritizedVectorReplayBuffer, VectorReplayBuffer
-from tianshou.env.atari.atari_network import DQNet, RainbowNet
+from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit, without_warm_up
 
 from weightclip.lab.replay.config import Config, resolve
 from weightclip.lab.replay.memory import Memory
 from weightclip.lab.replay.training import Trainer
 
-BATCH, FILLED, ACTIONS, RINGS = 32, 300, 6, 10
+BATCH = 32
 OURS, THEIRS = 100_000, 5_000
 """Transitions that memories have room for."""
 
-FULL, QUICK = (10, 12, 50), (2, 3, 4)
-"""Games at once; turns; steps and updates of each, many in the full one, so that what Stable-Baselines3 does once for
-each call is little beside them.
-"""
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a comparison.
+
+    Args:
+        games: at once.
+        turns: rounds, at most.
+        steps: steps and updates of a turn.
+        filled: transitions in each memory at first.
+        rings: games that those in Tianshou's memories are of.
+        full: transitions in the memory that batches are drawn from to time that.
+    """
+
+    games: int
+    turns: int
+    steps: int
+    filled: int
+    rings: int
+    full: int
+
+
+FULL, QUICK = Sizes(10, 12, 50, 300, 10, OURS), Sizes(2, 8, 4, 60, 1, 10_000)
+"""A full turn has many steps, so that what Stable-Baselines3 does once for each call is little beside them."""
 
 Steps = Callable[[int], None]
 """Takes that many steps and updates."""
 
 
-def ours(games: int, agent: str, **options: Any) -> Trainer:
+def ours(sizes: Sizes, agent: str, **options: Any) -> Trainer:
     config = resolve(
-        Config(agent=agent, method="adam", game="SpaceInvaders", environments=games, memory=OURS, epsilon=0.0,
+        Config(agent=agent, method="adam", game="SpaceInvaders", environments=sizes.games, memory=OURS, epsilon=0.0,
                epsilon_final=0.0, **options)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
-    trainer.play(FILLED // games)
+    trainer.play(sizes.filled // sizes.games)
     return trainer
 
 
@@ -78,25 +99,25 @@ def our_steps(trainer: Trainer, games: int) -> Steps:
     return steps
 
 
-def baselines3(games: int) -> Steps:
+def baselines3(sizes: Sizes) -> Steps:
     gym.register_envs(ale_py)
-    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=games, seed=0), n_stack=4)
+    env = VecFrameStack(make_atari_env("SpaceInvadersNoFrameskip-v4", n_envs=sizes.games, seed=0), n_stack=4)
     agent = DQN(
         "CnnPolicy",
         env,
         learning_rate=1e-4,
         buffer_size=THEIRS,
         batch_size=BATCH,
-        learning_starts=FILLED,
+        learning_starts=sizes.filled,
         train_freq=1,
-        gradient_steps=games,
+        gradient_steps=sizes.games,
         target_update_interval=500,  # steps of all games, and so updates
         exploration_initial_eps=0.01,
         exploration_final_eps=0.01,
         device="cpu",
         seed=0,
     )
-    agent.learn(FILLED)
+    agent.learn(sizes.filled)
     return lambda number: void(agent.learn(number, reset_num_timesteps=False))
 
 
@@ -104,67 +125,21 @@ def void(_: object) -> None:
     """For functions that return nothing."""
 
 
-def filled(buffer: VectorReplayBuffer) -> VectorReplayBuffer:
-    generator = np.random.default_rng(0)
-    nothing = np.zeros(RINGS, bool)
-    for _ in range(FILLED // RINGS):
-        frames = generator.integers(256, size=(RINGS, 4, 84, 84)).astype(np.uint8)
-        ended = generator.random(RINGS) < 0.005
-        buffer.add(
-            Batch(
-                obs=frames,
-                act=generator.integers(ACTIONS, size=RINGS),
-                rew=generator.normal(size=RINGS),
-                terminated=ended,
-                truncated=nothing,
-                obs_next=frames,
-                info={},
-            ),
-            buffer_ids=np.arange(RINGS),
-        )
-    return buffer
+def tianshou(agent: str, sizes: Sizes, quick: bool) -> Steps:
+    if quick:  # else its memories compile for many seconds, at each start
+        numba.config.DISABLE_JIT = True
+    import tianshou_updates  # not before that
+
+    return {"dqn": tianshou_updates.dqn, "rainbow": tianshou_updates.rainbow}[agent](sizes.filled, sizes.rings)
 
 
-def tianshou_dqn() -> Steps:
-    space = gym.spaces.Discrete(ACTIONS)
-    network = DQNet(c=4, h=84, w=84, action_shape=ACTIONS)
-    policy = DiscreteQLearningPolicy(model=network, action_space=space)
-    optim = AdamOptimizerFactory(lr=1e-4)
-    algorithm = TianshouDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
-    stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4}
-    return tianshou_steps(algorithm, filled(VectorReplayBuffer(THEIRS, RINGS, **stored)))
-
-
-def tianshou_rainbow() -> Steps:
-    space = gym.spaces.Discrete(ACTIONS)
-    network = RainbowNet(
-        c=4, h=84, w=84, action_shape=ACTIONS, num_atoms=51, noisy_std=0.1, is_dueling=True, is_noisy=True
-    )
-    policy = C51Policy(model=network, action_space=space, num_atoms=51, v_min=-10.0, v_max=10.0)
-    optim = AdamOptimizerFactory(lr=6.25e-5)
-    algorithm = RainbowDQN(policy=policy, optim=optim, n_step_return_horizon=3, target_update_freq=500)
-    stored = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4, "alpha": 0.5, "beta": 0.4}
-    return tianshou_steps(algorithm, filled(PrioritizedVectorReplayBuffer(THEIRS, RINGS, **stored)))
-
-
-def tianshou_steps(algorithm: object, buffer: VectorReplayBuffer) -> Steps:
-    from tianshou.algorithm.algorithm_base import policy_within_training_step
-
-    def steps(number: int) -> None:
-        with policy_within_training_step(algorithm.policy):
-            for _ in range(number):
-                algorithm.update(buffer=buffer, sample_size=BATCH)
-
-    return steps
-
-
-def sampling_time(alpha: float, number: int) -> float:
+def sampling_time(alpha: float, number: int, transitions: int) -> float:
     """Seconds that drawing a batch takes from our memory when it is full, by priority unless alpha is 0."""
     games, generator = 1000, np.random.default_rng(0)
-    memory = Memory(OURS, games, (1, 84, 84), alpha=alpha)
+    memory = Memory(transitions, games, (1, 84, 84), alpha=alpha)
     frames = generator.integers(256, size=(games, 1, 84, 84)).astype(np.uint8)
     nothing, actions = np.zeros(games, bool), np.zeros(games, np.int64)
-    for _ in range(OURS // games):
+    for _ in range(transitions // games):
         memory.add(frames, actions, np.ones(games), nothing, nothing, frames)
     began = time.perf_counter()
     for _ in range(number):
@@ -182,44 +157,57 @@ def update_time(trainer: Trainer, number: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer turns")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns, within 45 s")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    games, turns, turn = QUICK if quick else FULL
-    trainers = {
-        "ours": ours(games, "dqn"),
-        "ours, not double": ours(games, "dqn", double=False, n_step=1, loss="huber"),
-        "ours, Rainbow": ours(games, "rainbow"),
-    }
-    sides = {
-        **{name: our_steps(trainer, games) for name, trainer in trainers.items()},
-        "Stable-Baselines3": baselines3(games),
-        "Tianshou": tianshou_dqn(),
-        "Tianshou, Rainbow": tianshou_rainbow(),
-    }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for steps in sides.values():
-        steps(games)  # the first updates are slower
-    for _ in range(turns):
-        for name, steps in sides.items():
-            began = time.perf_counter()
-            steps(turn)
-            times[name].append((time.perf_counter() - began) / turn)
-    found = {name: median(own) for name, own in times.items()}
-    for name, seconds in found.items():
-        print(f"{name}: {1000 * seconds:.1f} ms for a step and an update")
-    for name, alpha in (("ours", 0.0), ("ours, Rainbow", 0.5)):
-        share = sampling_time(alpha, 40) / update_time(trainers[name], turn)
-        print(f"{name}: drawing a batch takes {share:.1%} of an update")
+    sizes = QUICK if quick else FULL
+    trainers: dict[str, Trainer] = {}
+    sides: dict[str, Steps] = {}
+    times: dict[str, list[float]] = defaultdict(list)
 
-    def ratio(own: str, *theirs: str) -> float:
-        """Of the fastest of theirs."""
-        return min(median(map(truediv, times[one], times[own])) for one in theirs)
+    def make_ours(name: str, agent: str, **options: Any) -> Steps:
+        trainers[name] = ours(sizes, agent, **options)
+        return our_steps(trainers[name], sizes.games)
 
-    print(f"dqn_not_double: {ratio('ours, not double', 'Stable-Baselines3'):.2f}")
-    print(f"dqn_double: {ratio('ours', 'Tianshou'):.2f}")
-    print(f"dqn: {ratio('ours', 'Stable-Baselines3', 'Tianshou'):.2f}")
-    print(f"rainbow: {ratio('ours, Rainbow', 'Tianshou, Rainbow'):.2f}")
+    makers: dict[str, Callable[[], Steps]] = {
+        "ours, not double": partial(make_ours, "ours, not double", "dqn", double=False, n_step=1, loss="huber"),
+        "Stable-Baselines3": partial(baselines3, sizes),
+        "ours": partial(make_ours, "ours", "dqn"),
+        "Tianshou": partial(tianshou, "dqn", sizes, quick),
+        "ours, Rainbow": partial(make_ours, "ours, Rainbow", "rainbow"),
+        "Tianshou, Rainbow": partial(tianshou, "rainbow", sizes, quick),
+    }
+
+    def take_turn(name: str) -> None:
+        began = time.perf_counter()
+        sides[name](sizes.steps)
+        times[name].append((time.perf_counter() - began) / sizes.steps)
+
+    with time_limit(quick):
+        for name, make in makers.items():  # the sides of a claim after each other, for a run that is cut
+            sides[name] = make()
+            sides[name](sizes.games)  # the first updates are slower
+            take_turn(name)
+        if elapsed() < deadline(quick):
+            for _ in rounds(sizes.turns, deadline(quick)):
+                for name in sides:
+                    take_turn(name)
+        for name, own in times.items():
+            print(f"{name}: {1000 * median(without_warm_up(own)):.1f} ms for a step and an update")
+        for name, alpha in (("ours", 0.0), ("ours, Rainbow", 0.5)):
+            fraction = sampling_time(alpha, 40, sizes.full) / update_time(trainers[name], sizes.steps)
+            print(f"{name}: drawing a batch takes {fraction:.1%} of an update")
+
+    def ratio(own: str, *theirs: str) -> float | None:
+        """Of the fastest of theirs; None if a side is missing."""
+        found = [median_ratio(without_warm_up(times[one]), without_warm_up(times[own])) for one in theirs]
+        return min(found) if all(found) else None
+
+    print_claim("dqn_not_double", ratio("ours, not double", "Stable-Baselines3"))
+    print_claim("dqn_double", ratio("ours", "Tianshou"))
+    print_claim("dqn", ratio("ours", "Stable-Baselines3", "Tianshou"))
+    print_claim("rainbow", ratio("ours, Rainbow", "Tianshou, Rainbow"))
+    leave(quick)
 
 
 if __name__ == "__main__":
