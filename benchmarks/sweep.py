@@ -9,6 +9,8 @@ A round counts from when the workers are up, each having made a tiny run. The st
 as a sweep of all runs has it; with --quick, where there are few and short runs, it is left out, as it is of Ray.
 
     python benchmarks/sweep.py [--quick]
+
+With --quick, Ray is started only if the local workers started fast enough: on a slow core there is no time for it.
 """
 
 import argparse
@@ -16,11 +18,12 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from timing import CUT, elapsed, leave, print_claim, time_limit
 
 from weightclip.lab.data import Dataset
 from weightclip.lab.streaming.config import Config
@@ -31,20 +34,55 @@ from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import make_runs
 from weightclip.lab.sweep.ray import Ray
 
-PROBLEM, METHOD, PERIOD = "input-permuted-mnist", "sgd+wc", 5000
+PROBLEM, METHOD = "input-permuted-mnist", "sgd+wc"
 WORKERS = 2
 
+RAY_START = 2.0
+"""Ray is expected to take so many times as long to start and to end as the local workers take to start."""
 
-def config_of(seed: int, steps: int) -> Config:
-    return EXPERIMENT.configure(PROBLEM, {"method": METHOD, "period": PERIOD, "seed": seed, "steps": steps})
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a comparison.
+
+    Args:
+        runs: in all.
+        rounds: that they are spread over.
+        seconds: that a run takes, about.
+        period: steps of a task.
+    """
+
+    runs: int
+    rounds: int
+    seconds: float
+    period: int
 
 
-def steps_of(seconds: float, data: Dataset) -> int:
-    """How many whole tasks take that long here."""
-    run_config(config_of(0, PERIOD), data)  # compiles
+FULL, QUICK = Sizes(200, 5, 2.2, 5000), Sizes(8, 1, 0.4, 1000)
+
+
+@dataclass
+class Seconds:
+    """Seconds of all runs; `start` is that of the local workers, in the last round."""
+
+    serial: float = 0.0
+    local: float = 0.0
+    start: float = 0.0
+    ray: float = 0.0
+
+
+def config_of(seed: int, steps: int, period: int) -> Config:
+    return EXPERIMENT.configure(PROBLEM, {"method": METHOD, "period": period, "seed": seed, "steps": steps})
+
+
+def configs_of(sizes: Sizes, data: Dataset) -> list[Config]:
+    """The runs: as many whole tasks as take so long here."""
+    period = sizes.period
+    run_config(config_of(0, period, period), data)  # compiles
     began = time.perf_counter()
-    run_config(config_of(0, 2 * PERIOD), data)
-    return PERIOD * math.ceil(2 * seconds / (time.perf_counter() - began))
+    run_config(config_of(0, 2 * period, period), data)
+    tasks = math.ceil(2 * sizes.seconds / (time.perf_counter() - began))
+    return [config_of(seed, period * tasks, period) for seed in range(sizes.runs)]
 
 
 def one_after_the_other(configs: Sequence[Config], data: Dataset, store: Path) -> float:
@@ -67,29 +105,41 @@ def swept(executor: Executor, configs: Sequence[Config], data: Dataset, store: P
     return ends[-1] - ends[0], ends[-1] - ends[len(tiny)]
 
 
+def measure(found: Seconds, sizes: Sizes, quick: bool) -> None:
+    """Add up the times of each side."""
+    data = EXPERIMENT.load(config_of(0, sizes.period, sizes.period), None)
+    print(f"data: {data.source}")
+    configs = configs_of(sizes, data)
+    print(f"{sizes.runs} runs of {configs[0].steps} samples")
+    for part in (configs[first :: sizes.rounds] for first in range(sizes.rounds)):
+        with tempfile.TemporaryDirectory() as folder:
+            found.serial += one_after_the_other(part, data, Path(folder, "serial"))
+            whole, up = swept(Local(WORKERS), part, data, Path(folder, "local"))
+            found.local, found.start = found.local + up, whole - up
+            in_time = not quick or elapsed() + RAY_START * found.start + up < CUT
+            if find_spec("ray") is not None and in_time:
+                found.ray += swept(Ray(count=WORKERS), part, data, Path(folder, "ray"))[1]
+
+
 def main(quick: bool) -> None:
     torch.set_num_threads(1)
-    data = EXPERIMENT.load(config_of(0, PERIOD), None)
-    print(f"data: {data.source}")
-    number, rounds, seconds = (14, 1, 0.7) if quick else (200, 5, 2.2)
-    steps = steps_of(seconds, data)
-    configs = [config_of(seed, steps) for seed in range(number)]
-    serial = local = start = ray = 0.0
-    for part in (configs[first::rounds] for first in range(rounds)):
-        with tempfile.TemporaryDirectory() as folder:
-            serial += one_after_the_other(part, data, Path(folder, "serial"))
-            whole, up = swept(Local(WORKERS), part, data, Path(folder, "local"))
-            local, start = local + up, whole - up
-            if find_spec("ray") is not None:
-                ray += swept(Ray(count=WORKERS), part, data, Path(folder, "ray"))[1]
-    local += 0.0 if quick else start
-    print(f"{number} runs of {steps} samples: {serial / number:.2f} s each, one after the other")
-    print(f"local workers: {start:.1f} s until they were up")
-    print(f"two workers / half of serial: {local / (serial / WORKERS):.2f}")
-    print(f"ray / local: {ray / local:.2f}" if ray else "ray / local: ray is not installed")
+    sizes, found = QUICK if quick else FULL, Seconds()
+    with time_limit(quick):
+        measure(found, sizes, quick)
+    if found.local:
+        print(f"one after the other: {found.serial / sizes.runs:.2f} s each")
+        print(f"local workers: {found.start:.1f} s until they were up")
+    local = found.local if quick else found.local + found.start
+    print_claim("two workers / half of serial", local / (found.serial / WORKERS) if local else None)
+    if find_spec("ray") is None:
+        print("ray / local: ray is not installed")
+    else:
+        print_claim("ray / local", found.ray / local if found.ray else None)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few runs, within 45 s")
-    main(parser.parse_args().quick)
+    parser.add_argument("--quick", action="store_true", help="a few short runs, within 45 s")
+    arguments = parser.parse_args()
+    main(arguments.quick)
+    leave(arguments.quick)
