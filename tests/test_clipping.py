@@ -2,6 +2,7 @@ import copy
 import io
 import math
 import pickle
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -376,6 +377,24 @@ class TestCheckpoints:
         del plain.param_groups[0]["kappa"]
         train(other, plain)  # on purpose, and so without a warning
 
+    def test_a_new_optimizer_that_loads_one_warns_while_the_old_one_lives(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=0.5)
+        other = torch.optim.SGD(model.parameters(), lr=10.0)
+        other.load_state_dict(optimizer.state_dict())
+        with pytest.warns(RuntimeWarning, match="clip_weights no longer acts on this SGD"):
+            train(model, other)
+
+    def test_fractions_are_zero_until_the_next_step(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        train(model, optimizer)
+        assert clipper.clipped_fraction > 0
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert clipper.clipped_fraction == 0.0
+
     def test_kappa_and_measured_bounds_come_back(self) -> None:
         model = network()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -499,6 +518,28 @@ class TestParametersAddedLater:
         with pytest.raises(ValueError, match=r"its layer is reparametrised|it does not own 1 of the optimizer's"):
             train(model, optimizer)
 
+    def test_a_copy_refuses_layers_that_are_reparametrised_later(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0)
+        model, optimizer, clipper = copy.deepcopy((model, optimizer, clipper))
+        train(model, optimizer)
+        nn.utils.spectral_norm(model[0])
+        with pytest.raises(ValueError, match="its layer is reparametrised"):
+            train(model, optimizer)
+
+    def test_fractions_are_right_when_a_group_changes(self) -> None:
+        model = network()
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
+        optimizer = torch.optim.SGD(groups, lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        train(model, optimizer)
+        optimizer.zero_grad()
+        model[2].weight.requires_grad_(False)
+        train(model, optimizer)
+        assert set(clipper.clipped_fractions) == {"0.weight", "0.bias", "2.bias"}
+        assert clipper.clipped_fraction > 0
+
     def test_those_of_another_model_are_refused(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
@@ -583,6 +624,21 @@ class TestStrict:
         assert not optimizer._optimizer_step_post_hooks
         assert "weightclip" not in optimizer.state_dict()
 
+    def test_a_refused_attachment_restores_the_defaults(self) -> None:
+        model, _, optimizer = self.split()
+        optimizer.defaults["kappa"] = 1.5
+        with pytest.raises(ValueError, match="does not own 1"):
+            wc.clip_weights(optimizer, model, kappa=1.0)
+        assert optimizer.defaults["kappa"] == 1.5
+
+    def test_a_foreign_layer_that_joins_the_model_later_is_clipped(self) -> None:
+        model, layer = network(), nn.Linear(3, 3)
+        optimizer = torch.optim.SGD([*model.parameters(), *layer.parameters()], lr=10.0)
+        wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
+        model.append(layer)
+        train(model, optimizer)
+        assert in_box(model, 1.0)
+
     def test_if_not_strict_they_are_left_alone_and_listed(self) -> None:
         model, foreign, optimizer = self.split()
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
@@ -626,6 +682,22 @@ class TestUnknownLayers:
     def test_few_do_not(self) -> None:
         model = nn.Sequential(nn.Linear(30, 30), self.Mine(3), nn.Embedding(100, 8), nn.LayerNorm(8))
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
+
+    def test_the_advice_of_the_warning_clips_all_layers(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.warns(UserWarning, match=re.escape("bounds={name: number, '*': 'fan_in'}")):
+            wc.clip_weights(optimizer, model, kappa=1.0).remove()
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, bounds={"1.matrix": 0.5, "*": "fan_in"})
+        assert all(bound.s is not None for bound in clipper.bounds.values())
+
+    def test_as_errors_they_leave_the_optimizer_unchanged(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(UserWarning, match="leaves 23%"):  # pytest is set to raise them
+            wc.clip_weights(optimizer, model, kappa=1.0)
+        assert wc.find_clipper(optimizer) is None
+        assert "kappa" not in optimizer.param_groups[0]
 
     def test_excluded_ones_do_not(self) -> None:
         model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
@@ -797,6 +869,48 @@ def test_wrapped_optimizers_are_looked_into() -> None:
     assert clipper is wc.find_clipper(optimizer) is wc.find_clipper(Wrapper(optimizer))
     train(model, optimizer)
     assert in_box(model, 0.5)
+
+    def test_a_clipper_that_is_copied_along_clips_at_the_end_of_the_outer_step(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        clipper = wc.clip_weights(outer, model, kappa=0.5)
+        model, outer, clipper = copy.deepcopy((model, outer, clipper))
+        train(model, outer)
+        assert clipper.is_attached()
+        assert in_box(model, 0.5)
+
+    def test_removing_the_clipper_after_a_scheduler_replaced_the_step(self) -> None:
+        model = network()
+        outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
+        clipper = wc.clip_weights(outer, model, kappa=0.5)
+        torch.optim.lr_scheduler.ExponentialLR(outer, 0.5)
+        clipper.remove()
+        train(model, outer)
+        assert not in_box(model, 0.5)
+
+    def test_one_that_exchanges_the_weights_is_refused(self) -> None:
+        class Averaging(self.Unhooked):  # type: ignore[name-defined, misc]
+            def train(self) -> None: ...
+
+            def eval(self) -> None: ...
+
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match=r"Averaging exchanges the model's weights.*together with SGD"):
+            wc.clip_weights(Averaging(optimizer), model, kappa=0.5)
+        assert "kappa" not in optimizer.param_groups[0]
+
+    @pytest.mark.parametrize("method", ["second_step", "fused_backward"])
+    def test_other_methods_that_update_the_weights_end_with_the_clip(self, method: str) -> None:
+        class Other(torch.optim.SGD):
+            pass
+
+        setattr(Other, method, lambda self: TestWrappers.push_out(self))
+        model = network()
+        optimizer = Other(model.parameters(), lr=0.1)
+        wc.clip_weights(optimizer, model, kappa=0.5)
+        getattr(optimizer, method)()
+        assert in_box(model, 0.5)
 
 
 class TestFollowing:

@@ -24,6 +24,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 class OtherSGD(torch.optim.SGD):
     """An optimizer of another package than PyTorch."""
 
+    class Nested(torch.optim.SGD):
+        """One inside another class."""
+
 
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -46,7 +49,7 @@ def test_it_is_pickled_by_name() -> None:
 
 
 def test_kappa_is_required() -> None:
-    with pytest.raises(TypeError, match="kappa"):
+    with pytest.raises(TypeError, match=r"ClippedAdam.__init__\(\) missing .* 'kappa'"):
         wc.clipped(torch.optim.Adam)(network().parameters(), lr=1.0)
 
 
@@ -109,9 +112,10 @@ def test_a_bias_is_paired_with_a_weight_of_its_own_group_only(order: int) -> Non
     assert [bound.s for bound in bounds.values()] == [1 / math.sqrt(3)] * 2 + [0.5] * 2
 
 
-def test_classes_of_other_packages_are_pickled_too() -> None:
-    cls = wc.clipped(OtherSGD)
-    assert cls.__name__ == "ClippedOtherSGD"
+@pytest.mark.parametrize("optimizer_class", [OtherSGD, OtherSGD.Nested])
+def test_classes_of_other_packages_are_pickled_too(optimizer_class: type[torch.optim.Optimizer]) -> None:
+    cls = wc.clipped(optimizer_class)
+    assert cls.__name__ == f"Clipped{optimizer_class.__name__}"
     assert pickle.loads(pickle.dumps(cls)) is cls
     assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
     model = network()

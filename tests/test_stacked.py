@@ -82,6 +82,12 @@ def test_output_layers_are_those_of_a_member() -> None:
     assert bounds["0.weight"].s == 0.5
 
 
+def test_a_member_may_have_submodules_of_any_name() -> None:
+    member = nn.ModuleDict({"base": nn.Linear(4, 2)})
+    params = {"base.weight": torch.zeros(3, 2, 4, requires_grad=True)}
+    assert wc.resolve_bounds(wc.stacked(member, params))["base.weight"].s == 0.5
+
+
 def test_a_member_without_data_is_enough() -> None:
     member, params = ensemble()
     assert wc.resolve_bounds(wc.stacked(member.to("meta"), params))["0.weight"].s == 0.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weightclip._counting import CutCounter
 from weightclip.bounds import Bound
@@ -17,12 +17,13 @@ from weightclip.scratch import Scratch
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the optimizer, its bound and the position of its group."""
+    """A tensor of the optimizer, its bound, the position of its group, and the layers that have it."""
 
     name: str
     tensor: Tensor
     bound: Bound
     group: int
+    layers: tuple[nn.Module, ...] = ()
 
 
 class Box:

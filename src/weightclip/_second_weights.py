@@ -6,7 +6,7 @@ and x, the average of the z, during evaluation; z is in the optimizer's state, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,20 @@ _KNOWN: dict[tuple[str, str], SecondWeights] = {
 }
 
 
+def check_nested(optimizer: Optimizer, nested: Sequence[Optimizer]) -> None:
+    """Raise if another of the `nested` optimizers than `optimizer` exchanges the model's weights in `eval`."""
+    for other in nested:
+        if other is not optimizer and _exchanges_weights(other):
+            raise ValueError(
+                f"optimizer: {type(other).__name__} exchanges the model's weights for a second set in eval(), which "
+                f"cannot be clipped together with {type(optimizer).__name__}; use one of them alone"
+            )
+
+
+def _exchanges_weights(optimizer: Optimizer) -> bool:
+    return all(callable(getattr(type(optimizer), method, None)) for method in ("train", "eval"))
+
+
 def find_second_weights(optimizer: Optimizer) -> SecondWeights | None:
     """How `optimizer` keeps a second set of weights, or None; a ValueError for one that is not supported.
 
@@ -93,10 +107,9 @@ def find_second_weights(optimizer: Optimizer) -> SecondWeights | None:
         known = _KNOWN.get((cls.__module__.partition(".")[0], cls.__name__))
         if known is not None:
             return known
-    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
-        supported = ", ".join(name for package, name in _KNOWN if package != "torch")
+    if _exchanges_weights(optimizer):
         raise ValueError(
             f"optimizer: {type(optimizer).__name__} exchanges the model's weights for a second set in eval(), which "
-            f"would not be clipped; supported are {supported}"
+            "would not be clipped; the Schedule-Free optimizers of schedulefree and pytorch_optimizer are supported"
         )
     return None

@@ -242,7 +242,7 @@ def bounds_by_tensor(
             )
         resolved[id(tensor)] = Resolved(name, bound, tuple(owner for _, _, owner in places))
     if conflicts:
-        raise ValueError(_tied(conflicts, others=any(each.bound.s is not None for each in resolved.values())))
+        raise ValueError(_tied(conflicts, rule, any(each.bound.s is not None for each in resolved.values())))
     if include is not None:
         by_name = {each.name: each.bound for each in resolved.values()}
         check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places})
@@ -432,16 +432,19 @@ def make_bound(name: str, value: float | str | None, rule: str, reason: str) -> 
     return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
 
 
-def _tied(conflicts: list[list[tuple[str, Bound]]], others: bool) -> str:
+def _tied(conflicts: list[list[tuple[str, Bound]]], rule: Rule, others: bool) -> str:
     """The message about tied weights with different bounds; `others`: whether anything else can be clipped."""
     first = conflicts[0]
     given = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in first)
     excluded = [decided[0][0] for decided in conflicts]
     numbers = [next(bound.s for _, bound in decided if bound.s is not None) for decided in conflicts]
     pairs = zip(conflicts, numbers, strict=True)
-    mapping = {**{name: round(number, 6) for decided, number in pairs for name, _ in decided}, "*": "fan_in"}
-    clips = f"bounds={mapping} clips it"
-    alone = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} leaves it alone"
+    mapping = {name: round(number, 6) for decided, number in pairs for name, _ in decided}
+    it = "it" if len(conflicts) == 1 else "them"
+    clips = f"the same number for all of its names in bounds clips {it}"
+    if isinstance(rule, str):
+        clips = f"bounds={ {**mapping, '*': rule} } clips {it}"
+    alone = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} leaves {it} alone"
     return f"tied weights with different bounds: {given}; {f'{alone}, and {clips}' if others else clips}"
 
 
@@ -470,7 +473,7 @@ def _output_tensors(model: nn.Module) -> set[int]:
     def is_layer(module: nn.Module) -> bool:
         return layer_rule(module) is not None
 
-    traced = model.base if isinstance(model, Stacked) else model
+    traced = model._weightclip_member if isinstance(model, Stacked) else model
     found = {id(p) for layer in find_output_layers(traced, is_layer) for p in layer.parameters()}
     names = [name for name, p in traced.named_parameters(remove_duplicate=False) if id(p) in found]
     own = dict(model.named_parameters(remove_duplicate=False))
@@ -491,5 +494,5 @@ def check_included(include: Patterns | None, bounds: Mapping[str, Bound]) -> Non
             name, bound = next(iter(matched.items()))
             raise ValueError(
                 f"include: {pattern!r} matches only tensors without a bound ({name}: {bound.reason}); "
-                "bounds={name: number} gives them one"
+                "bounds={name: number, '*': 'fan_in'} gives them one"
             )

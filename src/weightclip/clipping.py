@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from weightclip._box import Box, Entry, limit, local
-from weightclip._second_weights import find_second_weights
+from weightclip._second_weights import check_nested, find_second_weights
 from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Resolved, Rule, bounds_by_tensor, named_tensors
 from weightclip.checks import check_count, check_number, check_truth
 from weightclip.patterns import Patterns
@@ -30,6 +31,7 @@ from weightclip.remedy import (
     check_optimizer,
     find_remedy,
     go_behind_global_hooks,
+    nested_optimizers,
     owns_kappa,
     wrappers_that_act,
 )
@@ -37,6 +39,9 @@ from weightclip.scratch import Scratch
 
 KEY = "clip_weights"
 FOREIGN = "not a parameter of the given model"
+OTHER_STEPS = ("second_step", "fused_backward")
+"""Methods that update the weights in the place of `step`: of SAM and of LOMO."""
+
 WARN_ABOVE = 0.1
 """The fraction of all weight entries that may be in layers without a bound rule before `clip_weights` warns."""
 
@@ -114,11 +119,9 @@ def clip_weights(
     if owns_kappa(type(optimizer)):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
     resolver = _ByLayer(model, bounds, include, exclude, last_layer)
-    clipper = Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, strict=strict)
-    attach(clipper)
-    clipper.follow_wrappers(outer)
+    clipper = Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, strict=strict, outer=outer)
     clipper.warn_of_unknown_layers()
-    return clipper
+    return attach(clipper)
 
 
 def find_clipper(optimizer: Optimizer) -> Clipper | None:
@@ -169,6 +172,7 @@ class Clipper(Remedy):
         every: int = 1,
         statistics: bool = False,
         strict: bool = True,
+        outer: Optimizer | None = None,
     ) -> None:
         super().__init__(optimizer, kappa=check_number("kappa", kappa, infinite=True))
         for group in optimizer.param_groups:
@@ -177,6 +181,8 @@ class Clipper(Remedy):
         self.statistics = check_truth("statistics", statistics)
         self.strict = check_truth("strict", strict)
         self._resolver = resolver
+        self._outer = optimizer if outer is None else outer
+        check_nested(optimizer, nested_optimizers(self._outer))
         self._second_weights = find_second_weights(optimizer)
         self._steps = 0
         self._measured: dict[Tensor, float] = {}
@@ -195,14 +201,20 @@ class Clipper(Remedy):
         """Make the boxes, and clip wherever weights are exchanged."""
         self._make_boxes()
         _clippers.add(self)
+        # Optimizers around this one may move the weights after its step; others move them outside of `step`.
+        places = [(wrapper, "step", self.enforce) for wrapper in wrappers_that_act(self._outer)]
+        places += [(self.optimizer, method, self.enforce) for method in OTHER_STEPS]
         if self._second_weights is not None:
-            for method in ("eval", "train"):
-                if callable(getattr(self.optimizer, method, None)):
-                    self._undo.append(call_after(self.optimizer, method, self._clip))
+            places += [(self.optimizer, method, self._clip) for method in ("eval", "train")]
+        self._undo = [
+            call_after(owner, method, partial(self._if_attached, then))
+            for owner, method, then in places
+            if callable(getattr(owner, method, None))
+        ]
 
-    def follow_wrappers(self, outer: Optimizer) -> None:
-        """Clip at the end of the steps of optimizers around this one, which may move the weights."""
-        self._undo += [call_after(wrapper, "step", self.enforce) for wrapper in wrappers_that_act(outer)]
+    def _if_attached(self, then: Callable[[], None]) -> None:
+        if self.is_attached():
+            then()
 
     def warn_of_unknown_layers(self) -> None:
         """Warn if many of the weights are in layers without a bound rule."""
@@ -213,8 +225,8 @@ class Clipper(Remedy):
             names = ", ".join(e.name for e in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             warnings.warn(
                 f"clip_weights leaves {left / entries:.0%} of the weight entries alone, because their layers have no "
-                f"bound rule: {names}; weightclip.register_bound or bounds={{name: number}} gives them a bound, and "
-                "exclude=[...] leaves them alone without this warning",
+                f"bound rule: {names}; weightclip.register_bound or bounds={{name: number, '*': 'fan_in'}} gives them "
+                "a bound, and exclude=[...] leaves them alone without this warning",
                 UserWarning,
                 stacklevel=3,
             )
@@ -230,8 +242,8 @@ class Clipper(Remedy):
     def clipped_fraction(self) -> float:
         """The share of entries that the last step cut, over all clipped tensors.
 
-        NaN if a clipped tensor holds a NaN (which stays NaN). Of a sharded tensor, this process's part counts.
-        Reading it waits for the device.
+        NaN if a clipped tensor holds a NaN (which stays NaN). Of a sharded tensor, this process's part counts; of a
+        Schedule-Free optimizer, the weights that are trained. Reading it waits for the device.
         """
         cut = self._cut()
         return sum(count for count, _ in cut.values()) / max(1, sum(size for _, size in cut.values()))
@@ -360,13 +372,10 @@ class Clipper(Remedy):
         groups = [i for i, group in enumerate(params) for _ in group]
         entries: list[Entry] = []
         resolved = self._resolver.resolve(params)
-        # When one of these is registered in a module, or another member in a layer, the bounds are resolved again.
-        self._watched = {id(p) for group in params for p in group}
-        self._watched.update(id(layer) for each in resolved for layer in each.layers)
-        for tensor, (name, bound, _), group in zip(self.tensors(), resolved, groups, strict=True):
+        for tensor, (name, bound, layers), group in zip(self.tensors(), resolved, groups, strict=True):
             if bound.s is not None and bound.rule.startswith("init"):  # measured once
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
-            entries.append(Entry(name, tensor, bound, group))
+            entries.append(Entry(name, tensor, bound, group, layers))
         return entries
 
     def _follow(self) -> None:
@@ -387,23 +396,27 @@ class Clipper(Remedy):
             )
         clipped = self._clipped()
         self._boxes = [Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
+        self._counts = None
+        # When one of these is registered in a module, or another member in one of them, bounds are resolved again.
+        self._watched = {id(e.tensor) for e in entries} | {id(layer) for e in entries for layer in e.layers}
 
     def registered(self, module: nn.Module, member: object) -> None:
         """Resolve again at the next step, if the module or its new member is one of ours."""
-        if id(module) in self._watched or id(member) in self._watched:
+        known = id(module) in self._watched or id(member) in self._watched
+        if not known and isinstance(member, nn.Module) and any(e.bound.reason == FOREIGN for e in self._entries):
+            known = any(id(p) in self._watched for p in member.parameters())
+        if known:
             self._boxes = []
 
     def _clip(self) -> None:
         groups = self.optimizer.param_groups
-        if len(groups) != len(self._boxes):
+        if len(groups) != len(self._boxes) or any(
+            box.addresses_of(group) != box.addresses for group, box in zip(groups, self._boxes, strict=True)
+        ):
             self._follow()
         counts: list[Tensor] = []
-        for i, group in enumerate(groups):
-            box = self._boxes[i]
-            if box.addresses_of(group) != box.addresses:
-                self._follow()
-                box = self._boxes[i]
-            elif group.get("kappa") != box.kappa:
+        for group, box in zip(groups, self._boxes, strict=True):
+            if group.get("kappa") != box.kappa:
                 box.set_kappa(group)
             if self.statistics:
                 counts += box.count(self._scratch)

@@ -77,6 +77,7 @@ def _subclass(optimizer_class: Any) -> Any:
 
     Clipped.__name__ = f"Clipped{optimizer_class.__name__}"
     Clipped.__qualname__ = _reference(optimizer_class)
+    Clipped.__init__.__qualname__ = f"{Clipped.__name__}.__init__"
     Clipped.__doc__ = f"{optimizer_class.__name__} that clips its weights to [-kappa s_l, kappa s_l] after each step."
     return Clipped
 
@@ -88,17 +89,17 @@ def _reference(optimizer_class: type[Optimizer]) -> str:
     """The name under which picklers find the class in this module: `__getattr__` makes it from that."""
     if getattr(torch.optim, optimizer_class.__name__, None) is optimizer_class:
         return f"{PREFIX}{optimizer_class.__name__}"
-    return f"{PREFIX}:{optimizer_class.__module__.replace('.', ':')}:{optimizer_class.__qualname__}"
+    return f"{PREFIX}:{optimizer_class.__module__}|{optimizer_class.__qualname__}".replace(".", ":")
 
 
 def __getattr__(name: str) -> Any:
-    """The class `Clipped<Name>` of an optimizer in torch.optim, or `Clipped:<package>:<module>:<Name>` of another."""
-    package, _, own = name.removeprefix(PREFIX).removeprefix(":").rpartition(":")
+    """The class `Clipped<Name>` of an optimizer in torch.optim, or `Clipped:<package>:<module>|<Name>` of another."""
+    module, _, own = name.removeprefix(PREFIX).removeprefix(":").rpartition("|")
     optimizer_class = None
     # A class of the running script does not exist under that name in other processes: picklers copy it instead.
-    if name.startswith(PREFIX) and package != "__main__":
-        home = import_module(package.replace(":", ".")) if package else torch.optim
-        optimizer_class = getattr(home, own, None)
+    if name.startswith(PREFIX) and module != "__main__" and "<locals>" not in own:
+        home: Any = import_module(module.replace(":", ".")) if module else torch.optim
+        optimizer_class = functools.reduce(lambda found, part: getattr(found, part, None), own.split(":"), home)
     if optimizer_class is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return clipped(optimizer_class)

@@ -108,6 +108,10 @@ class Remedy:
         if attached:
             attach(self)
 
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{key}={value:g}" for key, value in self.settings.items())
+        return f"{type(self).__name__}({type(self.optimizer).__name__}, {settings})"
+
     def __enter__(self: _R) -> _R:
         return self
 
@@ -137,7 +141,7 @@ def attach(remedy: _R) -> _R:
     optimizer = remedy.optimizer
     hooks = _Hooks.of(optimizer)
     places = (optimizer.defaults, *optimizer.param_groups)
-    new = [(place, key) for place in places for key in remedy.settings if key not in place]
+    before = [{key: place[key] for key in remedy.settings if key in place} for place in places]
     hooks.add(remedy)
     try:
         # New groups take their settings from the defaults, as they take their step size.
@@ -149,8 +153,10 @@ def attach(remedy: _R) -> _R:
         remedy.start()
     except BaseException:
         hooks.discard(remedy)
-        for place, key in new:
-            place.pop(key, None)
+        for place, values in zip(places, before, strict=True):
+            for key in remedy.settings:
+                place.pop(key, None)
+            place.update(values)
         raise
     for group in optimizer.param_groups:
         group.get(CHECKPOINT_KEY, {}).pop(remedy.key, None)
@@ -182,15 +188,11 @@ def _unwrap(optimizer: Optimizer) -> list[Optimizer]:
 
 def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
     """The optimizer that a remedy named `key` acts on, inside wrappers; raises where it cannot be attached."""
-    if isinstance(base := getattr(optimizer, "base", None), Optimizer) and not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"optimizer: {type(optimizer).__name__} is not a torch.optim.Optimizer; attach to the one inside it "
-            f"({type(base).__name__}), which is its attribute 'base'"
-        )
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
     *_, optimizer = _unwrap(optimizer)
-    if "_optimizer_step_post_hooks" not in optimizer.__dict__ or _saving(optimizer) is None:
+    hooked = getattr(type(optimizer).step, "hooked", False) and "_optimizer_step_post_hooks" in optimizer.__dict__
+    if not hooked or _saving(optimizer) is None:
         raise TypeError(
             f"optimizer: {type(optimizer).__name__} does not call Optimizer.__init__, so its steps run no hooks; "
             "call weightclip.resolve_bounds(model) and clip by hand after each step"
@@ -204,11 +206,23 @@ def check_optimizer(optimizer: Optimizer, key: str) -> Optimizer:
 
 def wrappers_that_act(optimizer: Optimizer) -> list[Optimizer]:
     """The wrappers around the optimizer whose hooks run, without those known to do no more than call its step."""
-    return [
-        wrapper
-        for wrapper in _unwrap(optimizer)[:-1]
-        if not any(cls.__module__.partition(".")[0] in _DELEGATING for cls in type(wrapper).__mro__)
-    ]
+    return [wrapper for wrapper in _unwrap(optimizer)[:-1] if not _delegates(wrapper)]
+
+
+def nested_optimizers(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizer and all that are inside it, from the outside in, without those that only call the next one."""
+    found: dict[int, Optimizer] = {}
+    unread = [optimizer]
+    while unread:
+        one = unread.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            unread += [value for value in vars(one).values() if isinstance(value, Optimizer)]
+    return [one for one in found.values() if not _delegates(one)]
+
+
+def _delegates(wrapper: Optimizer) -> bool:
+    return any(cls.__module__.partition(".")[0] in _DELEGATING for cls in type(wrapper).__mro__)
 
 
 def call_after(owner: Any, method: str, then: Callable[[], None]) -> Callable[[], None]:
@@ -223,6 +237,8 @@ def call_after(owner: Any, method: str, then: Callable[[], None]) -> Callable[[]
         then()
         return result
 
+    call.__name__ = method  # a pickled owner finds the method of its class under this name
+    call.__dict__.update(getattr(replaced, "__dict__", {}))  # by which schedulers recognise a step that they replaced
     ours = types.MethodType(call, owner)
     setattr(owner, method, ours)
 
@@ -425,17 +441,23 @@ def _last(optimizer: Optimizer, args: object, kwargs: object) -> None:
         _warn_of_lost_hooks(optimizer)
 
 
+def _is_part(optimizer: Optimizer, other: Optimizer) -> bool:
+    """Whether `optimizer` works inside `other`: it is one of its attributes, or shares its groups."""
+    own = {id(group) for group in optimizer.param_groups}
+    return any(one is optimizer for one in nested_optimizers(other)) or any(
+        id(group) in own for group in other.param_groups
+    )
+
+
 def _warn_of_lost_hooks(optimizer: Optimizer) -> None:
     if _WARNED in optimizer.__dict__:
         return
-    setattr(optimizer, _WARNED, True)
-    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    elsewhere = (id(p) for hooks in _live for group in hooks.optimizer.param_groups for p in group["params"])
     found = [key for key in _SETTINGS if any(key in group for group in optimizer.param_groups)]
     if owns_kappa(type(optimizer)):
         found = [key for key in found if key != "kappa"]
-    if not found or not own.isdisjoint(elsewhere):  # or a part of an optimizer that has its hooks
+    if not found or any(_is_part(optimizer, hooks.optimizer) for hooks in _live):
         return
+    setattr(optimizer, _WARNED, True)
     lost = list(dict.fromkeys(_SETTINGS[key] for key in found))
     verb = "acts" if len(lost) == 1 else "act"
     warnings.warn(

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 class Stacked(nn.Module):
     """The stacked parameters of one layer of an ensemble, beside the layer that they are stacked from.
 
-    Made by `stacked`. It has the submodules and parameter names of `base`, and no forward pass.
+    Made by `stacked`. It has the submodules and parameter names of the member, and no forward pass.
     """
 
-    base: nn.Module
+    _weightclip_member: nn.Module
 
-    def __init__(self, base: nn.Module) -> None:
+    def __init__(self, member: nn.Module) -> None:
         super().__init__()
-        self.__dict__["base"] = base  # not a submodule: its parameters are not trained
+        self.__dict__["_weightclip_member"] = member  # not a submodule: its parameters are not trained
 
 
 def stacked(model: nn.Module, params: Mapping[str, Any]) -> Stacked:
@@ -66,15 +66,15 @@ def unstacked(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[nn.Modul
     """The member's layer and tensor for an entry of `Stacked`; those given for any other layer."""
     if not isinstance(layer, Stacked):
         return layer, tensor
-    base: Tensor = getattr(layer.base, own_name)
-    return layer.base, base
+    member: Tensor = getattr(layer._weightclip_member, own_name)
+    return layer._weightclip_member, member
 
 
 def _node(root: Stacked, prefix: str) -> Stacked:
     node = root
     for part in prefix.split(".") if prefix else ():
         if part not in node._modules:
-            node.add_module(part, Stacked(node.base.get_submodule(part)))
+            node.add_module(part, Stacked(node._weightclip_member.get_submodule(part)))
         child = node._modules[part]
         assert isinstance(child, Stacked)
         node = child

@@ -120,3 +120,32 @@ def test_a_class_with_a_kappa_is_pickled() -> None:
     model = network()
     train(model, cls(model.parameters(), lr=0.5, kappa=KAPPA))
     assert largest(model) == BOX
+
+
+@pytest.mark.parametrize("wrap", [po.TRAC, po.OrthoGrad, po.Lookahead], ids=["TRAC", "OrthoGrad", "Lookahead"])
+def test_schedule_free_inside_a_wrapper_is_refused(wrap: Any) -> None:
+    model = network()
+    optimizer = wrap(po.ScheduleFreeAdamW(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="ScheduleFreeAdamW exchanges the model's weights"):
+        wc.clip_weights(optimizer, model, KAPPA)
+
+
+def test_sam_by_its_two_steps() -> None:
+    model = network()
+    optimizer = po.SAM(model.parameters(), base_optimizer=torch.optim.SGD, lr=0.5)
+    wc.clip_weights(optimizer, model, KAPPA)
+    for _ in range(3):
+        for step in (optimizer.first_step, optimizer.second_step):
+            (model(torch.ones(4, 16)) - 3.0).square().sum().backward()
+            step(zero_grad=True)
+        assert largest(model) <= BOX
+    assert largest(model) == BOX
+
+
+def test_lomo_updates_in_the_backward_pass() -> None:
+    model = network()
+    optimizer = po.LOMO(model, lr=0.5)
+    wc.clip_weights(optimizer, model, KAPPA)
+    for _ in range(3):
+        optimizer.fused_backward((model(torch.ones(4, 16)) - 3.0).square().sum(), lr=0.5)
+    assert largest(model) == BOX

@@ -162,6 +162,32 @@ def test_remove_leaves_no_trace(attach: Attach, settings: dict[str, float]) -> N
     assert not set(settings) & set(optimizer.defaults)
 
 
+@every_regularizer
+def test_a_group_without_its_setting_is_not_regularised(attach: Attach, settings: dict[str, float]) -> None:
+    model = network()
+    optimizer = sgd(model)
+    attach(optimizer)
+    for key in settings:
+        del optimizer.param_groups[0][key]
+    found, plain = train(model, optimizer), train(other := network(), sgd(other))
+    assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+@every_regularizer
+def test_a_model_that_does_not_own_the_parameters_is_refused(attach: Attach, settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="model: it does not own all parameters of the optimizer"):
+        attach(sgd(network()), model=network(), exclude="*bias")
+
+
+def test_a_scheduled_decay_of_shrink_and_perturb_is_at_most_one() -> None:
+    model = network()
+    optimizer = sgd(model)
+    wc.shrink_and_perturb(optimizer, 0.5, 0.1)
+    optimizer.param_groups[0]["sp_decay"] = 3.0
+    with pytest.raises(ValueError, match=r"decay: got 3.0, expected at most 1"):
+        train(model, optimizer)
+
+
 def test_what_was_lost_is_named_once_for_all() -> None:
     model = network()
     optimizer = sgd(model)

@@ -60,4 +60,4 @@ class L2(Regularizer):
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
         if not self.is_chosen(p):
             return gradient
-        return self._penalty.added(group, p, gradient, group["l2_decay"])
+        return self._penalty.added(group, p, gradient, group.get("l2_decay", 0.0))

@@ -76,8 +76,8 @@ class L2Init(Regularizer):
         if not self.is_chosen(p):
             return gradient
         if self.variant == "paper":
-            return self._penalty.added(group, p, gradient, group["l2_init_decay"])
-        return self._penalty.added(group, p, gradient, 2 * group["l2_init_decay"], self._initial[p])
+            return self._penalty.added(group, p, gradient, group.get("l2_init_decay", 0.0))
+        return self._penalty.added(group, p, gradient, 2 * group.get("l2_init_decay", 0.0), self._initial[p])
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -85,7 +85,7 @@ class L2Init(Regularizer):
             self._remember()
             for group, p in self.updated():
                 if self.is_chosen(p):
-                    add_scaled_(p, self._initial[p], group["lr"] * group["l2_init_decay"])
+                    add_scaled_(p, self._initial[p], group["lr"] * group.get("l2_init_decay", 0.0))
 
     def state_dict(self) -> dict[str, Any]:
         """The initial weights, by the parameter's position."""

@@ -64,6 +64,8 @@ class Regularizer(Remedy):
             return
         if self._model is not None:
             names = tensor_names(self._model)
+            if any(id(p) not in names for p in tensors):
+                raise ValueError("model: it does not own all parameters of the optimizer, so some have no names")
         else:
             groups = self.optimizer.param_groups
             if not all("param_names" in group for group in groups):

@@ -68,9 +68,9 @@ class ShrinkAndPerturb(Regularizer):
         include: Patterns | None,
         exclude: Patterns | None,
     ) -> None:
+        self.variant = check_choice("variant", variant, ("ash", "paper"))
         super().__init__(optimizer, model, include, exclude, sp_decay=decay, sp_sigma=sigma)
         self.every = check_count("every", every)
-        self.variant = check_choice("variant", variant, ("ash", "paper"))
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"seed: got {seed!r}, expected a whole number")
         self.seed = seed
@@ -79,11 +79,15 @@ class ShrinkAndPerturb(Regularizer):
             require_step_size(self.optimizer)
         if variant == "paper" and every != 1:
             raise ValueError(f"every: got {every!r}, expected 1, because variant 'paper' acts at every step")
-        if variant == "ash" and self.settings["sp_decay"] > 1:
-            raise ValueError(f"decay: got {decay!r}, expected at most 1, because w is multiplied by 1 - decay")
         self._steps = 0
         self._scratch = Scratch()
         self._generators: dict[str, torch.Generator] = {}
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        for decay in (self.settings["sp_decay"], *(g.get("sp_decay", 0.0) for g in self.optimizer.param_groups)):
+            if self.variant == "ash" and decay > 1:
+                raise ValueError(f"decay: got {decay!r}, expected at most 1, because w is multiplied by 1 - decay")
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -96,7 +100,7 @@ class ShrinkAndPerturb(Regularizer):
 
     def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "paper" and self.is_chosen(p):
-            return self._penalty.added(group, p, gradient, group["sp_decay"])
+            return self._penalty.added(group, p, gradient, group.get("sp_decay", 0.0))
         return gradient
 
     @torch.no_grad()
@@ -107,7 +111,7 @@ class ShrinkAndPerturb(Regularizer):
         chosen = [(group, p) for group, p in self.updated() if self.is_chosen(p)]
         if self.variant == "paper":
             for group, p in chosen:
-                add_scaled_(p, self._noise(p), -group["lr"] * group["sp_sigma"])
+                add_scaled_(p, self._noise(p), -group["lr"] * group.get("sp_sigma", 0.0))
         elif self._steps % self.every == 0:
             for group, p in chosen:
                 self._shrink_and_perturb(group, p)
@@ -124,7 +128,8 @@ class ShrinkAndPerturb(Regularizer):
             self._generator(device).set_state(saved.cpu())
 
     def _shrink_and_perturb(self, group: dict[str, Any], p: Tensor) -> None:
-        p.mul_(1 - float(group["sp_decay"])).add_(self._noise(p), alpha=float(group["sp_sigma"]))
+        decay, sigma = (float(group.get(key, 0.0)) for key in self.group_keys)
+        p.mul_(1 - decay).add_(self._noise(p), alpha=sigma)
 
     def _noise(self, p: Tensor) -> Tensor:
         generator = self._generator(str(p.device))
