@@ -20,7 +20,7 @@ from statistics import median
 import mujoco
 import torch
 from plain_ppo import Settings, train
-from timing import deadline, leave, print_claim, rounds, time_limit, without_warm_up
+from timing import deadline, elapsed, leave, print_claim, rounds, time_limit, without_warm_up
 
 from weightclip.lab.policy.config import LOCKSTEP, Config, resolve
 from weightclip.lab.policy.ppo import Learners
@@ -29,6 +29,9 @@ ENVIRONMENTS = ("Walker2d-v4", "Humanoid-v4")
 MINIBATCH = 64
 MANY = 1000
 """Iterations that a run would have; only the first few are timed."""
+
+SLOW_START = 8.0
+"""On a core that takes so many seconds to import everything, `--quick` has the shortest rollouts."""
 
 
 @contextmanager
@@ -93,7 +96,9 @@ def main() -> None:
     parser.add_argument("--method", default="adam", help="ours; the plain loop has Adam alone (default: adam)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rollout, turns = (256, 6) if arguments.quick else (2048, 5)
+    rollout, turns = 2048, 5
+    if arguments.quick:
+        rollout, turns = (256 if elapsed() < SLOW_START else 128), 6
     found: dict[str, Sides] = {}
     ratios: dict[str, float | None] = dict.fromkeys(ENVIRONMENTS)
     with time_limit(arguments.quick):
