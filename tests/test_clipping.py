@@ -229,6 +229,17 @@ class TestStatistics:
         assert clipper.clipped_fractions == pytest.approx(expected, abs=0, rel=1e-6, nan_ok=True)
         assert 0.4 < expected["1.weight"] < 0.6
 
+    def test_are_zero_again_while_bounds_are_to_be_resolved_again(self) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        train(model, optimizer)
+        model[0].register_parameter("weight", model[0].weight)
+        assert clipper.clipped_fraction == 0.0
+        train(model, optimizer)
+        copied = copy.deepcopy((model, optimizer, clipper))[2]
+        assert copied.clipped_fraction == 0.0 < clipper.clipped_fraction
+
     def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)

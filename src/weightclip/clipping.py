@@ -313,7 +313,7 @@ class Clipper(Remedy):
         measured = zip(group["params"], state.get("measured", ()), strict=False)
         self._measured.update({p: s for p, s in measured if s is not None})
         self._entries = self._resolve()
-        self._boxes = []
+        self._boxes, self._counts = [], None
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the measured bounds by the parameter's position."""
@@ -335,7 +335,7 @@ class Clipper(Remedy):
         _clippers.discard(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_boxes": [], "_undo": []}  # made again when they are needed
+        return {**super().__getstate__(), "_boxes": [], "_counts": None, "_undo": []}  # made again when needed
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
@@ -406,7 +406,7 @@ class Clipper(Remedy):
         if not known and isinstance(member, nn.Module) and any(e.bound.reason == FOREIGN for e in self._entries):
             known = any(id(p) in self._watched for p in member.parameters())
         if known:
-            self._boxes = []
+            self._boxes, self._counts = [], None
 
     def _clip(self) -> None:
         groups = self.optimizer.param_groups
