@@ -52,7 +52,7 @@ class Remedy:
         self.settings = settings
 
     def start(self) -> None:
-        """Called once attached, with the settings in the groups; raising detaches the remedy again."""
+        """Called after attaching, when the settings are in the groups; an exception undoes the attachment."""
 
     def looks_at_gradients(self) -> bool:
         """Whether it uses `before_step`, `adjusted`, `updated` or `after_step`; False saves time."""

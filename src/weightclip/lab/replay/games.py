@@ -52,7 +52,7 @@ class Step:
     Args:
         frames: [e, channels, height, width]; the first one of the next episode where one ended.
         rewards: [e], as the game gives them.
-        lost: [e], whether a life was lost while the game goes on with another one.
+        lost: [e], whether a life was lost and another one is left.
         terminated, truncated: [e], whether the game was over, or cut.
         final: [e, channels, height, width], the last frame of an episode that ended; elsewhere as `frames`.
         episodes: return and length in steps of each episode that ended.
