@@ -7,17 +7,21 @@ Examples:
     >>> clipper = wc.clip_weights(optimizer, model, kappa=2.0)  # the only new line
 """
 
-from weightclip import diagnostics
-from weightclip.bounds import Bound, register_bound, resolve_bounds
-from weightclip.certificate import Lipschitz, lipschitz, update_bound
-from weightclip.clipping import Clipper, clip_weights, find_clipper
+from typing import TYPE_CHECKING
+
 from weightclip.lazy import lazily
-from weightclip.optimizer_class import clipped
-from weightclip.rivals.l2 import l2
-from weightclip.rivals.l2_init import l2_init
-from weightclip.rivals.madam import Madam
-from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
-from weightclip.stacked import stacked
+
+if TYPE_CHECKING:
+    from weightclip import diagnostics, lab
+    from weightclip._stacked import stacked
+    from weightclip.bounds import Bound, register_bound, resolve_bounds
+    from weightclip.certificate import Lipschitz, lipschitz, update_bound
+    from weightclip.clipping import Clipper, clip_weights, find_clipper
+    from weightclip.optimizer_class import clipped
+    from weightclip.rivals.l2 import l2
+    from weightclip.rivals.l2_init import l2_init
+    from weightclip.rivals.madam import Madam
+    from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
 
 __version__ = "0.1.0"
 
@@ -32,6 +36,7 @@ __all__ = [
     "find_clipper",
     "l2",
     "l2_init",
+    "lab",
     "lipschitz",
     "register_bound",
     "resolve_bounds",
@@ -40,5 +45,26 @@ __all__ = [
     "update_bound",
 ]
 
-# The laboratory needs more than PyTorch: it is imported when it is first asked for.
-__getattr__, _ = lazily(__name__, {"lab": "lab"})
+# Late, so that `weightclip --help` and `import weightclip.optax` do not import PyTorch.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Bound": "bounds",
+        "Clipper": "clipping",
+        "Lipschitz": "certificate",
+        "Madam": "rivals.madam",
+        "clip_weights": "clipping",
+        "clipped": "optimizer_class",
+        "diagnostics": "diagnostics",
+        "find_clipper": "clipping",
+        "l2": "rivals.l2",
+        "l2_init": "rivals.l2_init",
+        "lab": "lab",
+        "lipschitz": "certificate",
+        "register_bound": "bounds",
+        "resolve_bounds": "bounds",
+        "shrink_and_perturb": "rivals.shrink_and_perturb",
+        "stacked": "_stacked",
+        "update_bound": "certificate",
+    },
+)

@@ -18,10 +18,10 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from weightclip._stacked import Stacked, unstacked
 from weightclip.checks import check_number
 from weightclip.output_layers import find_output_layers
 from weightclip.patterns import Patterns, as_list, check_pattern, unwanted
-from weightclip.stacked import Stacked, unstacked
 
 LayerRule = Callable[[Any, str], "float | str"]
 """A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""

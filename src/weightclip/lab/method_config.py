@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
-
-from torch import nn
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from weightclip.checks import check_choice, check_name, check_seed
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
-    make_optimizer,
     named_settings,
     optimizer_settings,
     split_method,
 )
 from weightclip.lab.toml import packaged_presets
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 NAMED = ("lr", "kappa", "decay", "sigma")
 """Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
@@ -97,6 +97,8 @@ class MethodConfig:
 
     def make_optimizer(self, model: nn.Module, bounds: str | None = None, **more: Any) -> Optimizer:
         """An optimizer of all parameters with its remedies attached; `more` as for `methods.make_optimizer`."""
+        from weightclip.lab.optimizers import make_optimizer
+
         bounds = bounds or "fan_in"
         return make_optimizer(model, *self.parts(), self.all_settings(), seed=self.seed, bounds=bounds, **more)
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from weightclip.checks import check_choice
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {"leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "tanh": nn.Tanh}
+from weightclip.lab.nets import ACTIVATIONS
 
 
 def mlp(
@@ -42,6 +41,6 @@ def mlp(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
         for i, (fan_in, units) in enumerate(pairwise(widths)):
-            layers += [ACTIVATIONS[activation]()] if i else []
+            layers += [getattr(nn, ACTIVATIONS[activation])()] if i else []
             layers.append(nn.Linear(fan_in, units, dtype=torch.float32))
     return nn.Sequential(*layers).to(dtype)

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from weightclip.checks import check_choice
+from weightclip.lab.nets import STEMS
 from weightclip.lab.nets.small_conv import Conv3x3
-
-STEMS = ("imagenet", "cifar")
 
 
 class BasicBlock(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 
 from weightclip.checks import check_choice, check_count, check_name, check_number, check_share, check_truth
 from weightclip.lab.method_config import MethodConfig, check_names, helped, usual_in, with_settings
-from weightclip.lab.methods import optimizers, split_method
+from weightclip.lab.methods import OPTIMIZERS, split_method
 from weightclip.lab.toml import packaged_presets
 
 NAME = "policy-collapse"
@@ -69,7 +69,7 @@ class Config(MethodConfig):
 
     @classmethod
     def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
-        check_name("method", method.partition("+")[0], sorted((*optimizers(), EQUAL_BETAS)))
+        check_name("method", method.partition("+")[0], sorted((*OPTIMIZERS, EQUAL_BETAS)))
         return split_method(re.sub(rf"^{EQUAL_BETAS}(?=\+|$)", "adam", method))
 
     @property

@@ -24,8 +24,8 @@ from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, wei
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.flat import load_training_state, training_state
 from weightclip.lab.generators import from_array, to_array
-from weightclip.lab.methods import share_at_box
 from weightclip.lab.nets.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
+from weightclip.lab.optimizers import share_at_box
 from weightclip.lab.policy.config import Config
 from weightclip.lab.policy.environments import Environments
 from weightclip.lab.policy.normalise import Normaliser

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from weightclip.lab.checkpoint import Arrays
-from weightclip.lab.methods import noise_seed
 from weightclip.lab.nets.noisy import draw_noise
 from weightclip.lab.nets.q_networks import RainbowNetwork
+from weightclip.lab.optimizers import noise_seed
 from weightclip.lab.replay.agent import Agent, Transitions, Update
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.memory import Batch

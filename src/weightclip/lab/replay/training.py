@@ -25,8 +25,8 @@ from weightclip.diagnostics import (
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.generators import from_array, to_array
-from weightclip.lab.methods import share_at_box
 from weightclip.lab.nets.noisy import still
+from weightclip.lab.optimizers import share_at_box
 from weightclip.lab.replay.agent import Agent
 from weightclip.lab.replay.config import Config
 from weightclip.lab.replay.dqn import DQN

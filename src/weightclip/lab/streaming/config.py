@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weightclip.checks import check_choice, check_count, check_seed
-from weightclip.lab.nets.mlp import ACTIVATIONS
+from weightclip.lab.nets import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
 from weightclip.lab.streaming.rules import ORIGINAL, PAPER, load_rules, plugged_rules

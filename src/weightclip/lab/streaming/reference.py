@@ -24,8 +24,8 @@ from weightclip.diagnostics import (
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset
 from weightclip.lab.flat import load_training_state, training_state
-from weightclip.lab.methods import make_optimizer
 from weightclip.lab.nets.mlp import mlp
+from weightclip.lab.optimizers import make_optimizer
 from weightclip.lab.streaming.config import Config, check_outputs
 from weightclip.lab.streaming.learner import Progress, no_progress
 from weightclip.lab.streaming.problem import Task

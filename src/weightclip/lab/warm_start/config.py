@@ -8,7 +8,7 @@ from typing import Any
 from weightclip.checks import check_choice, check_count, check_share
 from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, usual_in, with_settings
 from weightclip.lab.methods import named_settings, optimizer_settings, own_settings, split_method
-from weightclip.lab.nets.resnet import STEMS
+from weightclip.lab.nets import STEMS
 from weightclip.lab.toml import packaged_presets
 
 NAME = "warm-start"

@@ -19,8 +19,9 @@ from weightclip.lab.data.images import Images
 from weightclip.lab.device import check_precision, find_device
 from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.flat import load_training_state, training_state
-from weightclip.lab.methods import at_side, make_optimizer, noise_seed, own_settings
+from weightclip.lab.methods import own_settings
 from weightclip.lab.nets.resnet import ResNet, resnet18
+from weightclip.lab.optimizers import at_side, make_optimizer, noise_seed
 from weightclip.lab.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
 from weightclip.lab.warm_start.config import PAPER, Config
 from weightclip.rivals.shrink_and_perturb import shrink_and_perturb

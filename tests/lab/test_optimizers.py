@@ -1,25 +1,35 @@
+import inspect
+
 import pytest
 import torch
 from torch import nn
 
 from weightclip.clipping import find_clipper
-from weightclip.lab.methods import make_optimizer, optimizers, split_method
+from weightclip.lab.methods import OPTIMIZERS
+from weightclip.lab.optimizers import make_optimizer, optimizer_class
 from weightclip.rivals.madam import Madam
 
 
 def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:
-    found = optimizers()
-    assert found["sgd"] is torch.optim.SGD
-    assert found["rmsprop"] is torch.optim.RMSprop
-    assert found["madam"] is Madam
-    assert not {"lbfgs", "sparseadam", "optimizer"} & set(found)
+    kinds = [one for one in vars(torch.optim).values() if isinstance(one, type)]
+    named = {one.__name__.lower() for one in kinds if issubclass(one, torch.optim.Optimizer)}
+    assert set(OPTIMIZERS) - {"madam"} == named - {"lbfgs", "sparseadam", "optimizer"}
+    assert optimizer_class("rmsprop") is torch.optim.RMSprop
+    assert optimizer_class("madam") is Madam
 
 
-def test_a_name_is_split_into_its_parts() -> None:
-    assert split_method("adamw") == ("adamw", ())
-    assert split_method("sgd+l2init+wc") == ("sgd", ("l2init", "wc"))
-    with pytest.raises(ValueError, match=r"method: got 'adma', .*did you mean 'adam"):
-        split_method("adma")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_settings_of_an_optimizer_are_its_arguments_that_are_numbers(name: str) -> None:
+    parameters = inspect.signature(optimizer_class(name)).parameters
+    numbers = {key for key, one in parameters.items() if isinstance(one.default, float | int) or key == "betas"}
+    how = {"foreach", "maximize", "capturable", "differentiable", "fused"}  # not what is learned, but how
+    assert set(OPTIMIZERS[name][1]) == numbers - how
+
+
+def test_an_optimizer_that_this_pytorch_lacks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ValueError, match=r"method: got 'muon', but PyTorch .* has no torch\.optim\.Muon"):
+        optimizer_class("muon")
 
 
 def test_settings_reach_the_optimizer_and_the_remedies() -> None:
