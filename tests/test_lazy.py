@@ -4,9 +4,9 @@ import weightclip as wc
 
 
 def test_the_laboratory_is_there_when_asked_for() -> None:
-    assert wc.lab.streaming.run is wc.lab.streaming.experiment.run
+    assert wc.lab.run is wc.lab.streaming.run is wc.lab.running.run
     assert "run" in dir(wc.lab.streaming)
-    assert dir(wc.lab) == ["data", "nets", "report", "results", "streaming", "sweep"]
+    assert dir(wc.lab) == ["data", "nets", "report", "results", "run", "streaming", "sweep"]
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

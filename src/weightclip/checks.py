@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-LISTED = 50
+LISTED = 12
 """Names at most in a message that suggests one of them."""
 
 
@@ -72,19 +72,12 @@ def _as_float(value: object) -> float:
     return math.nan if number is None else number
 
 
-def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
-    """`value`; a ValueError unless it is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{argument}: got {value!r}, expected one of {', '.join(choices)}")
-    return value
-
-
 def check_name(argument: str, value: str, choices: Iterable[str]) -> str:
     """`value`; a ValueError that suggests the nearest name unless it is one of `choices`."""
     choices = tuple(choices)
     if value in choices:
         return value
-    near = difflib.get_close_matches(value, choices, n=1)
+    near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = f"{len(choices)} names" if near and len(choices) > LISTED else ", ".join(choices)
     raise ValueError(f"{argument}: got {value!r}, expected one of {listed}{hint}")

@@ -3,7 +3,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from weightclip.cli.arguments import Parser, add_config, count, counts, given, join_negative_numbers, seeds, setting
+from weightclip.cli.arguments import (
+    Parser,
+    add_config,
+    count,
+    counts,
+    given,
+    join_negative_numbers,
+    nearest_option,
+    seeds,
+    setting,
+)
+from weightclip.lab.config import METHOD, PROBLEM, option
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -39,7 +50,7 @@ def test_lists_of_counts() -> None:
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("4", [4]),
+        ("4", [0, 1, 2, 3]),
         ("0-3", [0, 1, 2, 3]),
         ("0,2,5", [0, 2, 5]),
         ("0-1,7", [0, 1, 7]),
@@ -51,9 +62,9 @@ def test_seeds(text: str, numbers: list[int]) -> None:
     assert seeds(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["", "3-0", "a", "0-", "-1", "1.5", "0,,2"])
+@pytest.mark.parametrize("text", ["", "0", "3-0", "a", "0-", "-1", "1.5", "0,,2", "99999999"])
 def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="expected 4, 0-3 or 0,2,5"):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a number of seeds such as 4, or 0-3 or 0,2,5"):
         seeds(text)
 
 
@@ -82,9 +93,9 @@ class Settings:
     settings: dict[str, float] = field(default_factory=dict, metadata={"help": "more"})
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(defaults: dict[str, object] | None = None, several: bool = False) -> argparse.ArgumentParser:
     made = Parser(prog="prog")
-    add_config(made, Settings, leave_out=("file",))
+    add_config(made, Settings, leave_out=("file",), defaults=defaults, several=several)
     return made
 
 
@@ -99,34 +110,63 @@ def test_what_is_not_given_keeps_the_configurations_default() -> None:
     assert given(parser().parse_args(["here"]), Settings) == {"where": "here"}
 
 
-def test_every_argument_has_its_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
-    parser().print_help()
-    shown = capsys.readouterr().out
-    for line in ("a place", "how many (default: 1_000_000)", "50% of it", "wide (default: 3,4)", "shout", "more"):
-        assert line in " ".join(shown.split())
-
-
-def test_what_depends_on_another_choice_is_told_for_each(capsys: pytest.CaptureFixture[str]) -> None:
-    @dataclass(frozen=True)
-    class Sized:
-        steps: int | None = field(default=None, metadata={"help": "all", "usual": {"paper": 1000, "laptop": 10}})
-        batch: int | None = field(default=None, metadata={"help": "at once", "usual": {"paper": 8, "laptop": 8}})
-        width: int | None = field(default=None, metadata={"help": "of it", "usual": {}})
-
-    sized = Parser(prog="prog")
-    add_config(sized, Sized)
-    sized.print_help()
+def test_every_argument_has_its_line_of_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    parser({"steps": 1_000_000, "lr": 1e-4, "widths": (3, 4), "loud": True, "settings": {"a": 0.5}}).print_help()
     shown = " ".join(capsys.readouterr().out.split())
-    assert "all (default: paper 1_000, laptop 10)" in shown
-    assert "at once (default: 8)" in shown
-    assert shown.endswith("of it")
+    for line in (
+        "a place",
+        "how many (default: 1_000_000)",
+        "50% of it (default: 0.0001)",
+        "wide (default: 3,4)",
+        "shout (default: yes)",
+        "more (default: a=0.5)",
+    ):
+        assert line in shown
+
+
+def test_options_are_listed_in_the_groups_of_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Grouped:
+        lr: float = field(default=0.1, metadata=option("step size", METHOD))
+        steps: int = field(default=1, metadata=option("how many", PROBLEM))
+        gamma: float = field(default=1.0, metadata=option("discount"))
+
+    made = Parser(prog="prog")
+    add_config(made, Grouped)
+    made.print_help()
+    words = capsys.readouterr().out.split()
+    order = [words.index(word) for word in ("method:", "--lr", "problem:", "--steps", "algorithm:", "--gamma")]
+    assert order == sorted(order)
+
+
+def test_several_values_of_an_option() -> None:
+    read = parser(several=True).parse_args(["here", "--lr", "0.1, 0.2,0.1", "--steps", "1k,2k", "--widths", "5,6"])
+    assert (read.lr, read.steps, read.widths) == ((0.1, 0.2), (1000, 2000), (5, 6))
+    with pytest.raises(ValueError, match="--lr: got 'x', expected a number"):
+        parser(several=True).parse_args(["here", "--lr", "0.1,x"])
+
+
+@pytest.mark.parametrize(
+    ("option", "known", "meant"),
+    [
+        ("--kapa", ["--kappa", "--lr"], "--kappa"),
+        ("--learning-rate", ["--kappa", "--lr"], "--lr"),
+        ("--steps", ["--frames", "--epsilon-steps"], "--frames"),
+        ("--total-timesteps", ["--epochs", "--images"], "--epochs"),
+        ("--xyz", ["--kappa", "--lr"], None),
+    ],
+)
+def test_the_option_that_was_meant(option: str, known: list[str], meant: str | None) -> None:
+    assert nearest_option(option, known) == meant
 
 
 def test_a_mistake_is_one_line_that_says_where_help_is() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
         parser().parse_args(["here", "--steps", "x"])
-    with pytest.raises(ValueError, match="unrecognized arguments: --step"):
+    with pytest.raises(ValueError, match=r"^--step: unknown option; did you mean --steps\? \(see prog --help\)$"):
         parser().parse_args(["here", "--step=3"])  # no abbreviations
+    with pytest.raises(ValueError, match=r"^unexpected argument 'there' \(see prog --help\)$"):
+        parser().parse_args(["here", "there"])
 
 
 @pytest.mark.parametrize("text", ["1e400", "1e999999999", "-1e30", "nan"])
@@ -136,7 +176,7 @@ def test_a_count_too_large_is_refused(text: str) -> None:
 
 
 def test_too_many_seeds_are_refused() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="expected 4, 0-3 or 0,2,5"):
+    with pytest.raises(argparse.ArgumentTypeError, match="or 0-3 or 0,2,5"):
         seeds("0-99999999999")
 
 

@@ -11,6 +11,7 @@ import pytest
 import weightclip
 from weightclip import cli
 from weightclip.cli import main
+from weightclip.cli.arguments import given
 from weightclip.lab.experiment import Experiment
 from weightclip.lab.plugins import experiment_of, experiments
 
@@ -33,9 +34,21 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnu"], "invalid choice: 'rnu'"),
-        (["--nothing"], "unrecognized arguments: --nothing"),
-        (["run"], "required: PROBLEM"),
+        (["rnu"], "COMMAND: got 'rnu', expected one of run, sweep"),
+        (["rnu"], "did you mean 'run'? (see weightclip --help)"),
+        (["--nothing"], "required: COMMAND"),
+        (["run"], "PROBLEM: got none, expected it before the options (see weightclip run --help)"),
+        (["run", "--method", "sgd", "warm-start"], "PROBLEM: got '--method', expected it before the options"),
+        (["run", "--out", "warm-start"], "'warm-start' was taken for the value of --out"),
+        (["run", "replay-ratio", "--kapa", "3"], "did you mean --kappa? (see weightclip run replay-ratio --help)"),
+        (["run", "replay-ratio", "--steps", "3"], "--steps: unknown option; did you mean --frames?"),
+        (["run", "warm-start", "--learning-rate", "3"], "--learning-rate: unknown option; did you mean --lr?"),
+        (["sweep", "warm-start", "--method", "sgd"], "--method: unknown option; did you mean --methods?"),
+        (["run", "warm-start", "--scale", "labtop"], "did you mean 'laptop'?"),
+        (["run", "replay-ratio", "--suite", "minatar", "--out", "policy-collapse", "--enf", "x"], "--enf: unknown"),
+        (["best", "x", "--metrik", "y"], "did you mean --metric? (see weightclip best --help)"),
+        (["data", "lst"], "did you mean 'list'? (see weightclip data --help)"),
+        (["report", "x", "-o", "x.pdf"], "-o: got 'x.pdf', expected a file that ends in .html"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -53,12 +66,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def action(arguments: object) -> int:
         raise error
 
-    monkeypatch.setattr(cli.data, "_list", action)
-
-
-@pytest.fixture(autouse=True)
-def _commands() -> None:
-    main(["--version"])  # imports them
+    monkeypatch.setattr("weightclip.cli.data._list", action)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +106,11 @@ def test_without_the_laboratorys_packages_every_command_says_so(
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return original(name, *rest, **more)
 
-    for module in [name for name in sys.modules if name.startswith("weightclip.cli.")]:
+    for module in [name for name in sys.modules if name.startswith(("weightclip.cli.", "weightclip.lab."))]:
         monkeypatch.delitem(sys.modules, module)
         monkeypatch.delattr(cli, module.rpartition(".")[2], raising=False)
     monkeypatch.setattr(builtins, "__import__", without_rich)
-    assert main(["run", "input-permuted-mnist"]) == 2
+    assert main(["run", "input-permuted-mnist", "--steps", "10"]) == 2
     assert "pip install" in capsys.readouterr().err
 
 
@@ -125,7 +133,10 @@ builtins.__import__ = interrupted
 from weightclip_command import main
 main()
 """
-    told = subprocess.run([sys.executable, "-c", import_interrupted], capture_output=True, text=True, check=False)
+    words = ["run", "input-permuted-mnist"]
+    told = subprocess.run(
+        [sys.executable, "-c", import_interrupted, *words], capture_output=True, text=True, check=False
+    )
     assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
 
 
@@ -149,10 +160,9 @@ def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.C
         told = capsys.readouterr().out
         for example in examples:
             assert f"weightclip {command} {example}" in told
-            words = [command, *shlex.split(example)]
-            arguments = cli._parser(words).parse_args(words)
+            arguments = cli._parser().parse_args([command, *shlex.split(example)])
             if command == "run":
-                settings = cli.run.given(arguments, experiment.config)
+                settings = given(arguments, experiment.config)
                 assert experiment_of(arguments.problem).configure(arguments.problem, settings)
 
 
@@ -169,12 +179,86 @@ def test_the_traceback_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["data"])
 
 
-def test_it_is_a_module_too_and_a_mistake_is_told_before_anything_heavy_is_imported() -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "weightclip", "run", "input-permuted-mnits"]
+HEAVY = ("torch", "numba", "polars", "matplotlib")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["sweep", "input-permuted-mnist", "--help"], 0),
+        (["run", "warm-start", "--scale", "laptop", "--help"], 0),
+        (["run", "policy-collapse", "--help"], 0),
+        (["run", "replay-ratio", "--help"], 0),
+        (["best", "--help"], 0),
+        (["figure", "--help"], 0),
+        (["data", "--help"], 0),
+        (["status", "--help"], 0),
+        (["report", "--help"], 0),
+        (["watch", "--help"], 0),
+        (["reproduce", "--help"], 0),
+        (["run", "input-permuted-mnits"], 2),
+        (["run", "input-permuted-mnist", "--kapa", "2"], 2),
+        (["run", "input-permuted-mnist", "--method", "adma"], 2),
+        (["run", "policy-collapse", "--method", "adma"], 2),
+        (["run", "replay-ratio", "--agent", "rainbw"], 2),
+        (["run", "warm-start", "--lr", "-1"], 2),
+        (["sweep", "replay-ratio", "--methods", "adma"], 2),
+    ],
+)
+def test_help_and_argument_errors_load_nothing_heavy(words: list[str], code: int) -> None:
+    program = (
+        "import sys; from weightclip_command import main; code = main();"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    told = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert told.stderr.splitlines()[-1] == "[]", told.stderr
+    assert told.returncode == code
+
+
+def test_it_is_a_module_too() -> None:
+    command = [sys.executable, "-m", "weightclip", "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    *imports, last = told.stderr.splitlines()
-    assert last.startswith("weightclip: error: problem: got 'input-permuted-mnits'")
-    imported = {line.rpartition("|")[2].strip() for line in imports}
-    assert "torch" in imported
-    assert imported.isdisjoint({"polars", "numba", "matplotlib"})
+    assert (told.returncode, told.stdout) == (0, f"weightclip {weightclip.__version__}\n")
+
+
+def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--wandb", "policy-collapse", "input-permuted-mnist", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: weightclip run input-permuted-mnist")
+    assert "--rollout" not in shown
+    arguments = cli._parser().parse_args(["run", "replay-ratio", "--suite", "minatar", "--out", "policy-collapse"])
+    assert (arguments.problem, arguments.suite, str(arguments.out)) == ("replay-ratio", "minatar", "policy-collapse")
+
+
+def test_options_of_all_problems_may_stand_before_it() -> None:
+    arguments = cli._parser().parse_args(["run", "--out", "here", "--seeds", "2", "warm-start", "--seeds", "3"])
+    assert (str(arguments.out), arguments.seeds) == ("here", [0, 1, 2])
+
+
+def test_help_shows_the_defaults_that_follow_from_the_options_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def defaults(*options: str) -> str:
+        assert main(["run", "policy-collapse", *options, "--help"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "total environment steps (default: 10_000_000)" in defaults()
+    assert "clipping range in units of s_l (wc) (default: 5)" in defaults()  # Ant
+    assert "clipping range in units of s_l (wc) (default: 3)" in defaults("--env", "Walker2d-v4")
+    assert "total environment steps (default: 2_000_000)" in defaults("--scale", "laptop")
+    assert "discount factor (default: 0.99)" in defaults("--scale", "nonsense")
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated(arguments: object) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("weightclip.cli.data._list", terminated)
+    assert main(["data"]) == 130
+    assert capsys.readouterr().err == "weightclip: stopped\n"
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -30,6 +30,7 @@ def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.C
     (source,) = (line for line in lines if line.startswith("data: mnist, "))
     assert "stand-in" in source
     assert "method: sgd+wc: lr 0.001, kappa 2; back end reference" in lines
+    assert "seeds: 0–1" in lines
     directory = Path("results/input-permuted-mnist/sgd+wc")
     for seed in (0, 1):
         record = read_record(next(directory.glob(f"*_seed{seed}_*.parquet")))
@@ -45,7 +46,7 @@ def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
-    assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seeds", "3"]) == 0
+    assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seed", "3"]) == 0
     table = experiment.run(
         "input-permuted-mnist",
         seed=3,
@@ -87,7 +88,7 @@ def test_without_diagnostics(tmp_path: Path) -> None:
         (["input-permuted-mnist", "--steps", "0"], "steps: got 0, expected a whole number of at least 1"),
         (["input-permuted-mnist", "--steps", "many"], "--steps: got 'many', expected a whole number such as"),
         (["input-permuted-mnist", "--outputs", "9"], "outputs: got 9, expected at least the 10 classes of mnist"),
-        (["input-permuted-mnist", "--seeds", "3-1"], "--seeds: got '3-1', expected 4, 0-3 or 0,2,5"),
+        (["input-permuted-mnist", "--seeds", "3-1"], "--seeds: got '3-1', expected a number of seeds such as 4, or"),
         (["input-permuted-mnist", "--set", "beta9=1"], "beta9: got 1.0, but adam+wc has no such setting"),
         (["input-permuted-mnist", "--rules", "none.py"], "rules: got 'none.py', expected a Python file"),
         (["input-permuted-mnist", "--data-dir", "nowhere"], "data_dir: nowhere has no mnist"),
@@ -164,7 +165,7 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(experiment, "run_config", interrupted)
     assert main([*SMALL, *(["--overwrite"] * overwrite)]) == 130
-    hint = "the same command without --overwrite goes on" if overwrite else "the same command goes on"
+    hint = "the same command without --overwrite resumes" if overwrite else "the same command resumes"
     assert hint in capsys.readouterr().out
 
 
@@ -178,7 +179,7 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command goes on from the last checkpoint, if there is one" in out
+    assert "stopped; the same command resumes from the last checkpoint, if there is one" in out
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
@@ -189,17 +190,56 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
 def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
+    for name in ("input-permuted-mnist", "stationary-cifar10", "warm-start", "replay-ratio", "--seeds", "--out"):
+        assert name in shown
+    assert main(["run", "input-permuted-mnist", "--help"]) == 0
+    shown = capsys.readouterr().out
     for name in (
-        "input-permuted-mnist",
-        "stationary-cifar10",
-        "warm-start",
-        "replay-ratio",
         "adam+l2init",
         "--kappa",
         "--seeds",
         "--no-diagnostics",
+        "method:",
+        "problem:",
+        "algorithm:",
+        "output:",
     ):
         assert name in shown
+
+
+def test_seeds_are_a_number_of_seeds_and_seed_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--seeds", "3"]) == 0
+    assert "seeds: 0–2" in capsys.readouterr().out
+    assert main([*SMALL, "--seed", "3"]) == 0
+    assert "seeds: 3" in capsys.readouterr().out
+    assert main([*SMALL, "--seed", "3", "--seeds", "4"]) == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL[:5], "70", *SMALL[6:]]) == 0
+    assert "in the last of 3, which was cut short" in capsys.readouterr().out
+    assert read_record(records(tmp_path)[0]).table["cut_short"].to_list() == [False, False, True]
+    assert main([*SMALL]) == 0
+    assert "cut short" not in capsys.readouterr().out
+
+
+def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two processes given the same command: one runs, the other waits for its record."""
+    long = [*SMALL[:5], "3000", *SMALL[6:]]
+    command = [sys.executable, "-m", "weightclip", *long]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
+        while other.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):
+            time.sleep(0.01)
+        assert main(long) == 0
+        other.communicate(timeout=60)
+    assert other.returncode == 0
+    shown = capsys.readouterr().out
+    assert f"seed 0: process {other.pid} on " in shown
+    assert "is running it; waiting for its record" in shown
+    assert "finished before" in shown
+    assert len(records(tmp_path)) == 1
+    assert not list((tmp_path / "results" / ".running").iterdir())
 
 
 @pytest.mark.slow

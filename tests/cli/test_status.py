@@ -18,18 +18,22 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 STORE = Path("results")
 
 
-def make_sweep(count: int = 5, seconds: float = 100.0) -> list[Run]:
+def make_sweep(count: int = 5) -> list[Run]:
     configs = [EXPERIMENT.configure("input-permuted-mnist", {"method": "sgd", "seed": seed}) for seed in range(count)]
     runs = [Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.place(config), "mnist") for config in configs]
     STORE.mkdir()
-    write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs, {run.identity: seconds for run in runs})
+    write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs)
     return runs
+
+
+def finish(run: Run, seconds: float) -> None:
+    record = Record("streaming", run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
+    write_record(record, record_path(STORE, run.place, run.identity))
 
 
 def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixture[str]) -> None:
     done, failed, held, *_ = make_sweep()
-    record = Record("streaming", done.identity, {}, DataFrame({"task": [1]}), {}, 1.0)
-    write_record(record, record_path(STORE, done.place, done.identity))
+    finish(done, 100.0)
     reason = "ValueError: no"
     write_failure(STORE, Failure(failed.place, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
     with claimed(STORE, held.identity, held.place) as mine:
@@ -39,8 +43,8 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "weightclip sweep it"
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
-    assert line.split() == ["all", "1", "1", "1", "3"]
-    assert f"{held.place}: 0% after 0:00" in out
+    assert line.split() == ["all", "1", "1", "1", "2"]
+    assert f"  0% after 0:00: {held.place} (process " in out
     assert "about 5:00 left with 1 running" in out
     assert f"{failed.place}: ValueError: no" in out
     assert "Traceback" not in out
@@ -49,9 +53,12 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
 
 
 def test_when_nothing_runs_the_time_is_that_of_one_core(capsys: pytest.CaptureFixture[str]) -> None:
-    make_sweep()
+    done, *_ = make_sweep()
     assert main(["status"]) == 0
-    assert "nothing is running; what is left takes about 8:20 on one core" in capsys.readouterr().out
+    assert "time left: unknown; nothing is running" in capsys.readouterr().out
+    finish(done, 100.0)
+    assert main(["status"]) == 0
+    assert "nothing is running; 4 runs left, about 6:40 on one core" in capsys.readouterr().out
 
 
 def test_a_directory_without_sweeps_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +77,9 @@ def test_a_directory_without_sweeps_says_what_it_has(capsys: pytest.CaptureFixtu
 def test_the_time_left_counts_what_a_run_did_in_this_session(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten runs of 600 s, one went on at 60 % ten seconds ago."""
+    """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
     monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
-    first, *_ = make_sweep(10, 600.0)
+    first, *_ = make_sweep(10)
     with claimed(STORE, first.identity, first.place) as mine:
         assert mine is not None
         mine.begin()
@@ -91,10 +98,10 @@ def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> No
         mine.begin()
         assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "about 8:20 left with 1 running" in out
-    assert "1 run in a sweep's queue, waiting for a worker" in out
+    assert "time left: unknown" in out
+    assert "1 run queued by a sweep, waiting for a worker" in out
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
-    assert line.split() == ["all", "0", "1", "0", "5"]
+    assert line.split() == ["all", "0", "1", "0", "4"]
 
 
 def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +129,7 @@ def test_several_directories_are_shown_one_after_the_other(capsys: pytest.Captur
 
 def test_a_sweep_that_was_widened_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     runs = make_sweep()
-    write_manifest(STORE, "weightclip sweep less", "input-permuted-mnist", runs[:2], {})
+    write_manifest(STORE, "weightclip sweep less", "input-permuted-mnist", runs[:2])
     (less,) = (path for path in (STORE / FOLDER).iterdir() if "sweep less" in path.read_text())
     less.write_text(less.read_text().replace('"when": "2', '"when": "1'))
     assert main(["status"]) == 0

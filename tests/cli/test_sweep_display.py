@@ -36,7 +36,7 @@ def test_runs_are_counted_by_method() -> None:
     assert (tally.done["sgd"], tally.left["adam"]) == (2, 4)
     tally.add(Started("1", LEFT[:1]))
     tally.add(Started("2", LEFT[1:2]))
-    assert tally.running["adam"] == 2
+    assert (tally.running["adam"], tally.left["adam"]) == (2, 2)
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done"),)))
     tally.add(Ended("2", LEFT[1:2], (Outcome("adam-1", "failed", reason="x"),)))
     assert (tally.done["adam"], tally.failed["adam"], tally.left["adam"], tally.ended) == (1, 1, 2, 2)
@@ -49,6 +49,18 @@ def test_what_somebody_else_has_stays_left() -> None:
     assert (tally.left["adam"], tally.ended) == (4, 0)
 
 
+def test_the_time_left_is_unknown_until_something_is_known() -> None:
+    clock = Clock()
+    tally = Tally(INVENTORY, {}, 2, clock)
+    assert tally.seconds_left is None
+    assert "to go" not in tally.line()
+    tally.add(Started("1", LEFT[:1]))
+    tally.add(Advanced("1", 0.1))
+    clock.now = 10.0
+    tally.add(Advanced("1", 0.2))  # a run takes 100 s
+    assert tally.seconds_left == pytest.approx((80 + 300) / 2)
+
+
 def test_the_time_left_follows_the_speed_so_far() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
@@ -59,7 +71,19 @@ def test_the_time_left_follows_the_speed_so_far() -> None:
     clock.now = 50.0
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=50.0),)))
     tally.add(Advanced("2", 0.5))
-    assert tally.seconds_left == pytest.approx(250 * 50 / 150)  # 150 s of work took 50
+    each = (50 + 50 + 0.1 * 100) / (1 + 0.5 + 0.1)  # what was known before counts as a tenth of a run
+    assert tally.seconds_left == pytest.approx(2.5 * each / 2)
+
+
+def test_runs_in_lockstep_share_their_workers_time() -> None:
+    clock = Clock()
+    tally = Tally(INVENTORY, {}, 1, clock)
+    tally.add(Started("1", LEFT[:2]))
+    assert tally.line() == "2 done, 2 running, 2 left"
+    clock.now = 60.0
+    outcomes = tuple(Outcome(f"adam-{number}", "done", seconds=30.0) for number in range(2))
+    tally.add(Ended("1", LEFT[:2], outcomes))
+    assert tally.seconds_left == 60.0
 
 
 def test_what_was_done_before_is_not_taken_for_speed() -> None:
@@ -106,7 +130,7 @@ def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -
     tally.add(Started("1", LEFT[:1]))
     clock.now = 100.0
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=100.0),)))
-    assert tally.seconds_left == 300.0
+    assert tally.seconds_left == pytest.approx(300.0)
 
 
 def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:

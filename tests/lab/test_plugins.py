@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from weightclip.lab.data import Dataset, Source
-from weightclip.lab.experiment import Cost, Experiment
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.results.record import Record, identity, write_record
 from weightclip.lab.results.store import record_path
 from weightclip.lab.streaming import Problem, Rule
@@ -76,9 +76,6 @@ class Walk(Experiment):
 
     def length(self, config):
         return 5
-
-    def estimate(self, config, data, together):
-        return Cost(0.01, 2000)
 
     def run(self, configs, data, out, overwrite=False, watch=None):
         records = []

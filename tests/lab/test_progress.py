@@ -1,6 +1,9 @@
+import re
+import time
+
 import pytest
 
-from weightclip.cli.progress import display
+from weightclip.lab.progress import display
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -16,6 +19,15 @@ def in_words(score: float) -> str:
     return f"online accuracy {score:.1%}"
 
 
+def drawn(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
+    """What was printed by the time that a thread, which draws now and then, has drawn this."""
+    out, deadline = "", time.monotonic() + 60
+    while wanted not in out and time.monotonic() < deadline:
+        time.sleep(0.05)
+        out += capsys.readouterr().out
+    return out
+
+
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with display(runs=2, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
@@ -28,6 +40,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, online accuracy 50.0%, 33 samples/s, 0:48 left"]
     assert 5 <= len(lines) <= 7
+    assert lines[-1] == "seed 1: 1,000 of 1,000 samples, online accuracy 50.0%, 33 samples/s"
 
 
 def test_runs_that_go_together_are_told_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,9 +77,55 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
         clock.now += 1
         shown.update(600, 0.75)
         shown.say("data: [here]")
-    out = capsys.readouterr().out
+        out = drawn(capsys, "0:01 left")
     assert "data: [here]" in out
     assert "input-permuted-mnist adam+wc seed 0" in out
     assert "60%" in out
     assert "accuracy 75.0%" in out
-    assert "500 samples/s, 0:01 left" in out
+    assert "500 samples/s" in out
+    assert "0:01 left" in out
+
+
+def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def test_in_80_columns_names_are_cut_and_the_percentage_and_the_time_left_stay(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal(80, monkeypatch)
+    clock = Clock()
+    with display(runs=8, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
+        shown.begin("label-permuted-mini-imagenet adam-equal-betas+l2init+wc seed 0–7", together=8)
+        shown.update(100, 0.25)
+        clock.now += 1
+        shown.update(600, 0.75)
+        lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(capsys, "0:01 left")))
+    bars = [line for line in lines if "60%" in line]
+    assert bars
+    for bar in bars:
+        assert len(bar) <= 80
+        assert "0:01 left" in bar
+        assert "━" in bar
+        assert "label-permuted" in bar
+        assert "…" in bar
+
+
+def test_a_run_that_was_finished_before_has_no_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal(80, monkeypatch)
+    with display(runs=1, steps=1000, unit="samples", shown=in_words, clock=Clock()) as shown:
+        shown.begin("input-permuted-mnist sgd seed 0")
+        shown.say("input-permuted-mnist sgd seed 0: finished before")
+    assert "%" not in capsys.readouterr().out
+
+
+def test_nothing_is_shown_if_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    with display(runs=1, steps=1000, unit="samples", shown=in_words, shows=False) as shown:
+        shown.begin("seed 0")
+        shown.update(1000, 0.5)
+        shown.say("data: here")
+    assert capsys.readouterr().out == ""

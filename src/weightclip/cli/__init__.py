@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from functools import partial
+import threading
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 
-from weightclip.cli.arguments import MISTAKE, PROGRAM, STOPPED, Parser, join_negative_numbers
+from weightclip.cli.arguments import MISTAKE, PROGRAM, STOPPED, Choose, Parser, join_negative_numbers
 
 TRACEBACK = "WEIGHTCLIP_TRACEBACK"
 """Set in the environment, it shows where an error came from."""
@@ -43,9 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. A user's mistake gives one line on stderr and exit code 2."""
     try:
         words = join_negative_numbers(sys.argv[1:] if argv is None else argv)
-        arguments = _parser(words).parse_args(words)
-        code: int = arguments.action(arguments)
-        sys.stdout.flush()
+        parser = _parser()
+        if not words:
+            parser.print_help()
+            return 0
+        arguments = parser.parse_args(words)
+        with _terminable():
+            code: int = arguments.action(arguments)
+            sys.stdout.flush()
         return code
     except SystemExit as end:  # argparse, after --help or --version
         return int(end.code or 0)
@@ -65,28 +73,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"error: {_in_one_line(error)}", MISTAKE)
 
 
-def _parser(words: Sequence[str]) -> ArgumentParser:
-    from weightclip import __version__
-    from weightclip.cli import best, data, figure, report, reproduce, run, status, sweep, watch
-    from weightclip.lab.plugins import experiments, find_experiment
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: checkpoints are written, workers end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    parser: ArgumentParser = Parser(prog=PROGRAM, description=_DESCRIPTION)
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_COMMANDS = {
+    "run": "run a method on a problem",
+    "sweep": "run many settings of many methods on a problem",
+    "status": "what of a sweep is done, running, failed and left",
+    "best": "the best setting of each method, and the paper's",
+    "figure": "draw a figure of the paper from results",
+    "report": "make a report of results: one HTML file",
+    "reproduce": "make a figure or a table of the paper from scratch",
+    "watch": "make a video of a policy",
+    "data": "list the data sets, get one, make features",
+}
+
+
+def _parser() -> ArgumentParser:
+    from weightclip import __version__
+
+    commands = "\n".join(f"  {name:11}{what}" for name, what in _COMMANDS.items())
+    parser = Parser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=f"commands ({PROGRAM} COMMAND --help shows the options of one):\n{commands}",
+    )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    parser.set_defaults(action=partial(_help, parser))
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    # The options of `run` and `sweep` are those of the experiment that has the problem.
-    known = (one for one in experiments().values() if set(one.problems()) & set(words))
-    experiment = next(known, None) or find_experiment("streaming")
-    run.add(commands, experiment)
-    sweep.add(commands, experiment)
-    for command in (status, best, figure, report, reproduce, watch, data):
-        command.add(commands)
+    parser.add_argument(
+        "command", metavar="COMMAND", action=Choose, names=lambda: _COMMANDS, build=_command_parser, help=SUPPRESS
+    )
     return parser
 
 
-def _help(parser: ArgumentParser, arguments: Namespace) -> int:
-    parser.print_help()
-    return 0
+def _command_parser(name: str) -> ArgumentParser:
+    parser: ArgumentParser = import_module(f"{__name__}.{name}").make_parser()
+    return parser
 
 
 def _in_one_line(error: ValueError | OSError) -> str:

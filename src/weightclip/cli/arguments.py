@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from weightclip.checks import check_name
+from weightclip.lab.config import ALGORITHM, GROUPS, OUTPUT
 from weightclip.lab.plugins import experiments
 from weightclip.numerals import read_count
 
@@ -31,43 +37,241 @@ MOST_SEEDS = 100_000
 
 _T = TypeVar("_T")
 
+Build = Callable[[argparse.ArgumentParser, "Experiment[Any]", "Mapping[str, Any] | None"], None]
+
+
+_SYNONYMS = (
+    ("lr", "learning-rate", "step-size", "stepsize"),
+    ("steps", "frames", "epochs", "samples", "timesteps", "total-timesteps", "num-steps", "iterations", "length"),
+    ("kappa", "kappas", "clip", "clip-range", "bound", "range"),
+    ("decay", "weight-decay", "lambda", "l2"),
+    ("sigma", "noise-std", "std"),
+    ("method", "methods", "optimizer", "optimizers", "optim", "algorithm", "algo"),
+    ("env", "envs", "env-id", "environment", "gym-id", "game", "games"),
+    ("environments", "num-envs", "n-envs"),
+    ("hidden", "layers", "units", "net-arch", "hidden-sizes"),
+    ("batch", "batch-size"),
+    ("memory", "buffer-size", "replay-size"),
+    ("seed", "seeds", "num-seeds", "n-seeds"),
+    ("out", "output", "output-dir", "save-dir", "results"),
+    ("data-dir", "data", "dataset", "data-path"),
+    ("wandb", "wandb-project", "track"),
+    ("workers", "jobs", "num-workers", "n-jobs", "processes"),
+)
+"""Other names of an option. The first one that a command has is suggested."""
+
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations, keeps the line breaks of what it describes, and explains a mistake in one line."""
+    """Takes no abbreviations, keeps line breaks of descriptions, and reports a mistake in one line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**{"allow_abbrev": False, **options})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; an unknown argument is an error of the command that does not have it, not of the whole program."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._about(unknown[0]))
+        return namespace, []
+
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
+    def _about(self, unknown: str) -> str:
+        if not unknown.startswith("--"):
+            return f"unexpected argument {unknown!r}"
+        name = unknown.partition("=")[0]
+        near = nearest_option(name, [one for action in self._actions for one in action.option_strings])
+        return f"{name}: unknown option" + (f"; did you mean {near}?" if near else "")
 
-def add_config(parser: argparse.ArgumentParser, config: type[Any], leave_out: Sequence[str] = ()) -> None:
-    """An argument for each field of a configuration; fields without a default are positional.
 
-    What is not given is not in the namespace, so that the configuration's own defaults hold.
+def nearest_option(name: str, known: Sequence[str]) -> str | None:
+    """The option that a user may have meant: another name of the same thing, or one spelt alike."""
+    for names in _SYNONYMS:
+        if name.removeprefix("--") in names:
+            for other in names:
+                if f"--{other}" in known:
+                    return f"--{other}"
+    near = difflib.get_close_matches(name, [one for one in known if one.startswith("--")], n=1)
+    return near[0] if near else None
+
+
+class Choose(argparse.Action):
+    """A positional argument that chooses the parser of all arguments after it, which is built only then.
+
+    Args:
+        names: called for the names that can be chosen.
+        build: the parser of a name.
+    """
+
+    def __init__(
+        self, *, names: Callable[[], Iterable[str]], build: Callable[[str], argparse.ArgumentParser], **options: Any
+    ) -> None:
+        super().__init__(nargs=argparse.PARSER, **options)
+        self._names, self._build = names, build
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        name, *rest = values
+        try:
+            check_name(str(self.metavar), name, self._names())
+        except ValueError as error:
+            parser.error(str(error))
+        setattr(namespace, self.dest, name)
+        chosen = self._build(name)
+        namespace.action = chosen.get_default("action")
+        chosen.parse_args(rest, namespace)
+
+
+def problem_command(
+    command: str, description: str, add_options: Callable[[argparse.ArgumentParser], None], build: Build
+) -> Parser:
+    """The parser of `run` or `sweep`, whose PROBLEM chooses the options after it.
+
+    Args:
+        command: its name.
+        description: for its help.
+        add_options: adds the options that all problems have, which may stand before PROBLEM.
+        build: adds all options of a problem of an experiment to a parser, with defaults for its help or without.
+    """
+    usage = f"{PROGRAM} {command} PROBLEM [options]"
+
+    def problem_parser(problem: str, defaults: Mapping[str, Any] | None = None) -> _ProblemParser:
+        experiment = all_problems()[problem]
+        found = _ProblemParser(
+            lambda settings: problem_parser(problem, resolved_defaults(experiment, problem, settings)),
+            experiment.config,
+            prog=f"{PROGRAM} {command} {problem}",
+            usage=f"{PROGRAM} {command} {problem} [options]",
+            description=description,
+            epilog=epilog(experiment, command),
+        )
+        build(found, experiment, defaults)
+        return found
+
+    problems = "\n".join(f"  {name}" for name in all_problems())
+    parser = _CommandParser(
+        prog=f"{PROGRAM} {command}",
+        usage=usage,
+        description=description,
+        epilog=f"problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{problems}",
+    )
+    parser.add_argument(
+        "problem", metavar="PROBLEM", action=Choose, names=all_problems, build=problem_parser, help=argparse.SUPPRESS
+    )
+    add_options(parser)
+    return parser
+
+
+class _CommandParser(Parser):
+    """Reports a PROBLEM that is missing, or that stands behind an option of its own."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known = {one: action for action in self._actions for one in action.option_strings}
+        values: dict[str, str] = {}
+        words = iter(args)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if not word.startswith("-") or word in ("-h", "--help"):
+                return super().parse_known_args(args, namespace)
+            if name not in known:
+                raise ValueError(f"PROBLEM: got {word!r}, expected it before the options: {self.usage}")
+            if not equals and known[name].nargs != 0:
+                values[name] = next(words, "")
+        problems = {name: value for name, value in values.items() if value in all_problems()}
+        taken = "".join(f"; {value!r} was taken for the value of {name}" for name, value in problems.items())
+        raise ValueError(f"PROBLEM: got none, expected it before the options{taken} (see {self.prog} --help)")
+
+
+class _ProblemParser(Parser):
+    """Its help shows the defaults that follow from the options given before `--help`."""
+
+    def __init__(self, rebuild: Callable[[Mapping[str, Any]], Parser], config: type[Any], **options: Any) -> None:
+        super().__init__(**options, add_help=False)
+        self._rebuild, self._config = rebuild, config
+        self.add_argument("-h", "--help", action=_Help, help="show this help, with the defaults of the options given")
+
+    def print_help_with(self, namespace: argparse.Namespace) -> None:
+        self._rebuild(given(namespace, self._config)).print_help()
+
+
+class _Help(argparse.Action):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(nargs=0, **{"default": argparse.SUPPRESS, **options})
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.print_help_with(namespace)
+        parser.exit()
+
+
+def resolved_defaults(experiment: Experiment[Any], problem: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the configuration with these settings; with none of them where they are not accepted."""
+    for tried in (settings, {}):
+        try:
+            return dict(vars(experiment.configure(problem, tried)))
+        except (ValueError, TypeError):
+            continue
+    return {}
+
+
+def add_config(
+    parser: argparse.ArgumentParser,
+    config: type[Any],
+    leave_out: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    several: bool = False,
+) -> None:
+    """An option for each field of a configuration, in the groups of the fields.
+
+    Options that are not given are not in the namespace, so that the configuration's own defaults hold.
+
+    Args:
+        parser: that the options are added to.
+        config: the dataclass.
+        leave_out: fields without an option.
+        defaults: field -> its default, for the help; none are shown without it.
+        several: numbers and names may be lists, `1,2,4`.
     """
     kinds = get_type_hints(config)
-    for one in fields(config):
-        if one.name not in leave_out:
-            _add_field(parser, one, kinds[one.name])
+    for group in GROUPS:
+        titled = parser.add_argument_group(group)
+        for one in fields(config):
+            if one.name not in leave_out and one.metadata.get("group", ALGORITHM) == group:
+                _add_field(titled, one, kinds[one.name], defaults, several)
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Where records go and where data comes from."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="for records (default: results)"
+def add_seeds(parser: argparse._ActionsContainer, default: str) -> None:
+    """Which seeds: `--seed 4` or `--seeds 4`."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=lambda text: [seed(text)], dest="seeds", metavar="N", help="run this seed")
+    which.add_argument(
+        "--seeds", type=seeds, metavar="SEEDS", help=f"number of seeds (4), or 0-3 or 0,2,5 (default: {default})"
     )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="with the data (default: $WEIGHTCLIP_DATA)")
 
 
-def add_live(parser: argparse._ActionsContainer) -> None:
-    """Where rows are shown as they come."""
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="write TensorBoard's event files, in OUT/tensorboard"
+def add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add options on where records go and where data comes from, to the group of the configuration's own."""
+    groups = {one.title: one for one in parser._action_groups}
+    group = groups.get(OUTPUT) or parser.add_argument_group(OUTPUT)
+    group.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="directory for records (default: results)"
     )
-    parser.add_argument("--wandb", metavar="PROJECT", help="show the runs in a project of Weights & Biases, too")
+    group.add_argument("--data-dir", type=Path, metavar="DIR", help="directory with data (default: $WEIGHTCLIP_DATA)")
+    group.add_argument("--tensorboard", action="store_true", help="write TensorBoard event files to OUT/tensorboard")
+    group.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
+    return group
+
+
+def import_torch() -> None:
+    """Import PyTorch; Ctrl-C ends the process at once meanwhile, as an interrupted import can fail in any way."""
+    if threading.current_thread() is not threading.main_thread():
+        import_module("torch")
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        import_module("torch")
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def live_from(namespace: argparse.Namespace) -> Live:
@@ -78,20 +282,24 @@ def live_from(namespace: argparse.Namespace) -> Live:
 
 
 def epilog(experiment: Experiment[Any], command: str) -> str:
-    """What can be named on the command line, and examples, for a command's help."""
-    problems = "\n".join(f"  {name}" for name in experiment.problems())
-    others = "\n".join(
-        f"  {name}" for one in experiments().values() if one is not experiment for name in one.problems()
-    )
+    """The methods and examples of an experiment, for the help of a command."""
     examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in experiment.examples.get(command, ()))
-    shown = f"\n\nexamples:{examples}" if examples else ""
-    more = f"other problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{others}"
-    return f"problems:\n{problems}\n\n{more}\n\nmethods:\n  {experiment.methods_help()}{shown}"
+    return f"methods:\n  {experiment.methods_help()}" + (f"\n\nexamples:{examples}" if examples else "")
+
+
+def all_problems() -> dict[str, Experiment[Any]]:
+    """Every problem, and the experiment that has it."""
+    return {name: experiment for experiment in experiments().values() for name in experiment.problems()}
+
+
+def field_kind(config: type[Any], name: str) -> Any:
+    """The type of a configuration's field, without None."""
+    return _without_none(get_type_hints(config)[name])
 
 
 def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
     """The value of a configuration's field from text; a ValueError names the option."""
-    reader, _ = _READERS[_without_none(get_type_hints(config)[name])]
+    reader, _ = _READERS[field_kind(config, name)]
     try:
         return reader(text)
     except argparse.ArgumentTypeError as error:
@@ -128,14 +336,27 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def seeds(text: str) -> list[int]:
-    """`4`, `0-3`, `0,2,5` or a mixture -> the seeds, each once.
+    """`4` -> the first four seeds; `0-3`, `0,2,5` or a mixture -> these, each once.
 
     Examples:
-        >>> seeds("0-2,7,1")
-        [0, 1, 2, 7]
+        >>> seeds("4"), seeds("0-2,7,1")
+        ([0, 1, 2, 3], [0, 1, 2, 7])
     """
-    found = _read(lambda text: [seed for part in text.split(",") for seed in _range(part)], text, "4, 0-3 or 0,2,5")
+    expected = "a number of seeds such as 4, or 0-3 or 0,2,5"
+    if text.strip().isdigit():
+        if not 0 < int(text) <= MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected} (--seed 0 runs seed 0)")
+        return list(range(int(text)))
+    found = _read(lambda text: [seed for part in text.split(",") for seed in _range(part)], text, expected)
     return list(dict.fromkeys(found))
+
+
+def seed(text: str) -> int:
+    """`4` -> seed 4."""
+    number = _read(int, text, "a seed such as 4")
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a seed of at least 0")
+    return number
 
 
 def setting(text: str) -> tuple[str, float]:
@@ -173,33 +394,37 @@ _READERS: Mapping[object, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def _add_field(parser: argparse.ArgumentParser, one: Field[Any], kind: Any) -> None:
+def _add_field(
+    parser: argparse._ActionsContainer,
+    one: Field[Any],
+    kind: Any,
+    defaults: Mapping[str, Any] | None,
+    several: bool,
+) -> None:
     help_text = one.metadata["help"]
     kind = _without_none(kind)
     option = f"--{one.name.replace('_', '-')}"
     if one.default is MISSING and one.default_factory is MISSING:
         parser.add_argument(one.name, metavar=one.name.upper(), help=help_text)
         return
-    if default := _default(one):
+    if defaults is not None and (default := _shown(defaults.get(one.name))):
         help_text += f" (default: {default})"
-    help_text = help_text.replace("%", "%%")
+    options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
     if kind is bool:
-        action = argparse.BooleanOptionalAction
-        parser.add_argument(option, action=action, default=argparse.SUPPRESS, help=help_text)
+        parser.add_argument(option, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
-        parser.add_argument(
-            "--set",
-            dest=one.name,
-            action="append",
-            type=setting,
-            metavar="NAME=NUMBER",
-            default=argparse.SUPPRESS,
-            help=help_text,
-        )
+        parser.add_argument("--set", dest=one.name, action="append", type=setting, metavar="NAME=NUMBER", **options)
     else:
         reader, usual = _READERS[kind]
-        metavar = one.metadata.get("metavar", usual)
-        parser.add_argument(option, type=reader, metavar=metavar, default=argparse.SUPPRESS, help=help_text)
+        metavar = one.metadata.get("metavar") or usual
+        if several and kind in (str, int, float) and metavar != "FILE":
+            reader, metavar = _list_of(reader), f"{metavar},..."
+        parser.add_argument(option, type=reader, metavar=metavar, **options)
+
+
+def _list_of(reader: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """`1,2,4` -> each of them, once."""
+    return lambda text: tuple(dict.fromkeys(reader(part.strip()) for part in text.split(",")))
 
 
 def _without_none(kind: Any) -> Any:
@@ -210,22 +435,19 @@ def _without_none(kind: Any) -> Any:
     return kind
 
 
-def _default(one: Field[Any]) -> str:
-    """What a field has that is not given, perhaps with each scale or suite; empty where that is not known here."""
-    if one.default not in (None, MISSING):
-        return _shown(one.default)
-    usual = {choice: _shown(value) for choice, value in one.metadata.get("usual", {}).items()}
-    if len({*usual.values()}) < 2:
-        return next(iter(usual.values()), "")
-    return ", ".join(f"{choice} {value}" for choice, value in usual.items())
-
-
 def _shown(default: Any) -> str:
+    """A default, as a user would write it; empty for None and for empty mappings."""
+    if default is None or default == {}:
+        return ""
     if isinstance(default, bool):
         return "yes" if default else "no"
+    if isinstance(default, Mapping):
+        return ", ".join(f"{name}={value:g}" for name, value in default.items())
     if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    return f"{default:,}".replace(",", "_") if isinstance(default, int) else str(default)
+        return ",".join(map(str, default)) or "none"
+    if isinstance(default, float):
+        return f"{default:g}"
+    return f"{default:_}" if isinstance(default, int) else str(default)
 
 
 def _read(reader: Callable[[str], _T], text: str, expected: str) -> _T:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results, load_results
 from weightclip.cli.tables import print_table
 from weightclip.lab.results.criteria import CRITERIA
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 ENDINGS = (".toml", ".csv")
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "best",
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} best",
         usage="weightclip best RESULTS... [--criterion auc|final] [-o FILE] [options]",
-        help="the best setting of each method, beside the paper's",
         description="The best setting of each method on each problem, beside the paper's (its table 2),\n"
         "and the slope of the score over the last half of the runs. Of several problems, each method's\n"
         "interquartile mean over them, too.",
@@ -39,6 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "-o", "--out", type=Path, metavar="FILE", help="write it, too: .toml, in the form of a sweep's grids, or .csv"
     )
     parser.set_defaults(action=_best)
+    return parser
 
 
 def _best(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results, load_results
 from weightclip.cli.tables import print_table
 from weightclip.lab.paper import FIGURES, all_figures, find_figure
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "figure",
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} figure",
         usage="weightclip figure NAME RESULTS... [-o DIR] [options]",
-        help="draw a figure of the paper from results",
         description="Draw a figure of the paper as PDF and PNG, with a CSV of all that it shows.\n"
         "Of a method with several settings the best one is drawn.",
         epilog="examples:\n"
@@ -40,6 +40,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add_criterion(parser)
     parser.add_argument("--list", action="store_true", help="say which figures there are")
     parser.set_defaults(action=_figure)
+    return parser
 
 
 def _figure(arguments: argparse.Namespace) -> int:

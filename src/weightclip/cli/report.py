@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from weightclip.cli.arguments import PROGRAM
+from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results
 from weightclip.lab.results.text import TITLE
 
+ENDINGS = (".html", ".htm")
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "report",
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} report",
         usage="weightclip report RESULTS... [-o FILE] [options]",
-        help="make a report of results: one HTML file",
         description="Make a report of results: what was run, curves, best settings, sensitivities and failures.\n"
         "It is one HTML file that needs no network; charts answer to the mouse.",
         epilog="examples:\n"
@@ -29,9 +30,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--title", default=TITLE, metavar="TEXT", help=f"at the top (default: {TITLE})")
     parser.set_defaults(action=_report)
+    return parser
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    if arguments.out.suffix not in ENDINGS:
+        raise ValueError(f"-o: got {str(arguments.out)!r}, expected a file that ends in {' or '.join(ENDINGS)}")
     from weightclip.lab.data.fetch import in_megabytes
     from weightclip.lab.files import write_whole
 

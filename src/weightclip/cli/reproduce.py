@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from weightclip.cli.arguments import PROGRAM, SOME_FAILED
+from weightclip.cli.arguments import PROGRAM, SOME_FAILED, Parser
 from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
 
 PASSED_ON = {
@@ -20,12 +20,11 @@ SWEEP = "sweep"
 NOT_YET = "no experiment here makes it yet"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "reproduce",
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} reproduce",
         usage="weightclip reproduce [ITEM] [-o DIR] [--seeds N] [options]",
-        help="make a figure or a table of the paper again, from nothing",
         description="Run, one after the other, the commands that make a figure or a table of the paper.\n"
         "What is finished is not run again: after an interruption the same command goes on.",
         epilog="examples:\n"
@@ -45,6 +44,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="for Slurm's jobs")
     sweeps.add_argument("--retry-failed", action="store_true", help="run again what failed before")
     parser.set_defaults(action=_reproduce)
+    return parser
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:

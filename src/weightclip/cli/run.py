@@ -5,92 +5,80 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.cli.arguments import (
     STOPPED,
     add_config,
-    add_live,
-    add_places,
-    epilog,
+    add_output,
+    add_seeds,
     given,
+    import_torch,
     live_from,
-    seeds,
+    problem_command,
 )
-from weightclip.lab.experiment import Experiment, Watch
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.plugins import experiment_of
 
 if TYPE_CHECKING:
     from weightclip.lab.results.record import Record
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experiment: Experiment[Any]) -> None:
-    """Add the command, with the options of an experiment."""
-    parser = subparsers.add_parser(
-        "run",
-        usage="weightclip run PROBLEM [--method METHOD] [options]",
-        help="run a method on a problem",
-        description="Run a method on a problem. What is not given takes its value from the presets: the paper's (its\n"
-        "table 2), unless another variant or scale is chosen.\n"
-        "A run that was interrupted goes on; one that is finished is not run again.",
-        epilog=epilog(experiment, "run"),
-    )
-    parser.add_argument("problem", metavar="PROBLEM", help="the problem, for example input-permuted-mnist")
-    add_config(parser, experiment.config, leave_out=("problem", "seed"))
-    parser.add_argument("--seeds", type=seeds, default=[0], metavar="SEEDS", help="4, 0-3 or 0,2,5 (default: 0)")
-    add_places(parser)
-    parser.add_argument("--overwrite", action="store_true", help="run again what is finished")
-    add_live(parser)
+_DESCRIPTION = """\
+Run a method on a problem. Options that are not given take the paper's values (its table 2), unless another variant or
+scale is chosen. An interrupted run resumes; a finished one is not run again."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    return problem_command("run", _DESCRIPTION, _add_common, _add_options)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_seeds(parser, "seed 0")
+    output = add_output(parser)
+    output.add_argument("--overwrite", action="store_true", help="run again what is finished")
+
+
+def _add_options(
+    parser: argparse.ArgumentParser, experiment: Experiment[Any], defaults: Mapping[str, Any] | None
+) -> None:
+    add_config(parser, experiment.config, ("problem", "seed"), defaults)
+    _add_common(parser)
     parser.set_defaults(action=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # A mistake in the configuration should be told before anything heavy is imported or any data is fetched.
+    # A mistake in the configuration is reported before anything heavy is imported or any data is fetched.
     experiment = experiment_of(arguments.problem)
     settings = given(arguments, experiment.config)
-    configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in arguments.seeds]
-    from weightclip.lab.files import make_directory
+    seeds = arguments.seeds or [0]
+    configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in seeds]
+    live = live_from(arguments)
+    import_torch()
 
-    make_directory(arguments.out)
+    from weightclip.lab.results.store import record_path
+    from weightclip.lab.running import run_configs
+
     try:
-        records, paths = _records(experiment, configs, arguments)
+        found = run_configs(
+            experiment,
+            arguments.problem,
+            configs,
+            out=arguments.out,
+            data_dir=arguments.data_dir,
+            overwrite=arguments.overwrite,
+            live=live,
+        )
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
-        print(f"stopped; {again} goes on from the last checkpoint, if there is one")
+        print(f"stopped; {again} resumes from the last checkpoint, if there is one")
         return STOPPED
-    _summarise(experiment, records, paths)  # the data is let go by now: drawing takes memory too
+    paths = [record_path(arguments.out, run.place, run.identity) for run in found.runs]
+    _summarise(experiment, found.records, paths)  # the data is released by now: drawing takes memory as well
     return 0
-
-
-def _records(
-    experiment: Experiment[Any], configs: Sequence[Any], arguments: argparse.Namespace
-) -> tuple[list[Record], list[Path]]:
-    """Run all configurations, those that go together at once; the records and their paths."""
-    from weightclip.cli.progress import display
-    from weightclip.lab.results.store import record_path
-    from weightclip.lab.sweep.live import showing
-    from weightclip.lab.sweep.plan import batches, make_runs
-
-    found: dict[str, Record] = {}
-    with display(len(configs), experiment.length(configs[0]), experiment.unit, experiment.shown) as shown:
-        data = experiment.load(configs[0], arguments.data_dir, shown.say)
-        if data is not None:
-            shown.say(f"data: {data.source}")
-        shown.say(f"method: {experiment.describe(configs[0])}")
-        runs = make_runs(experiment, configs, data)
-        for job in batches(runs):
-            numbers = ", ".join(str(run.config.seed) for run in job)
-            shown.begin(f"{arguments.problem} {job[0].method} seed {numbers}", len(job))
-            with showing(live_from(arguments), experiment, job) as row:
-                watch = Watch(shown.say, shown.update, row)
-                records = experiment.run([run.config for run in job], data, arguments.out, arguments.overwrite, watch)
-            found |= {run.identity: record for run, record in zip(job, records, strict=True)}
-    return (
-        [found[run.identity] for run in runs],
-        [record_path(arguments.out, run.place, run.identity) for run in runs],
-    )
 
 
 def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:

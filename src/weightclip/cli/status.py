@@ -9,10 +9,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weightclip.cli.progress import duration
+from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.tables import print_table
+from weightclip.lab.progress import duration
 from weightclip.lab.results.store import failures
-from weightclip.lab.sweep.pace import seconds_left, slowness
+from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 _RECORD = re.compile(r"_[0-9a-f]{12}\.parquet$")
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "status",
-        help="what of a sweep is done, running, failed and left",
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} status",
         description="What of the sweeps in a store is done, running, failed and left; also while they run.",
     )
     parser.add_argument(
@@ -33,6 +33,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--failures", action="store_true", help="with the tracebacks of what failed")
     parser.set_defaults(action=_status)
+    return parser
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -69,38 +70,41 @@ def _show_store(store: Path, tracebacks: bool) -> None:
 
 def _show(manifest: Manifest, state: State) -> None:
     print(manifest.command)
-    groups = {"done": state.done, "failed": state.failed, "left": state.left}
+    running = [run for run in state.left if run.identity in state.running]
+    waiting = [run for run in state.left if run.identity not in state.running]
+    groups = {"done": state.done, "running": running, "failed": state.failed, "left": waiting}
     counts = {name: Counter(run.method for run in runs) for name, runs in groups.items()}
-    counts["running"] = Counter(run.method for run in state.left if run.identity in state.running)
     methods = list(dict.fromkeys(run.method for run in manifest.runs))
-    columns = ("done", "running", "failed", "left")
-    rows = [(method, *(str(counts[column][method] or "") for column in columns)) for method in methods]
-    rows.append(("all", *(str(counts[column].total()) for column in columns)))
-    print_table(("method", *columns), rows, right=range(1, 5))
+    rows = [(method, *(str(counts[column][method] or "") for column in groups)) for method in methods]
+    rows.append(("all", *(str(counts[column].total()) for column in groups)))
+    print_table(("method", *groups), rows, right=range(1, 5))
     for note in state.running.values():
         since = duration(time.time() - note.since)
-        print(f"  {note.place}: {note.done:.0%} after {since}, by process {note.process} of {note.node}")
+        print(f"  {note.done:4.0%} after {since}: {note.place} (process {note.process} on {note.node})")
     if state.waiting:
-        print(f"  {counted(len(state.waiting), 'run')} in a sweep's queue, waiting for a worker")
+        print(f"  {counted(len(state.waiting), 'run')} queued by a sweep, waiting for a worker")
     for line in state.damaged:
         print(f"  {line}; it counts as left")
-    print(_time_left(manifest, state))
+    print(_time_left(state))
 
 
-def _time_left(manifest: Manifest, state: State) -> str:
-    """From the sweep's own estimates, corrected by the runs that are under way."""
+def _time_left(state: State) -> str:
+    """From what the finished runs took, and those that are running."""
     if not state.left:
         return "nothing left to run"
-    thought = {run.identity: run.seconds for run in manifest.runs}
-    pieces = [
-        (thought[identity] * (note.done - note.first), time.time() - note.first_when)
+    now = time.time()
+    pieces = [(kind_of(run.place), 1.0, state.seconds[run.identity]) for run in state.done]
+    places = {run.identity: run.place for run in state.left}
+    pieces += [
+        (kind_of(places[identity]), note.done - note.first, now - note.first_when)
         for identity, note in state.running.items()
-        if note.done > 0
+        if note.done > note.first
     ]
     done = {identity: note.done for identity, note in state.running.items()}
-    left = [run.seconds * (1 - done.get(run.identity, 0.0)) for run in state.left]
-    factor = slowness(pieces, sum(thought.values()))
+    left = [(kind_of(run.place), 1.0 - done.get(run.identity, 0.0)) for run in state.left]
+    seconds = seconds_left(left, seconds_each(pieces, {}), max(1, len(state.running)))
+    if seconds is None:
+        return "time left: unknown" + ("" if state.running else "; nothing is running")
     if not state.running:
-        return f"nothing is running; what is left takes about {duration(factor * sum(left))} on one core"
-    seconds = factor * seconds_left(left, len(state.running))
+        return f"nothing is running; {counted(len(state.left), 'run')} left, about {duration(seconds)} on one core"
     return f"about {duration(seconds)} left with {len(state.running)} running"

@@ -7,57 +7,61 @@ import itertools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.checks import check_choice, check_count
+from weightclip.checks import check_count, check_name
 from weightclip.cli.arguments import (
     PROGRAM,
     SOME_FAILED,
     STOPPED,
     add_config,
-    add_live,
-    add_places,
+    add_output,
+    add_seeds,
     count,
-    epilog,
+    field_kind,
     given,
+    import_torch,
     live_from,
     pair,
+    problem_command,
     read_field,
-    seeds,
 )
-from weightclip.lab.experiment import Cost, Experiment
-from weightclip.lab.plugins import experiment_of, experiments
+from weightclip.lab.experiment import Experiment
+from weightclip.lab.plugins import experiment_of
 from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     from weightclip.lab.sweep.executor import Executor, Report
-    from weightclip.lab.sweep.plan import Plan
+    from weightclip.lab.sweep.plan import Plan, Run
+    from weightclip.lab.sweep.stored import Cost
     from weightclip.lab.sweep.sweep import Inventory
     from weightclip.lab.sweep.work import Outcome
 
 EXECUTORS = ("local", "ray", "slurm")
 
+UNKNOWN = "unknown"
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experiment: Experiment[Any]) -> None:
-    """Add the command, with the options of an experiment."""
-    parser = subparsers.add_parser(
-        "sweep",
-        usage="weightclip sweep PROBLEM [--methods METHODS] [--grid GRID | --best] [--seeds SEEDS] [options]",
-        help="run many settings of many methods on a problem",
-        description="Run every method with every setting and seed. The same command again runs what is missing.\n"
-        "An option such as --lr holds for all runs; the others come from the grid, or are the best ones of the paper.",
-        epilog=epilog(experiment, "sweep"),
-    )
-    # It may be missing, so that _sweep can say where it went: --best takes the word after it.
-    parser.add_argument("problem", metavar="PROBLEM", nargs="?", help="the problem, for example input-permuted-mnist")
-    for axis in experiment.axes:
-        help_text = f"several, with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
-        parser.add_argument(_several(axis), dest=f"{axis}_values", metavar="NAMES", default="all", help=help_text)
+SETTINGS = ("lr", "kappa", "decay", "sigma")
+"""Options that hold for those methods only that have the setting."""
+
+
+_DESCRIPTION = """\
+Run every method with every setting and seed; the same command again runs what is missing. Settings come from --grid, or
+are those of the paper's table 2. An option holds for all runs; several values, as in --kappa 1,2,4, make a grid."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    return problem_command("sweep", _DESCRIPTION, _add_common, _add_options)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_seeds(parser, "the grid's, or seed 0")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--grid", metavar="GRID", help="search: paper (its table 1) or a TOML file")
     which.add_argument(
@@ -68,42 +72,46 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], experim
         help="one setting of each method: that of the presets (the paper's table 2, unless another variant or scale is "
         "chosen), or those of a TOML file",
     )
-    parser.add_argument(
-        "--seeds",
-        type=_seeds,
-        metavar="SEEDS",
-        help="how many (20), or which: 0-3 or 0,2,5 (default: the grid's, or 1)",
-    )
-    add_config(parser, experiment.config, leave_out=("problem", "seed", *experiment.axes))
-    add_places(parser)
-    running = parser.add_argument_group("running")
+    add_output(parser)
+    running = parser.add_argument_group("execution")
     running.add_argument("--dry-run", action="store_true", help="only count runs, time and space")
     running.add_argument("--retry-failed", action="store_true", help="run again what failed before")
-    running.add_argument("--workers", type=count, metavar="N", help="runs at a time (default: one for each core)")
+    running.add_argument("--workers", type=count, metavar="N", help="parallel runs (default: one per core)")
     running.add_argument(
         "--executor", default="local", metavar="NAME", help=f"one of {', '.join(EXECUTORS)} (default: local)"
     )
-    running.add_argument(
-        "--address", metavar="ADDRESS", help="of a Ray cluster, or auto (default: a cluster of this machine)"
-    )
+    running.add_argument("--address", metavar="ADDRESS", help="of a Ray cluster, or auto (default: start a local one)")
     running.add_argument(
         "--slurm",
         action="append",
         type=pair,
         default=[],
         metavar="NAME=VALUE",
-        help="for Slurm's jobs: partition=cpu, time=120, mem_gb=2, ...",
+        help="options of Slurm jobs: partition=cpu, time=120, mem_gb=2, ...",
     )
-    add_live(running)
+
+
+def _add_options(
+    parser: argparse.ArgumentParser, experiment: Experiment[Any], defaults: Mapping[str, Any] | None
+) -> None:
+    axes = parser.add_argument_group("axes")
+    for axis in experiment.axes:
+        help_text = f"names with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="NAMES", default="all", help=help_text)
+    # Settings have a default for each method, which the grid or the presets decide.
+    shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.setting_fields}
+    add_config(parser, experiment.config, ("problem", "seed", *experiment.axes), shown, several=True)
+    _add_common(parser)
     parser.set_defaults(action=_sweep)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    experiment = _experiment(arguments)
+    experiment = experiment_of(arguments.problem)
     _check_options(arguments)
     choices, seeds_of_grid = _choices(experiment, arguments)
     live = live_from(arguments)
     executor = _executor(arguments)
+    import_torch()
 
     from weightclip.lab.files import make_directory
     from weightclip.lab.sweep.plan import make_plan
@@ -117,7 +125,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         if data is not None:
             print(f"data: {data.source}")
     inventory = look(plan, arguments.out, arguments.retry_failed)
-    costs = _count(plan, inventory, executor.workers, arguments)
+    seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
         return 0
     remove_checkpoints(arguments.out, inventory.done)
@@ -129,11 +137,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from weightclip.lab.sweep.sweep import sweep
 
     make_directory(arguments.out)
-    seconds = {identity: cost.seconds for identity, cost in costs.items()}
 
     @cache
     def keep() -> None:
-        write_manifest(arguments.out, _command(), arguments.problem, plan.runs, seconds)
+        write_manifest(arguments.out, _command(), arguments.problem, plan.runs)
 
     def report(one: Report) -> None:
         keep()  # not before the executor works: a sweep that never began is none
@@ -164,17 +171,9 @@ def _tell_end(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out
     return SOME_FAILED if failed or inventory.failed else 0
 
 
-def _experiment(arguments: argparse.Namespace) -> Experiment[Any]:
-    if arguments.problem is None:
-        known = [name for one in experiments().values() for name in one.problems()]
-        taken = f"; {arguments.best!r} was taken for the FILE of --best" if arguments.best in known else ""
-        raise ValueError(f"PROBLEM: got none, expected it before the options{taken} (see {PROGRAM} sweep --help)")
-    return experiment_of(arguments.problem)
-
-
 def _check_options(arguments: argparse.Namespace) -> None:
     """What would be ignored is refused."""
-    check_choice("--executor", arguments.executor, EXECUTORS)
+    check_name("--executor", arguments.executor, EXECUTORS)
     if arguments.workers is not None:
         check_count("--workers", arguments.workers)
     for option, value, executor in (("--address", arguments.address, "ray"), ("--slurm", arguments.slurm, "slurm")):
@@ -186,40 +185,67 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Settings], int]:
-    """Every choice of settings, checked, and how many seeds the grid wants.
+    """Every choice of settings, checked, and the number of seeds of the grid.
 
-    Mistakes should be told before anything heavy is imported or any data is fetched.
+    Mistakes are reported before anything heavy is imported or any data is fetched.
     """
-    fixed = given(arguments, experiment.config)
+    options = given(arguments, experiment.config)
+    several = {name: values for name, values in options.items() if _is_list(experiment, name, values)}
+    fixed = {name: value for name, value in options.items() if name not in several}
     methods = _named(experiment, "method", arguments)
-    others = [axis for axis in experiment.axes if axis != "method"]
+    axes = {axis: _named(experiment, axis, arguments) for axis in experiment.axes if axis != "method"} | several
+    _check_used(experiment, arguments.problem, methods, options)
     option, name = ("--best", arguments.best or PAPER) if arguments.grid is None else ("--grid", arguments.grid)
     found: list[Settings] = []
     lacks: dict[str, None] = {}
     number = 1
-    for values in itertools.product(*(_named(experiment, axis, arguments) for axis in others)):
-        chosen = dict(zip(others, values, strict=True))
-        here = {**fixed, **chosen}
-        fitting = [method for method in methods if experiment.possible({**here, "method": method})]
-        for method in fitting:  # before the file is read, which is not to blame for these
-            experiment.settings(arguments.problem, method, here)
-        presets = read_presets(name, experiment, here, option)
-        with _blaming(option, name):
-            if arguments.grid is None:
-                lacks |= dict.fromkeys([] if name == PAPER else lacking(arguments.problem, fitting, presets))
-                more = best(experiment, arguments.problem, fitting, presets, here)
-            else:
-                number = grid_seeds(presets)
-                more = search(experiment, arguments.problem, fitting, presets, here)
-        for choice in more:
-            own = {key: value for key, value in choice.items() if key in here or key == "method"}
-            _check_choice(experiment, arguments.problem, choice, own, f"{option} {name}")
-        found += more
+    for values in itertools.product(*axes.values()):
+        here = {**fixed, **dict(zip(axes, values, strict=True))}
+        for method in methods:
+            if not experiment.possible({**here, "method": method}):
+                continue
+            own = _own_options(experiment, arguments.problem, method, here)
+            presets = read_presets(name, experiment, own, option)
+            with _blaming(option, name):
+                if arguments.grid is None:
+                    lacks |= dict.fromkeys([] if name == PAPER else lacking(arguments.problem, [method], presets))
+                    more = best(experiment, arguments.problem, [method], presets, own)
+                else:
+                    number = grid_seeds(presets)
+                    more = search(experiment, arguments.problem, [method], presets, own)
+            for choice in more:
+                given_here = {key: value for key, value in choice.items() if key in own or key == "method"}
+                _check_choice(experiment, arguments.problem, choice, given_here, f"{option} {name}")
+            found += [choice for choice in more if choice not in found]
     if not found:
         raise ValueError(f"{', '.join(map(_several, experiment.axes))}: the values given do not go together")
     if lacks:
-        print(f"{name} has no setting for {', '.join(lacks)}: the defaults are taken")
+        print(f"{name} has no setting for {', '.join(lacks)}: using the defaults")
     return found, number
+
+
+def _is_list(experiment: Experiment[Any], name: str, value: Any) -> bool:
+    """Whether the option was given as a list of values, which a field with a tuple is not."""
+    return isinstance(value, tuple) and field_kind(experiment.config, name) in (str, int, float)
+
+
+def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str], options: Mapping[str, Any]) -> None:
+    """A ValueError for a setting that none of the methods has."""
+    known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
+    for name in options:
+        if name in SETTINGS and name in experiment.setting_fields and name not in known:
+            raise ValueError(f"--{name}: none of {', '.join(methods)} has this setting; they have {', '.join(known)}")
+
+
+def _own_options(experiment: Experiment[Any], problem: str, method: str, options: Mapping[str, Any]) -> Settings:
+    """The options without settings that the method does not have."""
+    known = experiment.settings(problem, method, options)
+    return {name: value for name, value in options.items() if name not in SETTINGS or name in known}
+
+
+def _single(options: Mapping[str, Any]) -> Settings:
+    """The options with the first of several values."""
+    return {name: value[0] if isinstance(value, tuple) else value for name, value in options.items()}
 
 
 def _check_choice(experiment: Experiment[Any], problem: str, choice: Settings, own: Settings, file: str) -> None:
@@ -275,12 +301,10 @@ def _executor(arguments: argparse.Namespace) -> Executor:
     return Local(arguments.workers or cores())
 
 
-def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, Cost]:
-    """Say how many runs there are, how long they will take and how much space; the cost of each."""
-    from weightclip.cli.progress import duration
+def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """Print how many runs there are and, where runs like them are finished, time and space; identity -> seconds."""
     from weightclip.cli.tables import print_table
-    from weightclip.lab.sweep.calibration import calibrate
-    from weightclip.lab.sweep.pace import seconds_left
+    from weightclip.lab.sweep.plan import known_costs
 
     parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]
     if inventory.failed:
@@ -288,22 +312,29 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
     print(f"{arguments.problem}: {counted(len(plan.runs), 'run')}: {', '.join(parts)}")
     if not inventory.missing:
         return {}
-    costs = calibrate(plan, inventory, print)
-    todo = {run.identity for run in inventory.missing}
+    costs = known_costs(plan, arguments.out)
     if arguments.dry_run:
         rows = []
         for method in dict.fromkeys(run.method for run in plan.runs):
             own = [run for run in plan.runs if run.method == method]
-            left = [run for run in own if run.identity in todo]
-            seconds = sum(costs[run.identity].seconds for run in left)
-            size = sum(costs[run.identity].bytes for run in left)
-            rows.append((method, str(len(own)), str(len(left)), duration(seconds), _size(size)))
+            left = [run for run in inventory.missing if run.method == method]
+            rows.append((method, str(len(own)), str(len(left)), *_total(left, costs)))
         print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
-    each = [costs[name].seconds for name in todo]
-    size = sum(costs[name].bytes for name in todo)
-    together = f"{duration(seconds_left(each, workers))} on {counted(workers, 'worker')}"
-    print(f"about {duration(sum(each))} on one core, {together}; {_size(size)}")
-    return costs
+    time, size = _total(inventory.missing, costs)
+    unknown = "" if time != UNKNOWN else f" (no finished runs with this configuration in {arguments.out})"
+    print(f"time on one core: {time}{unknown}; space: {size}; {counted(workers, 'worker')}")
+    return {identity: cost.seconds for identity, cost in costs.items()}
+
+
+def _total(runs: Sequence[Run], costs: Mapping[str, Cost]) -> tuple[str, str]:
+    """The time and the space of runs; unknown unless those of every one are known."""
+    from weightclip.lab.progress import duration
+
+    if any(run.identity not in costs for run in runs):
+        return UNKNOWN, UNKNOWN
+    return duration(sum(costs[run.identity].seconds for run in runs)), _size(
+        sum(costs[run.identity].bytes for run in runs)
+    )
 
 
 def _size(number: float) -> str:
@@ -316,12 +347,3 @@ def _size(number: float) -> str:
 
 def _command() -> str:
     return shlex.join([PROGRAM, *sys.argv[1:]])
-
-
-def _seeds(text: str) -> list[int]:
-    """`20` -> 0 to 19; `0-3`, `0,2,5` -> these."""
-    if not text.strip().isdigit():
-        return seeds(text)
-    if int(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected how many, or which: 0-3 or 0,2,5 (seed 0 alone: 0-0)")
-    return seeds(f"0-{int(text) - 1}")

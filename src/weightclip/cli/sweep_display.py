@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from weightclip.cli.progress import SECONDS_BETWEEN_LINES, duration
 from weightclip.cli.tables import make_table
+from weightclip.lab.progress import SECONDS_BETWEEN_LINES, duration
 from weightclip.lab.sweep.executor import Advanced, Ended, Job, Report, Said, Started
-from weightclip.lab.sweep.pace import seconds_left, slowness
+from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
 from weightclip.lab.sweep.sweep import Inventory
 
 Clock = Callable[[], float]
@@ -37,7 +37,7 @@ class Working:
 
 
 class Tally:
-    """Counts of runs by method, and the time left from the speed so far."""
+    """Counts of runs by method, and the time left from what finished and running runs took."""
 
     def __init__(self, inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock) -> None:
         self.methods = list(
@@ -45,15 +45,16 @@ class Tally:
         )
         self.done = Counter(run.method for run in inventory.done)
         self.failed = Counter(run.method for run in inventory.failed)
-        self.left = Counter(run.method for run in inventory.missing)
         self.working: dict[str, Working] = {}
         self.ended = 0
         self.stopped = False
         self._clock, self._workers, self._most = clock, workers, 0
         self._began = clock()
-        self._seconds = {run.identity: seconds.get(run.identity, 0.0) for run in inventory.missing}
-        self._left = dict(self._seconds)
-        self._pieces: list[tuple[float, float]] = []
+        self._missing = {run.identity: run for run in inventory.missing}
+        self._before = {
+            kind_of(run.place): seconds[run.identity] for run in inventory.missing if run.identity in seconds
+        }
+        self._pieces: list[tuple[str, float, float]] = []
 
     def add(self, report: Report) -> None:
         """Count a report."""
@@ -71,30 +72,33 @@ class Tally:
         self.stopped = True
 
     def _end(self, report: Ended, working: Working | None) -> None:
-        if working is not None:
-            # What somebody else had done by then took no time here.
-            done = all(one.status == "done" for one in report.outcomes)
-            ran = done and (working.done > 0 or any(one.seconds for one in report.outcomes))
-            self._pieces.append(self._piece(replace(working, done=1.0) if ran else working))
+        if working is not None and all(one.status == "done" and one.seconds for one in report.outcomes):
+            if working.done > 0:
+                self._pieces.append(self._piece(replace(working, done=1.0)))
+            else:  # it reported nothing on its way: what its records say
+                took = sum(one.seconds for one in report.outcomes)
+                self._pieces.append((kind_of(report.job[0].place), len(report.job), took))
         methods = {run.identity: run.method for run in report.job}
         for outcome in report.outcomes:
             if outcome.status != "claimed":
                 method = methods[outcome.identity]
-                self.left[method] -= 1
                 (self.done if outcome.status == "done" else self.failed)[method] += 1
                 self.ended += 1
-                self._left.pop(outcome.identity, None)
+                self._missing.pop(outcome.identity, None)
 
-    def _piece(self, working: Working) -> tuple[float, float]:
-        """The seconds that what a worker did was thought to take, and those that it took."""
-        if working.done == 0.0:
-            return 0.0, 0.0
-        thought = sum(self._seconds.get(run.identity, 0.0) for run in working.job)
-        return (working.done - working.first) * thought, self._clock() - working.began
+    def _piece(self, working: Working) -> tuple[str, float, float]:
+        """The kind of a worker's runs, how many of them were done since the first report, and the seconds since."""
+        done = (working.done - working.first) * len(working.job)
+        return kind_of(working.job[0].place), done, self._clock() - working.began
 
     @property
     def running(self) -> Counter[str]:
         return Counter(run.method for working in list(self.working.values()) for run in working.job)
+
+    @property
+    def left(self) -> Counter[str]:
+        """Runs that are neither ended nor running."""
+        return Counter(run.method for run in list(self._missing.values())) - self.running
 
     @property
     def rate(self) -> float:
@@ -102,23 +106,25 @@ class Tally:
         return 60 * self.ended / max(self._clock() - self._began, 1e-9)
 
     @property
-    def seconds_left(self) -> float:
-        """The estimate, corrected by how long what is done took against its own estimate."""
-        # Copies, because a terminal's picture is drawn by a thread of its own.
+    def seconds_left(self) -> float | None:
+        """None until something is known."""
+        # Copies, because a terminal's picture is drawn by another thread.
         now = list(self.working.values())
-        pieces = [*self._pieces, *map(self._piece, now)]
-        done = {run.identity: working.done for working in now for run in working.job}
-        left = [seconds * (1 - done.get(identity, 0.0)) for identity, seconds in list(self._left.items())]
-        # A cluster may give fewer workers than were asked for, which shows when one of them is through.
-        workers = self._most if any(thought for thought, _ in self._pieces) else self._workers
-        return slowness(pieces, sum(self._seconds.values())) * seconds_left(left, workers)
+        each = seconds_each([*self._pieces, *(self._piece(one) for one in now if one.done > one.first)], self._before)
+        under_way = {run.identity for working in now for run in working.job}
+        waiting = [kind_of(run.place) for run in list(self._missing.values()) if run.identity not in under_way]
+        left = [(kind_of(one.job[0].place), (1 - one.done) * len(one.job)) for one in now]
+        # A cluster may give fewer workers than were asked for, which shows once one of them has ended a job.
+        workers = self._most if self._pieces else self._workers
+        return seconds_left([*left, *((kind, 1.0) for kind in waiting)], each, workers)
 
     def line(self) -> str:
-        """All counts in a line."""
+        """All counts in a line of at most 80 characters."""
         failed = f", {self.failed.total()} failed" if self.failed.total() else ""
+        counts = f"{self.done.total()} done{failed}, {self.running.total()} running, {self.left.total()} left"
         speed = f", {self.rate:.3g} runs/min" if self.ended else ""
-        to_go = "" if self.stopped else f", {duration(self.seconds_left)} to go"
-        return f"{self.done.total()} done{failed}, {len(self.working)} running, {self.left.total()} left{speed}{to_go}"
+        seconds = None if self.stopped else self.seconds_left
+        return counts + speed + ("" if seconds is None else f", {duration(seconds)} to go")
 
 
 class Display:
@@ -182,7 +188,7 @@ def _render(tally: Tally) -> Group:
     ]
     table = make_table(("method", "done", "running", "failed", "left"), rows, right=(1, 2, 3, 4))
     workers = [
-        Text(f"  {name}: {working.job[0].place} {working.done:4.0%}", style="dim", no_wrap=True, overflow="ellipsis")
-        for name, working in sorted(tally.working.items())[:8]
+        Text(f"{working.done:4.0%} {working.job[0].place}", style="dim", no_wrap=True, overflow="ellipsis")
+        for _, working in sorted(tally.working.items())[:8]
     ]
     return Group(table, Text(tally.line(), style="bold"), *workers)

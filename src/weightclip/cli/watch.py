@@ -6,15 +6,14 @@ import argparse
 from pathlib import Path
 
 from weightclip.checks import check_count
-from weightclip.cli.arguments import count, seeds
+from weightclip.cli.arguments import PROGRAM, Parser, count, import_torch, seed
 from weightclip.numerals import counted
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser(
-        "watch",
-        help="make a video of a policy",
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=f"{PROGRAM} watch",
         description="Make a video of an episode with the policy of a run, the last one that it saved.",
         epilog="""examples:
   weightclip watch results/policy-collapse/Ant-v4/adam+wc/lr0.0003_kappa5_seed0
@@ -23,17 +22,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a record's path, or the beginning of it")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .mp4 or .gif (default: beside the record)")
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the episode (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the episode (default: 0)")
     parser.add_argument("--steps", type=count, default=1000, metavar="N", help="at most so many (default: 1000)")
     parser.add_argument("--noise", action="store_true", help="act as in training, not by the mean action")
     parser.set_defaults(action=_watch)
-
-
-def _seed(text: str) -> int:
-    found = seeds(text)
-    if len(found) > 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a single one, such as 4")
-    return found[0]
+    return parser
 
 
 def _watch(arguments: argparse.Namespace) -> int:
@@ -41,6 +34,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     check_count("--steps", arguments.steps)
     if out is not None and out.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"--out: got {str(out)!r}, expected a file that ends in .mp4 or .gif")
+    import_torch()
     from weightclip.lab.policy.watching import find_policy, play, write_video
 
     saved = find_policy(arguments.run)

@@ -90,14 +90,6 @@ def run_each(
     ]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a run takes on this machine."""
-
-    seconds: float
-    bytes: int
-
-
 class Experiment(ABC, Generic[C]):
     """A kind of run.
 
@@ -218,14 +210,6 @@ class Experiment(ABC, Generic[C]):
     @abstractmethod
     def length(self, config: C) -> int:
         """Steps in all, in the unit of progress."""
-
-    @abstractmethod
-    def estimate(self, config: C, data: Any, together: int) -> Cost:
-        """The cost of the run, one of so many that are run together, from a measurement of a second or so."""
-
-    def alike(self, config: C) -> Hashable:
-        """Equal for configurations that cost the same."""
-        return config
 
     def shown(self, score: float) -> str:
         """The score that progress tells, for a reader."""

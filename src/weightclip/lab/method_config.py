@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from weightclip.checks import check_choice, check_name, check_seed
+from weightclip.checks import check_name, check_seed
+from weightclip.lab.config import METHOD, option
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
@@ -14,7 +15,6 @@ from weightclip.lab.methods import (
     optimizer_settings,
     split_method,
 )
-from weightclip.lab.toml import packaged_presets
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,16 +28,6 @@ BOUNDS = ("paper", "fan_in")
 """Of clipping: by shape and order alone, as the paper's authors did, or by the type of a layer."""
 
 
-def helped(text: str, usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The metadata of a field: its line of help, and what stands for None, such as scale -> value."""
-    return {"help": text, "usual": usual or {}}
-
-
-def usual_in(package: str, table: str, choices: Sequence[str]) -> Callable[[str], dict[str, Any]]:
-    """From the name of a field to its value with each choice: what a table of the choice's presets has."""
-    return lambda name: {choice: packaged_presets(package)[choice][table][name] for choice in choices}
-
-
 @dataclass(frozen=True)
 class MethodConfig:
     """A method and its settings; experiments add fields of their own.
@@ -48,18 +38,18 @@ class MethodConfig:
 
     how: ClassVar[tuple[str, ...]] = ()
 
-    problem: str = field(default="", metadata=helped("the problem"))
+    problem: str = field(default="", metadata=option("the problem"))
     method: str = field(
-        default="adam+wc", metadata=helped("optimizer+remedy+..., for example adam, adam+wc, adam+l2init")
+        default="adam+wc", metadata=option("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)
     )
-    lr: float | None = field(default=None, metadata=helped("step size"))
-    kappa: float | None = field(default=None, metadata=helped("half-width of the box in units of s_l (wc)"))
-    decay: float | None = field(default=None, metadata=helped("lambda of l2, l2init and sp"))
-    sigma: float | None = field(default=None, metadata=helped("standard deviation of sp's noise"))
+    lr: float | None = field(default=None, metadata=option("step size", METHOD))
+    kappa: float | None = field(default=None, metadata=option("clipping range in units of s_l (wc)", METHOD))
+    decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
+    sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
     settings: Mapping[str, float] = field(
-        default_factory=dict, metadata=helped("other arguments of the optimizer, for example beta2=0.9")
+        default_factory=dict, metadata=option("other arguments of the optimizer, for example beta2=0.9", METHOD)
     )
-    seed: int = field(default=0, metadata=helped("fixes all that is drawn by chance"))
+    seed: int = field(default=0, metadata=option("of all random numbers"))
 
     @classmethod
     def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
@@ -104,7 +94,7 @@ class MethodConfig:
 
     def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
         """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""
-        check_choice("bounds", usual if bounds is None else bounds, BOUNDS)
+        check_name("bounds", usual if bounds is None else bounds, BOUNDS)
         return bounds or usual if "wc" in self.parts()[1] else None
 
 

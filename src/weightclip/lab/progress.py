@@ -1,17 +1,23 @@
-"""How far a run is: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of runs: a bar on a terminal or in a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_UPDATES = 0.5
+"""Of the line in a notebook."""
+
+BAR_WIDTH = 20
 
 
 class Display(Protocol):
@@ -26,26 +32,71 @@ class Display(Protocol):
 
 @contextmanager
 def display(
-    runs: int, steps: int, unit: str, shown: Callable[[float], str], clock: Callable[[], float] = time.monotonic
+    runs: int,
+    steps: int,
+    unit: str,
+    shown: Callable[[float], str],
+    clock: Callable[[], float] = time.monotonic,
+    shows: bool = True,
 ) -> Iterator[Display]:
-    """The display that suits stdout, for a number of runs of so many steps; `shown` puts a score into words."""
-    console = Console()
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield _Lines(_Estimate(runs, steps, unit, clock), shown, clock)
-        return
+    """The display that suits stdout: a bar on a terminal or in a notebook, else a line now and then.
+
+    Args:
+        runs: their number.
+        steps: of each run.
+        unit: of the steps.
+        shown: puts a score into words.
+        clock: in seconds.
+        shows: False shows nothing.
+    """
+    estimate = _Estimate(runs, steps, unit, clock)
+    if not shows:
+        yield _Nothing()
+    elif in_notebook():
+        yield _Notebook(estimate, shown, clock)
+    elif (console := Console()).is_terminal and not console.is_dumb_terminal:
+        yield from _on_terminal(console, estimate, shown)
+    else:
+        yield _Lines(estimate, shown, clock)
+
+
+def in_notebook() -> bool:
+    """Whether this is a Jupyter notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[Display]:
+    # A narrow terminal shortens the first columns; the bar, the percentage and the time left stay.
+    fixed = Column(no_wrap=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
+        _Shortened("description"),
+        BarColumn(bar_width=12, table_column=fixed),
+        TaskProgressColumn(table_column=fixed),
+        TextColumn("{task.fields[left]}", markup=False, table_column=fixed),
+        _Shortened("state"),
     )
     # Drawing competes with learning for Python's lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        yield _Bar(progress, _Estimate(runs, steps, unit, clock), shown)
+        bar = _Bar(progress, estimate, shown)
+        yield bar
+        bar.end()
+
+
+class _Shortened(ProgressColumn):
+    """A field of the task, cut to the width that is left."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def render(self, task: Task) -> Text:
+        value = task.description if self._name == "description" else task.fields[self._name]
+        return Text(value, no_wrap=True, overflow="ellipsis")
 
 
 class _Estimate:
-    """The steps done in all runs, the speed, and the time left, not counting what was done before."""
+    """The steps done in all runs, the speed and the time left; steps done before do not count."""
 
     def __init__(self, runs: int, steps: int, unit: str, clock: Callable[[], float]) -> None:
         self.steps = steps
@@ -75,13 +126,21 @@ class _Estimate:
         return self._finished * self.steps + self.together * (self._last[0] if self._last else 0)
 
     @property
-    def outlook(self) -> str:
-        """`5,000 samples/s, 1:23 left`, of all runs that go together; empty as long as nobody knows."""
-        if not self._learned or not self._seconds:
-            return ""
-        speed = self._learned / self._seconds
+    def _per_second(self) -> float:
+        return self._learned / self._seconds if self._seconds else 0.0
+
+    @property
+    def speed(self) -> str:
+        """`5,000 samples/s`, of all runs in lockstep; empty until it is known."""
         together = " together" if self.together > 1 else ""
-        return f"{speed:,.0f} {self.unit}/s{together}, {duration((self.total - self.done) / speed)} left"
+        return f"{self._per_second:,.0f} {self.unit}/s{together}" if self._per_second else ""
+
+    @property
+    def time_left(self) -> str:
+        """`1:23 left`; empty until it is known, and at the end."""
+        if not self._per_second or self.done == self.total:
+            return ""
+        return f"{duration((self.total - self.done) / self._per_second)} left"
 
 
 def duration(seconds: float) -> str:
@@ -102,7 +161,7 @@ def duration(seconds: float) -> str:
 class _Bar:
     def __init__(self, progress: Progress, estimate: _Estimate, shown: Callable[[float], str]) -> None:
         self._progress, self._estimate, self._shown = progress, estimate, shown
-        self._bar = progress.add_task("", total=estimate.total, state="")
+        self._bar = progress.add_task("", total=estimate.total, state="", left="", visible=False)
 
     def begin(self, name: str, together: int = 1) -> None:
         self._estimate.begin(together)
@@ -110,8 +169,17 @@ class _Bar:
 
     def update(self, steps: int, score: float) -> None:
         self._estimate.update(steps)
-        state = f"{self._shown(score)}  {self._estimate.outlook}"
-        self._progress.update(self._bar, completed=self._estimate.done, state=state)
+        self._progress.update(
+            self._bar,
+            completed=self._estimate.done,
+            left=self._estimate.time_left,
+            state=", ".join(filter(None, (self._shown(score), self._estimate.speed))),
+            visible=True,  # not before: a run that was finished earlier has no progress to show
+        )
+
+    def end(self) -> None:
+        """Nothing is left."""
+        self._progress.update(self._bar, left="")
 
     def say(self, line: str) -> None:
         self._progress.console.print(Text(line), soft_wrap=True)
@@ -121,7 +189,9 @@ class _Lines:
     def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
         self._estimate, self._shown, self._clock = estimate, shown, clock
         self._name = ""
-        self._next = clock() + SECONDS_BETWEEN_LINES
+        self._next = clock() + self._seconds_between
+
+    _seconds_between = SECONDS_BETWEEN_LINES
 
     def begin(self, name: str, together: int = 1) -> None:
         self._estimate.begin(together)
@@ -129,12 +199,43 @@ class _Lines:
 
     def update(self, steps: int, score: float) -> None:
         self._estimate.update(steps)
-        if self._clock() >= self._next:
-            self._next = self._clock() + SECONDS_BETWEEN_LINES
+        if self._clock() >= self._next or self._estimate.done == self._estimate.total:
+            self._next = self._clock() + self._seconds_between
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
             each = " each" if self._estimate.together > 1 else ""
-            parts = (done + each, self._shown(score), self._estimate.outlook)
-            self.say(", ".join(filter(None, parts)))
+            parts = (done + each, self._shown(score), self._estimate.speed, self._estimate.time_left)
+            self._show(", ".join(filter(None, parts)))
+
+    def _show(self, line: str) -> None:
+        self.say(line)
 
     def say(self, line: str) -> None:
         print(line, flush=True)
+
+
+class _Notebook(_Lines):
+    """One line, which is replaced as the runs proceed."""
+
+    _seconds_between = SECONDS_BETWEEN_UPDATES
+
+    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
+        super().__init__(estimate, shown, clock)
+        self._line: Any = None
+
+    def _show(self, line: str) -> None:
+        ipython: Any = sys.modules["IPython"]
+        done = self._estimate.done / max(1, self._estimate.total)
+        filled = round(BAR_WIDTH * done)
+        shown = ipython.display.Pretty(f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done:4.0%}  {line}")
+        if self._line is None:
+            self._line = ipython.display.display(shown, display_id=True)
+        else:
+            self._line.update(shown)
+
+
+class _Nothing:
+    def begin(self, name: str, together: int = 1) -> None: ...
+
+    def update(self, steps: int, score: float) -> None: ...
+
+    def say(self, line: str) -> None: ...

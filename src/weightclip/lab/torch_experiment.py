@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from weightclip.lab.experiment import NONE, OTHER, Cost, Experiment, arguments_of
+from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
 from weightclip.lab.method_config import NAMED, M
 from weightclip.lab.methods import REMEDIES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class TorchExperiment(Experiment[M], Generic[M]):
     """An experiment with a `MethodConfig`, in a folder with the usual rooms.
 
-    These are `config.py` (`resolve`), `experiment.py` (`identify`, `place`), `cost.py` (`estimate`), `figures.py`
+    These are `config.py` (`resolve`), `experiment.py` (`identify`, `place`), `figures.py`
     (`FIGURES`) and `reproductions.py` (`REPRODUCTIONS`), beside the module of the class.
 
     Class attributes:
@@ -33,6 +33,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         measured: what the columns of its main table mean.
         pictured: those in the picture of a run.
         pictured_along: the column that they are drawn along, and what it counts; default: `along`.
+        length_field: the field with the length of a run.
     """
 
     setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
@@ -42,6 +43,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
     measured: ClassVar[Mapping[str, Metric]]
     pictured: ClassVar[tuple[str, ...]]
     pictured_along: ClassVar[tuple[str, str] | None] = None
+    length_field: ClassVar[str] = "steps"
 
     @abstractmethod
     def title(self, config: Mapping[str, Any]) -> str:
@@ -67,7 +69,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
 
     def methods_help(self) -> str:
         return (
-            f"an optimizer of torch.optim in lower case, or madam, with +remedy: {', '.join(self.remedies)}\n"
+            f"an optimizer of torch.optim in lower case, or madam, with +regularizer: {', '.join(self.remedies)}\n"
             f"  those of the paper: {', '.join(self.paper_methods)}"
         )
 
@@ -108,10 +110,6 @@ class TorchExperiment(Experiment[M], Generic[M]):
     def place(self, config: M) -> str:
         return str(self.room("experiment").place(config))
 
-    def estimate(self, config: M, data: Any, together: int) -> Cost:
-        found: Cost = self.room("cost").estimate(self.resolve(config), data, together)
-        return found
-
     def figures(self) -> Sequence[Figure]:
         found: Sequence[Figure] = self.room("figures").FIGURES
         return found
@@ -119,11 +117,6 @@ class TorchExperiment(Experiment[M], Generic[M]):
     def reproductions(self) -> Sequence[Reproduction]:
         found: Sequence[Reproduction] = self.room("reproductions").REPRODUCTIONS
         return found
-
-    def alike(self, config: M) -> Hashable:
-        without: dict[str, Any] = dict.fromkeys(NAMED)
-        same = replace(config, seed=0, **without, settings={})
-        return tuple((one.name, str(getattr(same, one.name))) for one in fields(same))
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
         import polars as pl
@@ -136,7 +129,8 @@ class TorchExperiment(Experiment[M], Generic[M]):
         tables = {config["method"]: pl.concat([record.table for record in records])}
         along, label = self.pictured_along or (self.along, "")
         metrics = [self.measured[name] for name in self.pictured]
-        settings = settings_text({name: config.get(name) for name in NAMED})
+        length = {self.length_field: config.get(self.length_field)}
+        settings = settings_text({name: config.get(name) for name in NAMED} | length)
         first = ": ".join(filter(None, (self.title(config), settings)))
         title = "\n".join(filter(None, (first, self.remark(flat_config(config)))))
         draw_runs(tables, metrics, along, path, title, label)

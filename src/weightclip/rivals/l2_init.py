@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.checks import check_choice
+from weightclip.checks import check_name
 from weightclip.patterns import Patterns
 from weightclip.remedy import attach
 from weightclip.rivals.penalty import Penalty, Regularizer, require_step_size
@@ -60,7 +60,7 @@ class L2Init(Regularizer):
         exclude: Patterns | None,
     ) -> None:
         super().__init__(optimizer, model, include, exclude, l2_init_decay=decay)
-        self.variant = check_choice("variant", variant, ("kumar", "paper"))
+        self.variant = check_name("variant", variant, ("kumar", "paper"))
         self._penalty = Penalty(self.optimizer)
         if variant == "paper":
             require_step_size(self.optimizer)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.checks import check_choice, check_count
+from weightclip.checks import check_count, check_name
 from weightclip.patterns import Patterns
 from weightclip.remedy import attach
 from weightclip.rivals.penalty import Penalty, Regularizer, require_step_size
@@ -68,7 +68,7 @@ class ShrinkAndPerturb(Regularizer):
         include: Patterns | None,
         exclude: Patterns | None,
     ) -> None:
-        self.variant = check_choice("variant", variant, ("ash", "paper"))
+        self.variant = check_name("variant", variant, ("ash", "paper"))
         super().__init__(optimizer, model, include, exclude, sp_decay=decay, sp_sigma=sigma)
         self.every = check_count("every", every)
         if isinstance(seed, bool) or not isinstance(seed, int):

@@ -139,5 +139,5 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
     title = pictures[0].get_suptitle()
     assert title.startswith(
-        f"policy-collapse, {NAME}: lr 0.0003, kappa 3\nnot the paper's setting: env {NAME}, epochs 2, "
+        f"policy-collapse, {NAME}: lr 0.0003, kappa 3, steps 256\nnot the paper's setting: env {NAME}, epochs 2, "
     )

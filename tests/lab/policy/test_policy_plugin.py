@@ -58,12 +58,6 @@ def test_a_summary_is_of_the_seeds_that_are_left() -> None:
     assert EXPERIMENT.summarise([silent]) == "no episode ended; weight norm 2"
 
 
-def test_an_estimate_is_made() -> None:
-    cost = EXPERIMENT.estimate(config(), None, 2)
-    assert cost.seconds > 0
-    assert cost.bytes > 1000
-
-
 def test_an_environment_that_is_not_there_is_told_first() -> None:
     with pytest.raises(ValueError, match="env: got 'Nope-v1'"):
         EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)

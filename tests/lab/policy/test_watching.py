@@ -143,7 +143,7 @@ def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
         ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),
         ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
-        ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a single one, such as 4"),
+        ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a seed such as 4"),
         ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),
     ):
         assert main(["watch", *arguments]) == 2

@@ -162,9 +162,11 @@ def test_whole_numbers_make_no_other_run() -> None:
     assert identify(resolve(whole)) == identify(resolve(same))
 
 
-def test_help_tells_what_each_suite_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "replay-ratio", "--help"]) == 0
+@pytest.mark.parametrize("suite", ["atari", "minatar"])
+def test_help_has_the_defaults_of_the_suite(suite: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "replay-ratio", "--suite", suite, "--game", "asterix", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for name in ("frames", "warm_up", "sticky"):
-        values = [f"{getattr(resolve(Config(suite=suite, game='asterix')), name):_}" for suite in ("atari", "minatar")]
-        assert f"(default: atari {values[0]}, minatar {values[1]})" in shown
+    for name, metavar in (("frames", "N"), ("warm-up", "N"), ("sticky", "NUMBER")):
+        value = getattr(resolve(Config(suite=suite, game="asterix")), name.replace("-", "_"))
+        text = f"{value:_}" if isinstance(value, int) else f"{value:g}"
+        assert f"(default: {text})" in shown.partition(f"--{name} {metavar}")[2].partition(" --")[0]

@@ -1,15 +1,12 @@
 import math
-from typing import Any
 
 import polars as pl
 import pytest
-from short_runs import config
 
 from weightclip.cli import main
 from weightclip.lab.paper import reproductions
 from weightclip.lab.plugins import experiment_of
 from weightclip.lab.replay.config import Config
-from weightclip.lab.replay.dqn import DQN
 from weightclip.lab.replay.plugin import EXPERIMENT
 
 
@@ -42,26 +39,6 @@ def test_other_replay_ratios_than_the_papers_are_remarked() -> None:
     assert [EXPERIMENT.remark(row) for row in rows] == ["", "", "not the paper's setting: replay_ratio 0.25"]
 
 
-def test_an_estimate_is_made() -> None:
-    cost = EXPERIMENT.estimate(config(), None, 1)
-    assert cost.seconds > 0
-    assert cost.bytes > 1000
-
-
-def test_an_estimate_plays_no_more_than_it_needs_and_as_in_most_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    chances: list[float] = []
-    act = DQN.act
-
-    def noting(self: DQN, states: Any, epsilon: float, generator: Any) -> Any:
-        chances.append(epsilon)
-        return act(self, states, epsilon, generator)
-
-    monkeypatch.setattr(DQN, "act", noting)
-    EXPERIMENT.estimate(config(frames=100_000, warm_up=50_000), None, 1)
-    assert len(chances) < 100
-    assert {*chances} == {0.05}
-
-
 def test_before_a_game_has_ended_there_is_no_return() -> None:
     assert EXPERIMENT.shown(math.nan) == "no game ended yet"
     assert EXPERIMENT.shown(12.5) == "return 12.5"
@@ -81,12 +58,3 @@ def test_all_games_of_minatar_are_those_that_the_paper_has(
 def test_a_game_that_is_not_there_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "replay-ratio", "--suite", "minatar", "--game", "pong"]) == 2
     assert "game: got 'pong', expected one of asterix" in capsys.readouterr().err
-
-
-def test_games_of_atari_cost_the_same() -> None:
-    def key(**given: Any) -> object:
-        return EXPERIMENT.alike(EXPERIMENT.resolve(Config(method="adam", **given)))
-
-    assert key(game="Seaquest") == key(game="Asterix", seed=3)
-    assert key(game="Seaquest") != key(game="Seaquest", agent="rainbow")
-    assert key(suite="minatar", game="seaquest") != key(suite="minatar", game="asterix")

@@ -206,7 +206,7 @@ def test_of_many_failures_some_are_named(tmp_path: Path) -> None:
 
 
 def test_sweeps_are_told_with_what_is_done_of_them(tmp_path: Path) -> None:
-    runs = [Wanted(name, "place", "sgd", 1.0) for name in (write_run(tmp_path).identity, "f" * 12)]
+    runs = [Wanted(name, "place", "sgd") for name in (write_run(tmp_path).identity, "f" * 12)]
     manifest = Manifest("weightclip sweep x", "streaming", MNIST, "2024-05-01T12:00:00+00:00", tuple(runs))
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(asdict(manifest)))

@@ -53,8 +53,9 @@ def test_a_run_has_a_row_for_each_task() -> None:
     table = run_config(config(), DATA).table
     assert table["task"].to_list() == [1, 2, 3, 4]
     assert table["samples"].to_list() == [20, 40, 60, 70]
+    assert table["cut_short"].to_list() == [False, False, False, True]
     assert table["seed"].to_list() == [0] * 4
-    assert table.columns == ["seed", "task", "samples", *METRICS, "rank_1", "rank_2", "rank_3"]
+    assert table.columns == ["seed", "task", "samples", "cut_short", *METRICS, "rank_1", "rank_2", "rank_3"]
     assert table.schema["rank_1"] == table.schema["task"] == pl.Int64
 
 
@@ -66,7 +67,7 @@ def test_online_accuracy_is_over_all_samples_so_far() -> None:
 
 def test_without_diagnostics_there_is_accuracy_and_loss_and_the_same_learning() -> None:
     full, plain = run_config(config(), DATA).table, run_config(config(diagnostics=False), DATA).table
-    assert plain.columns == ["seed", "task", "samples", "accuracy", "online_accuracy", "loss"]
+    assert plain.columns == ["seed", "task", "samples", "cut_short", "accuracy", "online_accuracy", "loss"]
     assert_frame_equal(full.select(plain.columns), plain)
 
 
@@ -364,22 +365,24 @@ def _tasks_saved(directory: Path) -> int:
 
 
 def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Problem, "load", lambda problem, data_dir: DATA)
+    monkeypatch.setattr(Problem, "load", lambda problem, data_dir, event: DATA)
     settings: dict[str, Any] = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}
     table = run("input-permuted-mnist", seeds=range(2), out=tmp_path, **settings)
     assert table.select("seed", "task").rows() == [(0, 1), (0, 2), (1, 1), (1, 2)]
     records = pl.concat([read_record(path).table for path in sorted(tmp_path.rglob("*.parquet"))])
     assert_frame_equal(table, records)
     assert_frame_equal(run("input-permuted-mnist", seed=1, **settings), table.filter(seed=1))
+    assert_frame_equal(run("input-permuted-mnist", seeds=2, **settings), table)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"kapa": 1.0}, "settings: got 'kapa'.*did you mean 'kappa'"),
-        ({"seeds": 3}, "seeds: got 3, expected several"),
+        ({"seeds": 0}, "seeds: got 0, expected a whole number of at least 1"),
+        ({"seeds": 1.5}, "seeds: got 1.5, expected a whole number"),
         ({"seeds": []}, "seeds: got none"),
-        ({"seeds": [0], "seed": 1}, "seed: got 1, but seeds are given too"),
+        ({"seeds": [0], "seed": 1}, "seed: got 1, but seeds are given as well"),
         ({"seeds": [0.5]}, "seed: got 0.5"),
         ({"period": 0}, "period: got 0"),
     ],

@@ -115,7 +115,7 @@ def test_figure_3_shows_pairs_of_tasks_and_the_standard_error_over_seeds() -> No
 
 def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
     drawing = figure_10(pl.concat([runs(PAPER_METHODS, problem=problem) for problem in (EMNIST, IMAGENET)]))
-    assert drawing.data.columns == ["problem", "method", "metric", "task", "mean", "low", "high", "seeds"]
+    assert drawing.data.columns == ["problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short"]
     panels = [(p, m) for p in (EMNIST, IMAGENET) for m in ("loss", "plasticity", "gradient_l2", "weight_l2")]
     drawn = 0
     for axes, (problem, metric) in zip(drawing.picture.axes, panels, strict=True):

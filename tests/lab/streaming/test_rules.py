@@ -67,10 +67,17 @@ def test_a_file_of_rules() -> None:
     [
         (None, "expected a Python file"),
         ("x = 1\n", "defines no Rule"),
-        ("def update(:\n", "does not run: SyntaxError"),
-        ("import nothing_like_it\n", "does not run: ModuleNotFoundError"),
-        ("import sys\nsys.exit(3)\n", "does not run: SystemExit"),
-        ("from weightclip.lab.streaming.rules import Rule\nRule('a+b')\n", "got the name 'a[+]b'"),
+        ("def update(:\n", "mine.py, line 1: SyntaxError"),
+        ("import nothing_like_it\n", "mine.py, line 1: ModuleNotFoundError"),
+        ("import sys\nsys.exit(3)\n", "mine.py, line 2: SystemExit"),
+        (
+            "from weightclip.lab.streaming.rules import Rule\nRule('a+b')\n",
+            "mine.py, line 2: ValueError: rule: got the name 'a[+]b'",
+        ),
+        (
+            "from weightclip.lab.streaming.rules import Rule\ndef f(w, g):\n    return w\nA = Rule('adam', update=f)\n",
+            "mine.py: got a rule named 'adam', which is built in; expected another name",
+        ),
     ],
 )
 def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 from toy import Toy
 
 from weightclip.cli import main
-from weightclip.lab.experiment import Cost
 from weightclip.lab.results.record import read_record
 from weightclip.lab.results.store import checkpoint_path, failures
 from weightclip.lab.streaming.plugin import EXPERIMENT
@@ -120,16 +119,3 @@ def test_ctrl_c_on_a_terminal_ends_the_picture_before_it_is_told(
     assert "1 running" not in last
     assert "to go" not in last
     assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command goes on")
-
-
-def test_one_run_takes_its_time_on_two_workers_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["sweep", "toy", "--methods", "fast", "--stages", "1", "--dry-run"]
-    monkeypatch.setattr(Toy, "estimate", lambda self, config, data, together: Cost(51.0, 1000))
-    assert main([*words, "--workers", "2"]) == 0
-    assert main([*words, "--workers", "1", "--seeds", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "toy: 1 run: 0 done, 1 to run" in out
-    assert "about 0:51 on one core, 0:51 on 2 workers" in out
-    assert "about 1:42 on one core, 1:42 on 1 worker;" in out

@@ -10,17 +10,22 @@ from weightclip.lab.sweep.work import note_failure
 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
     plan = toy_plan(2)
-    seconds = {run.identity: 2.5 for run in plan.runs}
-    written = write_manifest(tmp_path, "weightclip sweep toy", "toy", plan.runs, seconds)
+    written = write_manifest(tmp_path, "weightclip sweep toy", "toy", plan.runs)
     assert read_manifests(tmp_path) == [written]
-    assert [run.seconds for run in written.runs] == [2.5, 2.5]
     assert (written.command, written.experiment, written.problem) == ("weightclip sweep toy", "toy", "toy")
+
+
+def test_a_manifest_of_an_older_version_is_read(tmp_path: Path) -> None:
+    written = write_manifest(tmp_path, "weightclip sweep toy", "toy", toy_plan(2).runs)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    path.write_text(path.read_text().replace('"method"', '"seconds": 2.5, "method"'))
+    assert read_manifests(tmp_path) == [written]
 
 
 def test_the_same_runs_again_are_the_same_sweep(tmp_path: Path) -> None:
     for command in ("weightclip sweep toy --seeds 2", "weightclip sweep toy --seeds 0-1"):
-        write_manifest(tmp_path, command, "toy", toy_plan(2).runs, {})
-    write_manifest(tmp_path, "weightclip sweep toy --seeds 3", "toy", toy_plan(3).runs, {})
+        write_manifest(tmp_path, command, "toy", toy_plan(2).runs)
+    write_manifest(tmp_path, "weightclip sweep toy --seeds 3", "toy", toy_plan(3).runs)
     assert [one.command.split()[-1] for one in read_manifests(tmp_path)] == ["0-1", "3"]
 
 
@@ -32,7 +37,7 @@ def test_a_damaged_manifest_is_left_out(tmp_path: Path) -> None:
 
 def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None:
     plan = toy_plan(4)
-    manifest = write_manifest(tmp_path, "", "toy", plan.runs, {})
+    manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     done, failed, held, left = plan.runs
     Toy().run([done.config], None, tmp_path)
     note_failure(tmp_path, failed, "reason", "traceback")
@@ -49,7 +54,7 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
 
 def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
     (run,) = toy_plan(1).runs
-    manifest = write_manifest(tmp_path, "", "toy", [run], {})
+    manifest = write_manifest(tmp_path, "", "toy", [run])
     with claimed(tmp_path, run.identity, run.place):
         state = state_of(tmp_path, manifest)
     assert (state.running, state.waiting) == ({}, {run.identity})
@@ -57,7 +62,7 @@ def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
 
 def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_path: Path) -> None:
     plan = toy_plan(3)
-    manifest = write_manifest(tmp_path, "", "toy", plan.runs, {})
+    manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     Toy().run([run.config for run in plan.runs[:2]], None, tmp_path)
     damaged, directory = (record_path(tmp_path, run.place, run.identity) for run in plan.runs[1:])
     content = damaged.read_bytes()
@@ -72,6 +77,6 @@ def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_pa
 def test_a_sweep_that_a_later_one_contains_is_not_current(tmp_path: Path) -> None:
     few, more, others = toy_plan(2), toy_plan(3), toy_plan(2, {"method": "slow"})
     plans = {"few": few, "others": others, "more": more}
-    manifests = [write_manifest(tmp_path, name, "toy", plan.runs, {}) for name, plan in plans.items()]
+    manifests = [write_manifest(tmp_path, name, "toy", plan.runs) for name, plan in plans.items()]
     assert [one.command for one in current(manifests)] == ["others", "more"]
     assert [one.command for one in current(manifests[::-1])] == ["more", "others", "few"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_choice
-from weightclip.lab.experiment import NOBODY, Cost, Experiment, Watch
+from weightclip.checks import check_name
+from weightclip.lab.experiment import NOBODY, Experiment, Watch
 from weightclip.lab.results.record import Record, identity, read_record, write_record
 from weightclip.lab.results.store import record_path
 from weightclip.lab.sweep.plan import Plan, make_plan
@@ -58,7 +58,7 @@ class Toy(Experiment[ToyConfig]):
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> ToyConfig:
         config = ToyConfig(**settings)
-        check_choice("method", config.method, METHODS)
+        check_name("method", config.method, METHODS)
         if config.stages not in (1, 2):
             raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
         return config
@@ -77,9 +77,6 @@ class Toy(Experiment[ToyConfig]):
 
     def length(self, config: ToyConfig) -> int:
         return config.rows
-
-    def estimate(self, config: ToyConfig, data: Any, together: int) -> Cost:
-        return Cost(0.1, 1000)
 
     def run(
         self,

@@ -1,17 +1,10 @@
-from collections.abc import Callable
-from typing import Any
-
 import polars as pl
-import pytest
 from photographs import config, photographs
 
 from weightclip.lab.plugins import experiment_of, find_experiment
-from weightclip.lab.warm_start import cost
-from weightclip.lab.warm_start.cost import estimate
 from weightclip.lab.warm_start.experiment import run_config
 from weightclip.lab.warm_start.metrics import METRICS
 from weightclip.lab.warm_start.plugin import EXPERIMENT
-from weightclip.lab.warm_start.training import Trainer
 
 DATA = photographs()
 
@@ -62,37 +55,3 @@ def test_a_run_is_described_and_summarised() -> None:
     table = run_config(config(), DATA).table.with_columns(test_accuracy=pl.Series([0.1, 0.2, 0.3, 0.4]))
     assert "test accuracy 20.00% after the first half, 40.00% at the end" in EXPERIMENT.summarise([table])
     assert "after the first half" not in EXPERIMENT.summarise([run_config(config(stages=1), DATA).table])
-
-
-def test_cost_grows_with_the_epochs() -> None:
-    short, long = (estimate(config(epochs=epochs), DATA) for epochs in (2, 2000))
-    assert 0 < short.seconds < long.seconds
-    assert short.bytes < long.bytes
-
-
-def test_cost_is_that_of_images_learned_and_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that takes a second for an image to learn from and a tenth for one to test on."""
-    now = 0.0
-
-    def pass_time(step: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
-        def timed(self: Trainer, *arguments: Any) -> Any:
-            nonlocal now
-            now += seconds(self, *arguments)
-            return step(self, *arguments)
-
-        return timed
-
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(Trainer, "step", pass_time(Trainer.step, lambda _, x, y: float(len(x))))
-    monkeypatch.setattr(Trainer, "test", pass_time(Trainer.test, lambda self: len(self._test_rows) / 10))
-    wanted = config(stages=1, epochs=3)
-    assert estimate(wanted, DATA).seconds == pytest.approx(3 * 48 + 3 * 20 / 10)
-    wanted = config(stages=2, epochs=3)
-    assert estimate(wanted, DATA).seconds == pytest.approx(3 * 48 + 6 * 20 / 10)
-
-
-def test_runs_on_other_threads_or_devices_cost_something_else() -> None:
-    one = EXPERIMENT.alike(config())
-    assert one == EXPERIMENT.alike(config(seed=1, lr=0.7))
-    assert one != EXPERIMENT.alike(config(threads=2))
-    assert one != EXPERIMENT.alike(config(compile=True))

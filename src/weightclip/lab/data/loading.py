@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from weightclip.checks import check_choice
+from weightclip.checks import check_name
 from weightclip.lab.data.bundle import bundled_digits
 from weightclip.lab.data.dataset import Dataset, Kind
 from weightclip.lab.data.description import Description, Split
@@ -30,7 +30,7 @@ OFFLINE_VARIABLE = "WEIGHTCLIP_OFFLINE"
 
 def find(description: Description, split: Split, data_dir: str | Path | None, on_failure: Event) -> Found | None:
     """Where the files are on this machine, if they are: in the directory the user names, or else in the cache."""
-    check_choice("split", split, description.splits)
+    check_name("split", split, description.splits)
     given = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE) or None
     if given is not None:
         found = find_in_directory(description, split, Path(given).expanduser().absolute())

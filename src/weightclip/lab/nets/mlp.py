@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from weightclip.checks import check_choice
+from weightclip.checks import check_name
 from weightclip.lab.nets import ACTIVATIONS
 
 
@@ -35,7 +35,7 @@ def mlp(
           (4): Linear(in_features=150, out_features=10, bias=True)
         )
     """
-    check_choice("activation", activation, tuple(ACTIVATIONS))
+    check_name("activation", activation, tuple(ACTIVATIONS))
     widths = (inputs, *hidden, outputs)
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from weightclip.checks import check_choice
+from weightclip.checks import check_name
 from weightclip.lab.nets import STEMS
 from weightclip.lab.nets.small_conv import Conv3x3
 
@@ -108,7 +108,7 @@ class ResNet(nn.Module):
         stem: str = "imagenet",
     ) -> None:
         super().__init__()
-        check_choice("stem", stem, STEMS)
+        check_name("stem", stem, STEMS)
         small = stem == "cifar"
         kernel, stride = (3, 1) if small else (7, 2)
         self.conv1 = nn.Conv2d(3, width, kernel, stride, padding=kernel // 2, bias=False)

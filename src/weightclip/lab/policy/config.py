@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_name, check_number, check_share, check_truth
-from weightclip.lab.method_config import MethodConfig, check_names, helped, usual_in, with_settings
+from weightclip.checks import check_count, check_name, check_number, check_share, check_truth
+from weightclip.lab.config import METHOD, PROBLEM, option
+from weightclip.lab.method_config import MethodConfig, check_names, with_settings
 from weightclip.lab.methods import OPTIMIZERS, split_method
 from weightclip.lab.toml import packaged_presets
 
@@ -37,8 +38,6 @@ SCALES = ("paper", "laptop")
 COUNTS = ("steps", "epochs", "rollout", "minibatches")
 SHARES = ("gamma", "lam")
 
-_usual = usual_in(__package__, "size", SCALES)
-
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -46,26 +45,30 @@ class Config(MethodConfig):
 
     how = ("scale",)
 
-    problem: str = field(default=NAME, metadata=helped(NAME))
-    seed: int = field(default=0, metadata=helped("fixes initial weights, environments, actions and minibatches"))
-    env: str = field(default="Ant-v4", metadata=helped("an id of Gymnasium with a Box of actions"))
-    scale: str = field(default="paper", metadata=helped("paper, or laptop (not the paper's; found on Hopper-v4)"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: paper (log-std, too; default), or fan_in"))
-    steps: int | None = field(default=None, metadata=helped("of the environment, in all", _usual("steps")))
-    anneal: bool | None = field(default=None, metadata=helped("let the step size fall to 0", _usual("anneal")))
-    epochs: int | None = field(default=None, metadata=helped("passes over each rollout", _usual("epochs")))
-    rollout: int = field(default=2048, metadata=helped("steps between updates"))
-    minibatches: int = field(default=32, metadata=helped("in each pass"))
-    gamma: float = field(default=0.99, metadata=helped("discount"))
-    lam: float = field(default=0.95, metadata=helped("lambda of the advantage estimates"))
-    clip: float = field(default=0.2, metadata=helped("of the probability ratio"))
-    clip_values: bool = field(default=True, metadata=helped("clip the value loss, too"))
-    normalise_advantages: bool = field(default=True, metadata=helped("in each minibatch"))
-    value_weight: float = field(default=0.5, metadata=helped("of the value loss"))
-    entropy_weight: float = field(default=0.0, metadata=helped("of the entropy"))
-    gradient_norm: float = field(default=0.5, metadata=helped("the largest allowed"))
-    hidden: tuple[int, ...] = field(default=(64, 64), metadata=helped("units in each hidden layer"))
-    bootstrap: bool = field(default=False, metadata=helped("of truncated episodes: add the value of their end"))
+    problem: str = field(default=NAME, metadata=option(NAME))
+    seed: int = field(default=0, metadata=option("of initial weights, environments, actions and minibatches"))
+    env: str = field(default="Ant-v4", metadata=option("id of a Gymnasium environment with Box actions", PROBLEM))
+    scale: str = field(
+        default="paper", metadata=option("paper, or laptop (shorter, not the paper's; tuned on Hopper-v4)", PROBLEM)
+    )
+    bounds: str | None = field(
+        default=None, metadata=option("of clipping: paper (clips the log-std as well) or fan_in (by layer)", METHOD)
+    )
+    steps: int | None = field(default=None, metadata=option("total environment steps", PROBLEM))
+    anneal: bool | None = field(default=None, metadata=option("anneal the step size linearly to 0"))
+    epochs: int | None = field(default=None, metadata=option("update epochs per rollout"))
+    rollout: int = field(default=2048, metadata=option("steps per rollout"))
+    minibatches: int = field(default=32, metadata=option("minibatches per epoch"))
+    gamma: float = field(default=0.99, metadata=option("discount factor"))
+    lam: float = field(default=0.95, metadata=option("lambda of generalized advantage estimation"))
+    clip: float = field(default=0.2, metadata=option("clipping coefficient of the probability ratio"))
+    clip_values: bool = field(default=True, metadata=option("clip the value loss"))
+    normalise_advantages: bool = field(default=True, metadata=option("normalize advantages in each minibatch"))
+    value_weight: float = field(default=0.5, metadata=option("coefficient of the value loss"))
+    entropy_weight: float = field(default=0.0, metadata=option("coefficient of the entropy bonus"))
+    gradient_norm: float = field(default=0.5, metadata=option("maximum norm of the gradient"))
+    hidden: tuple[int, ...] = field(default=(64, 64), metadata=option("units of each hidden layer"))
+    bootstrap: bool = field(default=False, metadata=option("bootstrap the value at the end of truncated episodes"))
 
     @classmethod
     def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
@@ -93,7 +96,7 @@ class Config(MethodConfig):
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
     tables = packaged_presets(__package__)
-    table = tables[check_choice("scale", scale, SCALES)]
+    table = tables[check_name("scale", scale, SCALES)]
     own = table.get("environments", {}).get(env, {})
     usual = {**tables["paper"]["best"], **table["best"]}
     best = {method: {**settings, **own.get(method, {})} for method, settings in usual.items()}
@@ -103,8 +106,8 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "env", "method", "scale"))
-    check_choice("problem", config.problem, (NAME,))
-    size = packaged_presets(__package__)[check_choice("scale", config.scale, SCALES)]["size"]
+    check_name("problem", config.problem, (NAME,))
+    size = packaged_presets(__package__)[check_name("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
     if counts["steps"] < counts["rollout"]:

@@ -67,8 +67,9 @@ class PolicyCollapse(TorchExperiment[Config]):
 
     def methods_help(self) -> str:
         return (
-            f"{super().methods_help()}\n  besides: {EQUAL_BETAS}, Adam with beta2 = beta1\n\n"
-            f"environments:\n  any of Gymnasium with a Box of actions; those of the paper: {', '.join(ENVIRONMENTS)}"
+            f"{super().methods_help()}\n  also: {EQUAL_BETAS}, Adam with beta2 = beta1\n\n"
+            "environments:\n  any Gymnasium environment with Box actions; those of the paper: "
+            f"{', '.join(ENVIRONMENTS)}"
         )
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
@@ -108,7 +109,10 @@ class PolicyCollapse(TorchExperiment[Config]):
 
     def describe(self, config: Config) -> str:
         method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
-        length = counted(config.iterations, "iteration")
+        steps = config.iterations * config.rollout
+        length = f"{steps:,} steps in {counted(config.iterations, 'iteration')}"
+        if steps != config.steps:
+            length += f" ({config.steps:,} rounded down to a multiple of the rollout's {config.rollout:,})"
         scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
         return f"{method}: {settings_text(config.all_settings())}; {config.env}, {length}{scale}"
 

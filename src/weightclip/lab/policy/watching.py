@@ -26,6 +26,9 @@ from weightclip.lab.results.store import checkpoint_path
 
 RECORD, CHECKPOINT = ".parquet", ".checkpoint.npz"
 
+MOST_FILES = 20_000
+"""Files of a directory that is searched for one run."""
+
 TOLD = 4
 """Runs that are named where one was to be chosen."""
 
@@ -104,12 +107,20 @@ def _runs(path: Path) -> Iterator[Path]:
     """The records that there are, or will be."""
     # seed1 is the beginning of seed10, too, but seed1_ is not.
     whole, part = (list(path.parent.glob(path.name + ending)) for ending in ("_*", "*"))
-    within = path.rglob("*") if path.is_dir() else whole or part
+    within = _inside(path) if path.is_dir() else whole or part
     names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
     for name, one in names.items():
         # Further tables of a record lie beside it: RECORD.episodes.parquet.
         if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
             yield Path(name + RECORD)
+
+
+def _inside(directory: Path) -> Iterator[Path]:
+    """The files in a directory tree; a ValueError if it is far larger than any store of runs."""
+    for seen, path in enumerate(directory.rglob("*")):
+        if seen == MOST_FILES:
+            raise ValueError(f"run: got {str(directory)!r}, with more than {MOST_FILES:,} files; expected one run")
+        yield path
 
 
 def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Iterator[Moment]:

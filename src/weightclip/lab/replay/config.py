@@ -9,8 +9,9 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_finite, check_number, check_share, check_truth
-from weightclip.lab.method_config import MethodConfig, check_names, helped, usual_in, with_settings
+from weightclip.checks import check_count, check_finite, check_name, check_number, check_share, check_truth
+from weightclip.lab.config import METHOD, OUTPUT, PROBLEM, option
+from weightclip.lab.method_config import MethodConfig, check_names, with_settings
 from weightclip.lab.replay.games import FRAME_SKIP, STACK, SUITES, suite_name
 from weightclip.lab.toml import packaged_presets
 
@@ -33,8 +34,6 @@ TRUTHS = ("double", "dueling", "noisy", "scaled", "clip_rewards", "lives", "save
 SHARES = ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta")
 COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
 
-_usual = usual_in(__package__, "usual", SUITES)
-
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -42,53 +41,54 @@ class Config(MethodConfig):
 
     how = ("device", "threads", "save_memory")
 
-    problem: str = field(default=NAME, metadata=helped(NAME))
-    seed: int = field(default=0, metadata=helped("fixes initial weights, games, exploration, replay and noise"))
-    suite: str = field(default="atari", metadata=helped("atari, or minatar"))
-    agent: str = field(default="dqn", metadata=helped("dqn, or rainbow"))
-    game: str = field(default="SpaceInvaders", metadata=helped("for example SpaceInvaders, or space_invaders"))
-    replay_ratio: float = field(default=1.0, metadata=helped("updates for each step of the game, on average"))
-    bounds: str | None = field(default=None, metadata=helped("of clipping: fan_in (by layer; usual), or paper"))
-    frames: int | None = field(
-        default=None, metadata=helped("of the games, in all; a step of Atari has 4", _usual("frames"))
+    problem: str = field(default=NAME, metadata=option(NAME))
+    seed: int = field(default=0, metadata=option("of initial weights, games, exploration, replay and noise"))
+    suite: str = field(default="atari", metadata=option("atari or minatar", PROBLEM))
+    agent: str = field(default="dqn", metadata=option("dqn or rainbow", PROBLEM))
+    game: str = field(default="SpaceInvaders", metadata=option("for example SpaceInvaders or space_invaders", PROBLEM))
+    replay_ratio: float = field(default=1.0, metadata=option("gradient updates per environment step", PROBLEM))
+    bounds: str | None = field(default=None, metadata=option("of clipping: fan_in (by layer) or paper", METHOD))
+    frames: int | None = field(default=None, metadata=option("total frames; an Atari step has 4", PROBLEM))
+    environments: int | None = field(default=None, metadata=option("parallel environments", PROBLEM))
+    sticky: float | None = field(default=None, metadata=option("probability of sticky actions", PROBLEM))
+    memory: int | None = field(default=None, metadata=option("replay buffer size in transitions"))
+    batch: int = field(default=32, metadata=option("batch size"))
+    gamma: float = field(default=0.99, metadata=option("discount factor"))
+    n_step: int = field(default=3, metadata=option("n of n-step returns"))
+    double: bool = field(default=True, metadata=option("double Q-learning"))
+    loss: str = field(default="squared", metadata=option("loss of DQN: squared or huber"))
+    target_every: int = field(default=500, metadata=option("updates between copies to the target network"))
+    warm_up: int | None = field(default=None, metadata=option("steps before the first update"))
+    epsilon: float = field(default=1.0, metadata=option("initial epsilon"))
+    epsilon_final: float = field(default=0.05, metadata=option("final epsilon"))
+    epsilon_steps: int | None = field(default=None, metadata=option("epsilon annealing steps"))
+    epsilon_test: float = field(default=0.005, metadata=option("epsilon during evaluation"))
+    alpha: float = field(default=0.5, metadata=option("priority exponent of Rainbow; 0 is uniform replay"))
+    beta: float = field(default=0.4, metadata=option("initial importance-sampling exponent of Rainbow"))
+    beta_steps: int = field(default=5_000_000, metadata=option("steps in which beta is annealed to 1"))
+    dueling: bool = field(default=True, metadata=option("dueling network of Rainbow"))
+    noisy: bool = field(default=True, metadata=option("noisy layers of Rainbow"))
+    noise: float = field(default=0.1, metadata=option("initial sigma of noisy layers"))
+    atoms: int = field(default=51, metadata=option("atoms of Rainbow's value distribution"))
+    v_min: float = field(default=-10.0, metadata=option("value of the first atom"))
+    v_max: float = field(default=10.0, metadata=option("value of the last atom"))
+    scaled: bool = field(default=False, metadata=option("divide pixels by 255"))
+    clip_rewards: bool | None = field(default=None, metadata=option("learn from the signs of rewards", PROBLEM))
+    lives: bool = field(default=True, metadata=option("losing a life ends a training episode", PROBLEM))
+    points: int = field(default=100, metadata=option("rows of the table: equal parts of the run", OUTPUT))
+    episodes: int = field(default=5, metadata=option("episodes per evaluation", OUTPUT))
+    covariance: int = field(
+        default=32, metadata=option("transitions of the gradient covariance matrix; 0 records none", OUTPUT)
     )
-    environments: int | None = field(default=None, metadata=helped("games at once", _usual("environments")))
-    sticky: float | None = field(
-        default=None, metadata=helped("probability of repeating the last action", _usual("sticky"))
+    covariance_at: tuple[int, ...] = field(
+        default=(100,), metadata=option("when to record it, in percent of the run", OUTPUT)
     )
-    memory: int | None = field(default=None, metadata=helped("transitions that are remembered", _usual("memory")))
-    batch: int = field(default=32, metadata=helped("transitions in an update"))
-    gamma: float = field(default=0.99, metadata=helped("discount"))
-    n_step: int = field(default=3, metadata=helped("steps of a return before values take over"))
-    double: bool = field(default=True, metadata=helped("the online network chooses the action that the target judges"))
-    loss: str = field(default="squared", metadata=helped("of DQN: squared, or huber"))
-    target_every: int = field(default=500, metadata=helped("updates between copies of the target network"))
-    warm_up: int | None = field(default=None, metadata=helped("steps before the first update", _usual("warm_up")))
-    epsilon: float = field(default=1.0, metadata=helped("probability of a random action, at first"))
-    epsilon_final: float = field(default=0.05, metadata=helped("and in the end"))
-    epsilon_steps: int | None = field(default=None, metadata=helped("steps until then", _usual("epsilon_steps")))
-    epsilon_test: float = field(default=0.005, metadata=helped("while it is evaluated"))
-    alpha: float = field(default=0.5, metadata=helped("of Rainbow's priorities; 0: uniform replay"))
-    beta: float = field(default=0.4, metadata=helped("of importance weights, at first"))
-    beta_steps: int = field(default=5_000_000, metadata=helped("steps until it is 1"))
-    dueling: bool = field(default=True, metadata=helped("of Rainbow"))
-    noisy: bool = field(default=True, metadata=helped("of Rainbow"))
-    noise: float = field(default=0.1, metadata=helped("sigma of noisy layers, at first"))
-    atoms: int = field(default=51, metadata=helped("of Rainbow's distributions"))
-    v_min: float = field(default=-10.0, metadata=helped("the first atom"))
-    v_max: float = field(default=10.0, metadata=helped("the last atom"))
-    scaled: bool = field(default=False, metadata=helped("divide pixels by 255"))
-    clip_rewards: bool | None = field(
-        default=None, metadata=helped("learn from the signs of rewards", _usual("clip_rewards"))
+    device: str = field(default="auto", metadata=option("auto, cpu, cuda, cuda:1, ..."))
+    threads: int = field(default=1, metadata=option("CPU threads of PyTorch"))
+    save_memory: bool = field(
+        default=True,
+        metadata=option("save the replay buffer in checkpoints", OUTPUT),
     )
-    lives: bool = field(default=True, metadata=helped("a lost life ends an episode, for learning"))
-    points: int = field(default=100, metadata=helped("of the curves: equal parts of the run"))
-    episodes: int = field(default=5, metadata=helped("of an evaluation, after each part"))
-    covariance: int = field(default=32, metadata=helped("transitions of a gradient covariance matrix; 0: none"))
-    covariance_at: tuple[int, ...] = field(default=(100,), metadata=helped("when it is taken, in percent of the run"))
-    device: str = field(default="auto", metadata=helped("auto, cpu, cuda, cuda:1, ..."))
-    threads: int = field(default=1, metadata=helped("of PyTorch on the CPU"))
-    save_memory: bool = field(default=True, metadata=helped("with checkpoints; else a run that goes on fills it anew"))
 
     @property
     def stack(self) -> int:
@@ -133,17 +133,17 @@ def _exact(ratio: float) -> Fraction:
 def presets(suite: str = "atari", agent: str = "dqn") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of an agent on a suite."""
     tables = packaged_presets(__package__)
-    table = tables[check_choice("suite", suite, SUITES)][check_choice("agent", agent, AGENTS)]
+    table = tables[check_name("suite", suite, SUITES)][check_name("agent", agent, AGENTS)]
     return {"grid": table["grid"], "best": {NAME: {**table["best"], **tables["rivals"]}}}
 
 
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "suite", "agent", "game", "method", "loss", "device"))
-    check_choice("problem", config.problem, (NAME,))
-    check_choice("loss", config.loss, LOSSES)
-    check_choice("agent", config.agent, AGENTS)
-    usual = packaged_presets(__package__)[check_choice("suite", config.suite, SUITES)]["usual"]
+    check_name("problem", config.problem, (NAME,))
+    check_name("loss", config.loss, LOSSES)
+    check_name("agent", config.agent, AGENTS)
+    usual = packaged_presets(__package__)[check_name("suite", config.suite, SUITES)]["usual"]
     config = replace(config, **_no_others(config))
     config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
     config = replace(config, **_checked(config))

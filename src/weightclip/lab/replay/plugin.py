@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,6 +38,7 @@ class ReplayRatio(TorchExperiment[Config]):
     paper_methods = METHODS
     not_compared = ("points", "episodes", "covariance", "covariance_at")  # they change nothing that is learned
     measured = METRICS
+    length_field = "frames"
     pictured = ("test_return", "training_loss", "q", "weight_l2")
     pictured_along = ALONG
     score = "test_return"
@@ -99,10 +99,6 @@ class ReplayRatio(TorchExperiment[Config]):
 
         return run_each(run_config, configs, None, out, overwrite, watch)
 
-    def alike(self, config: Config) -> Hashable:
-        # All games of Atari have the same pictures and networks.
-        return super().alike(replace(config, game="") if config.suite == "atari" else config)
-
     def length(self, config: Config) -> int:
         return config.frames or 0
 
@@ -111,7 +107,7 @@ class ReplayRatio(TorchExperiment[Config]):
 
     def describe(self, config: Config) -> str:
         game = f"{config.agent}, {config.suite}'s {config.game}, replay ratio {config.replay_ratio:g}"
-        return f"{config.method}: {settings_text(config.all_settings())}; {game}"
+        return f"{config.method}: {settings_text(config.all_settings())}; {game}, {config.frames:,} frames"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl

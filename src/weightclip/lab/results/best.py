@@ -48,15 +48,19 @@ def best_settings(
 def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
     """What to tell of a method's setting in a row of `best_settings`: named settings, and others that the table varies.
 
-    Others are those of a mapping in the configuration, such as `settings.beta1`.
+    Others are those of a mapping in the configuration, such as `settings.beta1`. Versions of a rule of one's own are
+    told apart by the beginning of their hash.
     """
     runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
     names = [name for field in find_experiment(row["experiment"]).setting_fields for name in _of_field(field, row)]
-    return {
+    found = {
         name: row[name]
         for name in names
         if row[name] is not None and ("." not in name or runs[name].drop_nulls().n_unique() > 1)
     }
+    if row.get("rules") is not None and runs["rules"].n_unique() > 1:
+        found["rules"] = row["rules"][:6]
+    return found
 
 
 def setting_notes(row: Mapping[str, Any]) -> list[str]:
@@ -83,7 +87,8 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
     for (problem,), rows in best.group_by("problem", maintain_order=True):
         found: dict[str, str] = {}
         for row in rows.iter_rows(named=True):
-            setting = ", ".join(f"{_path(name)} = {_value(value)}" for name, value in told_setting(row, table).items())
+            named = {name: value for name, value in told_setting(row, table).items() if name != "rules"}
+            setting = ", ".join(f"{_path(name)} = {_value(value)}" for name, value in named.items())
             if found.setdefault(row["method"], setting) != setting:
                 raise ValueError(
                     f"{problem}: got two best settings of {row['method']} ({found[row['method']]}; {setting}), "

@@ -6,7 +6,8 @@ import polars as pl
 
 from weightclip.checks import check_count
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
-from weightclip.lab.results.statistics import half_width
+from weightclip.lab.results.statistics import cut_short, half_width
+from weightclip.lab.results.tidy import CUT_SHORT
 
 
 def cut(parts: int) -> pl.Expr:
@@ -24,7 +25,8 @@ def curves(
     """A row per setup, method, setting and point of its curve: `mean`, `low`, `high` and `seeds`.
 
     Besides these there is what the rows follow (`task`) and, where the table has it, `samples`, both at the point's
-    last row. With a single seed, `low` and `high` are the mean.
+    last row. With a single seed, `low` and `high` are the mean. `cut_short` marks points of
+    tasks that the end of a run cut short.
 
     Args:
         table: a tidy one; of several settings of a method each has a curve of its own (see `best_runs`).
@@ -41,17 +43,22 @@ def curves(
         ends = [one for one in (columns.along, "samples") if one in part.columns]
         ordered = part.sort("identity", columns.along, maintain_order=True)
         binned = ordered.group_by((*columns.setting, "identity", point.alias("_point")), maintain_order=True).agg(
-            pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean")
+            pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
         )
         value = pl.col("mean")
         averaged = (
             binned.group_by((*columns.setting, "_point"), maintain_order=True)
-            .agg(pl.col(ends).max(), value.mean(), value.std().alias("_std"), value.count().alias("seeds"))
+            .agg(
+                pl.col(ends).max(),
+                value.mean(),
+                value.std().alias("_std"),
+                value.count().alias("seeds"),
+                pl.col(CUT_SHORT).any(),
+            )
             .sort((*columns.setting, "_point"), nulls_last=True)
         )
         width = half_width(averaged["_std"], averaged["seeds"], level).fill_null(0.0)
-        return averaged.select(
-            *columns.setting, *ends, value, (value - width).alias("low"), (value + width).alias("high"), "seeds"
-        )
+        low, high = (value - width).alias("low"), (value + width).alias("high")
+        return averaged.select(*columns.setting, *ends, value, low, high, "seeds", CUT_SHORT)
 
     return by_experiment(table, average)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import polars as pl
 
-from weightclip.checks import check_choice, check_name
+from weightclip.checks import check_name
 from weightclip.lab.experiment import Event
 from weightclip.lab.results.record import FORMAT, KEY, SEAL, part_path, schema_text, seal
 from weightclip.lab.results.saved import is_further, read_saved
@@ -65,7 +65,7 @@ def load(
             saved, the further ones are taken then, else the main ones.
         on_event: called with a line for each file that is left out: damaged, foreign, or of another format.
     """
-    check_choice("kind", kind, ("polars", "pandas"))
+    check_name("kind", kind, ("polars", "pandas"))
     found = load_any(paths, table, on_event)
     if found.is_empty():
         raise no_records(paths)

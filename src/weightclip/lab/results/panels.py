@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
 from weightclip.lab.results.text import count_text
+from weightclip.lab.results.tidy import CUT_SHORT
 
 WIDTH = 6.75
 """Of a page's text, in inches."""
@@ -42,7 +43,10 @@ def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tup
 
 
 def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> None:
-    """The mean as a line, low to high shaded where they differ; what is not finite leaves a gap."""
+    """The mean as a line, low to high shaded where they differ; values that are not finite leave a gap.
+
+    Points of tasks that were cut short are open circles.
+    """
     x, mean, low, high = (_finite(curve[column]) for column in (along, "mean", "low", "high"))
     axes.plot(
         x,
@@ -55,6 +59,17 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> Non
         label=style.label,
         zorder=style.order,
     )
+    if CUT_SHORT in curve.columns and (short := curve[CUT_SHORT].to_numpy()).any():
+        axes.plot(
+            x[short],
+            mean[short],
+            color=style.colour,
+            linestyle="",
+            marker="o",
+            markersize=4.5,
+            markerfacecolor="white",
+            zorder=style.order + 1,
+        )
     if np.any(high > low):
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0, zorder=style.order - 2)
 
@@ -132,7 +147,8 @@ def about_seeds(data: pl.DataFrame, shaded: str = "standard error") -> str:
     """How many seeds were averaged, and what is shaded, if anything is."""
     number = seeds_text(data["seeds"])
     shading = f", {shaded} shaded" if shaded else ""
-    return number if number == ONE else f"mean of {number}{shading}"
+    marked = "; open circle: task cut short" if CUT_SHORT in data.columns and data[CUT_SHORT].any() else ""
+    return (number if number == ONE else f"mean of {number}{shading}") + marked
 
 
 def seeds_text(numbers: Iterable[int]) -> str:

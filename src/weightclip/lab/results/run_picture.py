@@ -19,7 +19,9 @@ from weightclip.lab.results.panels import (
     panels,
     show_unit,
 )
+from weightclip.lab.results.statistics import cut_short
 from weightclip.lab.results.style import style_of
+from weightclip.lab.results.tidy import CUT_SHORT
 
 SAMPLES = "samples"
 """A column that counts in thousands and millions."""
@@ -59,7 +61,8 @@ def draw_runs(
                 axes.set_xlabel(label)
             else:
                 count_along(axes, label or along.capitalize())
-        seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()]})
+        short = [bool(CUT_SHORT in table.columns and table[CUT_SHORT].any()) for table in tables.values()]
+        seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()], CUT_SHORT: short})
         add_legend(picture, map(style_of, tables), about_seeds(seeds))
         if title:
             picture.suptitle(title)
@@ -72,4 +75,5 @@ def _means(table: pl.DataFrame, along: str, name: str) -> pl.DataFrame:
     """The mean over seeds, and one standard error below and above it (0 with a single seed)."""
     value = pl.col(name)
     mean, error = value.mean(), (value.std() / value.count().sqrt()).fill_null(0.0)
-    return table.group_by(along).agg(mean.alias("mean"), low=mean - error, high=mean + error).sort(along)
+    short = cut_short(table).any()
+    return table.group_by(along).agg(short, mean.alias("mean"), low=mean - error, high=mean + error).sort(along)

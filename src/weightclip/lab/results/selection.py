@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_choice, check_number
+from weightclip.checks import check_name, check_number
 from weightclip.lab.experiment import Experiment
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, LAST
 from weightclip.lab.results.criteria import Criterion as Criterion
@@ -33,7 +33,7 @@ def score_runs(
         criterion: "auc" or "final".
         last: the rows that count for "final": a share of them, at least one row, or, from 1 on, their number.
     """
-    check_choice("criterion", criterion, tuple(CRITERIA))
+    check_name("criterion", criterion, tuple(CRITERIA))
     check_number("last", last)
 
     def score(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:

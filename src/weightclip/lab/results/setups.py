@@ -17,7 +17,7 @@ from weightclip.checks import check_name
 from weightclip.lab.experiment import Event, Experiment
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.tidy import FIRST, LAST
+from weightclip.lab.results.tidy import CUT_SHORT, FIRST, LAST
 from weightclip.numerals import counted, read_count
 
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -82,7 +82,7 @@ def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns
 
 def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> str:
     """The metric, or the experiment's own; a ValueError that suggests the nearest one that the table has."""
-    others = {*_of_runs(table), columns.along, "samples"}
+    others = {*_of_runs(table), columns.along, "samples", CUT_SHORT}
     measured = [name for name in table.columns if name not in others]
     return check_name("metric", columns.score if metric is None else metric, measured)
 

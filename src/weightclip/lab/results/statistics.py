@@ -16,6 +16,7 @@ from weightclip.lab.results.criteria import DEFAULT, LAST, Criterion
 from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.selection import best_of, score_runs
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
+from weightclip.lab.results.tidy import CUT_SHORT
 
 FLAT = 0.01
 """Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
@@ -75,6 +76,13 @@ def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int
     return Estimate(float(statistic(*tasks)), float(found.low), float(found.high))
 
 
+def cut_short(table: pl.DataFrame) -> pl.Expr:
+    """Which rows are cut short, for tables of experiments and versions that do not say so as well."""
+    if CUT_SHORT in table.columns:
+        return pl.col(CUT_SHORT).fill_null(False)
+    return pl.repeat(False, pl.len()).alias(CUT_SHORT)
+
+
 def half_width(deviation: pl.Series, seeds: pl.Series, level: float | None = None) -> pl.Series:
     """s / sqrt(n), or times Student's quantile, half an interval of that level; null for a single seed."""
     error = deviation / seeds.sqrt()
@@ -112,7 +120,8 @@ def trend(
     """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
 
     A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
-    interval takes the slopes of the seeds for draws from a normal distribution: with two or three seeds it is wide. The
+    interval takes the slopes of the seeds for draws from a normal distribution: with two or three seeds it is wide. A
+    last task that was cut short does not count. The
     verdict is "rising" or "falling" where the interval leaves 0 out, "flat" where it has 0 in it and lies within the
     band around it, else "not decided"; of a single seed there is none.
 
@@ -130,7 +139,7 @@ def trend(
     def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
-        ordered = part.sort("identity", columns.along, maintain_order=True)
+        ordered = part.filter(~cut_short(part)).sort("identity", columns.along, maintain_order=True)
         rows = (pl.len() * share).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
         slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(

@@ -14,6 +14,9 @@ from typing import Any
 import polars as pl
 
 FIRST = ("experiment", "problem", "method", "seed")
+CUT_SHORT = "cut_short"
+"""A column of run tables that marks rows with fewer samples than the others: a last task that the run ended."""
+
 LAST = ("data", "data_kind", "checksum", "official", "seconds", "identity")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weightclip.checks import check_choice, check_count, check_seed
+from weightclip.checks import check_count, check_name, check_seed
+from weightclip.lab.config import METHOD, OUTPUT, PROBLEM, option
 from weightclip.lab.nets import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
@@ -24,32 +25,34 @@ NAMED = ("lr", "kappa", "decay", "sigma")
 """Settings with a field of their own; other ones (a rule's `beta`, ...) go into `settings`."""
 
 
-def _help(text: str, metavar: str | None = None) -> dict[str, str]:
-    return {"help": text} if metavar is None else {"help": text, "metavar": metavar}
-
-
 @dataclass(frozen=True)
 class Config:
     """One run. What is None takes the paper's value for the problem and the method (`resolve`)."""
 
-    problem: str = field(metadata=_help("the problem, for example input-permuted-mnist"))
-    method: str = field(default="adam+wc", metadata=_help("optimizer+remedy+..., for example sgd, adam+wc, adam+sp"))
-    lr: float | None = field(default=None, metadata=_help("step size"))
-    kappa: float | None = field(default=None, metadata=_help("half-width of the box in units of s_l (wc, madam)"))
-    decay: float | None = field(default=None, metadata=_help("lambda of l2, l2init and sp"))
-    sigma: float | None = field(default=None, metadata=_help("standard deviation of sp's noise"))
-    settings: Mapping[str, float] = field(default_factory=dict, metadata=_help("other settings of the method's rules"))
-    seed: int = field(default=0, metadata=_help("fixes initial weights, order, permutations and noise"))
-    steps: int = field(default=1_000_000, metadata=_help("samples in all"))
-    period: int | None = field(default=None, metadata=_help("samples in a task"))
-    hidden: tuple[int, ...] = field(default=(300, 150), metadata=_help("units in each hidden layer"))
-    activation: str = field(default="leaky_relu", metadata=_help(f"one of {', '.join(ACTIVATIONS)}"))
-    outputs: int | None = field(default=None, metadata=_help("outputs of the network; default: the classes"))
-    variant: str = field(default=PAPER, metadata=_help(f"of l2init and sp: {PAPER}, or {ORIGINAL} (their authors')"))
-    backend: str = field(default="fused", metadata=_help("fused (compiled) or reference (plain PyTorch)"))
-    dtype: str = field(default="float32", metadata=_help("float32 or float64"))
-    diagnostics: bool = field(default=True, metadata=_help("measure more than accuracy and loss"))
-    rules: str | None = field(default=None, metadata=_help("with update rules of your own, in Python", "FILE"))
+    problem: str = field(metadata=option("the problem, for example input-permuted-mnist"))
+    method: str = field(
+        default="adam+wc", metadata=option("optimizer+regularizer+..., for example sgd, adam+wc, adam+sp", METHOD)
+    )
+    lr: float | None = field(default=None, metadata=option("step size", METHOD))
+    kappa: float | None = field(default=None, metadata=option("clipping range in units of s_l (wc, madam)", METHOD))
+    decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
+    sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
+    settings: Mapping[str, float] = field(
+        default_factory=dict, metadata=option("other settings of the update rules, for example beta1=0.95", METHOD)
+    )
+    seed: int = field(default=0, metadata=option("of initial weights, sample order, permutations and noise"))
+    steps: int = field(default=1_000_000, metadata=option("total samples", PROBLEM))
+    period: int | None = field(default=None, metadata=option("samples per task", PROBLEM))
+    hidden: tuple[int, ...] = field(default=(300, 150), metadata=option("units of each hidden layer"))
+    activation: str = field(default="leaky_relu", metadata=option(f"one of {', '.join(ACTIVATIONS)}"))
+    outputs: int | None = field(default=None, metadata=option("outputs of the network (default: the classes)"))
+    variant: str = field(
+        default=PAPER, metadata=option(f"of l2init and sp: {PAPER}, or {ORIGINAL} (their authors')", METHOD)
+    )
+    backend: str = field(default="fused", metadata=option("fused (compiled) or reference (plain PyTorch)"))
+    dtype: str = field(default="float32", metadata=option("float32 or float64"))
+    diagnostics: bool = field(default=True, metadata=option("record more than accuracy and loss", OUTPUT))
+    rules: str | None = field(default=None, metadata=option("Python file with your own update rules", METHOD, "FILE"))
 
     def parsed_method(self) -> Method:
         own = {} if self.rules is None else load_rules(self.rules)
@@ -70,9 +73,9 @@ def resolve(config: Config) -> Config:
     problem = find_problem(config.problem)
     method = config.parsed_method()
     checked = check_settings(method, {**default_settings(method, problem.settings_of), **config.all_settings()})
-    check_choice("activation", config.activation, tuple(ACTIVATIONS))
-    check_choice("backend", config.backend, BACKENDS)
-    check_choice("dtype", config.dtype, DTYPES)
+    check_name("activation", config.activation, tuple(ACTIVATIONS))
+    check_name("backend", config.backend, BACKENDS)
+    check_name("dtype", config.dtype, DTYPES)
     largest = float(np.finfo(config.dtype).max)
     for name, setting in checked.items():
         if largest < abs(setting) < math.inf:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
 
-from weightclip.checks import check_name
 from weightclip.diagnostics import rank, singular_values
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.files import make_directory
 from weightclip.lab.results.record import Record, identity
 from weightclip.lab.results.store import plain_name
+from weightclip.lab.results.tidy import CUT_SHORT
 from weightclip.lab.runner import Job, run_job
+from weightclip.lab.running import run as run
 from weightclip.lab.streaming.config import NAME, NAMED, Config, check_outputs, resolve
 from weightclip.lab.streaming.kernel import rules_text
 from weightclip.lab.streaming.learner import Learner, Progress, no_progress
@@ -29,54 +29,6 @@ from weightclip.lab.streaming.metrics import METRICS, rank_name
 from weightclip.lab.streaming.problem import Task, find_problem, make_task
 
 log: Event = logging.getLogger(__name__).warning
-
-
-def run(
-    problem: str,
-    *,
-    seeds: Iterable[int] | None = None,
-    out: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    overwrite: bool = False,
-    **settings: Any,
-) -> pl.DataFrame:
-    """Run a streaming problem; a row for each seed and task, with the columns of `results.metrics`.
-
-    Args:
-        problem: for example "input-permuted-mnist".
-        seeds: a run for each; default: that of `settings`, or 0.
-        out: a directory for the records. What is there already is not run again; what was interrupted goes on.
-        data_dir: a directory with the data; default: see `weightclip.lab.data.load`.
-        overwrite: run again what is in `out` already.
-        settings: any other field of `Config`, such as `method`, `steps` or `kappa`.
-
-    Examples:
-        >>> table = run("input-permuted-mnist", lr=0.001, steps=1500, period=500, hidden=(50,), backend="reference")
-        >>> table["task"].to_list(), table["accuracy"].round(1).to_list()
-        ([1, 2, 3], [0.4, 0.4, 0.4])
-    """
-    configs = [resolve(config) for config in make_configs(problem, seeds, settings)]
-    if out is not None:
-        make_directory(Path(out))  # a directory that cannot be written is told before data is fetched
-    dataset = find_problem(problem).load(data_dir)
-    return pl.concat([run_config(config, dataset, out=out, overwrite=overwrite).table for config in configs])
-
-
-def make_configs(problem: str, seeds: Iterable[int] | None, settings: dict[str, Any]) -> list[Config]:
-    """A configuration for each seed; a ValueError for a setting that no configuration has."""
-    known = [f.name for f in fields(Config)]
-    for name in settings:
-        check_name("settings", name, known)
-    if seeds is None:
-        return [Config(problem, **settings)]
-    if "seed" in settings:
-        raise ValueError(f"seed: got {settings['seed']!r}, but seeds are given too; expected one of the two")
-    if not isinstance(seeds, Iterable):
-        raise ValueError(f"seeds: got {seeds!r}, expected several, for example range(3)")
-    several = list(dict.fromkeys(seeds))
-    if not several:
-        raise ValueError("seeds: got none, expected at least one")
-    return [Config(problem, **settings, seed=seed) for seed in several]
 
 
 def run_config(
@@ -222,11 +174,12 @@ def _at_the_end(learner: Learner) -> Row:
 
 
 def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
-    """Counts and ranks as whole numbers, a rank that is NaN as null."""
+    """Counts and ranks as whole numbers, a rank that is NaN as null; `cut_short` marks a last task that is shorter."""
     whole = [name for name in rows[0] if name in ("task", "samples") or name not in METRICS]
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
     table = table.with_columns(pl.col(whole).fill_nan(None).cast(pl.Int64))
-    return table.insert_column(0, pl.Series("seed", [config.seed] * len(rows), dtype=pl.Int64))
+    table = table.insert_column(0, pl.Series("seed", [config.seed] * len(rows), dtype=pl.Int64))
+    return table.insert_column(3, (table["samples"] < table["task"] * _period(config)).alias(CUT_SHORT))
 
 
 def _period(config: Config) -> int:

@@ -36,7 +36,7 @@ DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", 
 PAIRS = 2
 """The paper's figures average over pairs of tasks."""
 
-COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds")
+COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short")
 
 
 def figure_3(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:

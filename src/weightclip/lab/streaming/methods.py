@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_choice, check_finite, check_number
-from weightclip.lab.streaming.rules import OPTIMIZERS, ORIGINAL, PAPER, Rule, find_optimizer, find_remedy, is_built_in
+from weightclip.checks import check_finite, check_name, check_number
+from weightclip.lab.streaming.rules import (
+    OPTIMIZERS,
+    ORIGINAL,
+    PAPER,
+    Rule,
+    find_optimizer,
+    find_remedy,
+    is_built_in,
+    location,
+)
 from weightclip.lab.toml import packaged_presets
 
 PAPER_METHODS = ("sgd", "adam", "sgd+l2init", "adam+l2init", "sgd+sp", "adam+sp", "sgd+wc", "adam+wc", "madam")
@@ -46,7 +56,7 @@ class Method:
 
 def parse_method(name: str, variant: str = PAPER, own: Mapping[str, Rule] = NOTHING) -> Method:
     """`adam+l2init+wc` -> its rules. Clipping acts last wherever it stands in the name."""
-    check_choice("variant", variant, (PAPER, ORIGINAL))
+    check_name("variant", variant, (PAPER, ORIGINAL))
     first, *rest = name.split("+")
     optimizer = find_optimizer(first, own)
     for part in rest:
@@ -95,9 +105,19 @@ def check_settings(method: Method, settings: Mapping[str, float | None]) -> dict
             known = ", ".join(method.settings)
             raise ValueError(f"{name}: got {value!r}, but {method.name} has no such setting; it has {known}")
         if value is None:
-            raise ValueError(f"{name}: {method.name} has no default for it here; give one")
+            raise ValueError(f"{name}: {method.name} has no default for it here; give one{_about_states(method, name)}")
         checked[name] = _check_setting(name, value, built_in=method.optimizer.name in OPTIMIZERS)
     return checked
+
+
+def _about_states(method: Method, name: str) -> str:
+    """For a rule of one's own, whose argument may have been meant as a state."""
+    for rule in method.own_rules:
+        for function in rule.functions:
+            if name in inspect.signature(function).parameters and name not in ("lr", "kappa", "decay", "sigma"):
+                states = ", ".join(rule.state) or "none"
+                return f", or add it to the states of rule {rule.name} ({location(function)}; its states: {states})"
+    return ""
 
 
 def _check_setting(name: str, value: object, *, built_in: bool) -> float:

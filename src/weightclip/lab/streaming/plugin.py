@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +10,6 @@ from weightclip.lab.experiment import (
     NOBODY,
     NONE,
     OTHER,
-    Cost,
     Event,
     Experiment,
     Watch,
@@ -67,7 +65,7 @@ class Streaming(Experiment[Config]):
         optimizers = [name for name, rule in plugged_rules().items() if rule.update is not None]
         remedies = [name for name, rule in plugged_rules().items() if rule.update is None]
         return (
-            f"{', '.join((*OPTIMIZERS, *optimizers))}, with +remedy: {', '.join((*REMEDIES, *remedies))}\n"
+            f"{', '.join((*OPTIMIZERS, *optimizers))}, with +regularizer: {', '.join((*REMEDIES, *remedies))}\n"
             f"  those of the paper: {', '.join(PAPER_METHODS)}"
         )
 
@@ -116,15 +114,6 @@ class Streaming(Experiment[Config]):
     def length(self, config: Config) -> int:
         return config.steps
 
-    def estimate(self, config: Config, data: Dataset, together: int) -> Cost:
-        from weightclip.lab.streaming.cost import estimate
-
-        return estimate(config, data)
-
-    def alike(self, config: Config) -> Hashable:
-        same = replace(config, seed=0, lr=None, kappa=None, decay=None, sigma=None, settings={})
-        return tuple((name, str(value)) for name, value in same.as_dict().items())
-
     def shown(self, score: float) -> str:
         return f"online accuracy {score:.1%}"
 
@@ -139,7 +128,8 @@ class Streaming(Experiment[Config]):
             for column, row in (("accuracy", 0), ("accuracy", -1), ("online_accuracy", -1))
         )
         tasks = len(tables[0])
-        return f"accuracy {first:.2%} in the first task, {last:.2%} in the last of {tasks}, {online:.2%} online"
+        short = ", which was cut short" if tables[0]["cut_short"].any() else ""
+        return f"accuracy {first:.2%} in the first task, {last:.2%} in the last of {tasks}{short}, {online:.2%} online"
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
         import polars as pl
@@ -147,7 +137,9 @@ class Streaming(Experiment[Config]):
         from weightclip.lab.streaming.figures import draw_run
 
         config = records[0].config
-        draw_run({config["method"]: pl.concat([record.table for record in records])}, path, title=config["problem"])
+        settings = settings_text({name: config.get(name) for name in NAMED} | {"samples": config["steps"]})
+        tables = {config["method"]: pl.concat([record.table for record in records])}
+        draw_run(tables, path, title=f"{config['problem']}: {settings}")
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.streaming.figures import FIGURES

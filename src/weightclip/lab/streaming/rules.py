@@ -20,6 +20,7 @@ import inspect
 import linecache
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,9 @@ from weightclip.lab import plugins
 
 READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")
 """What every function can name; all else is a state or a setting."""
+
+_REMEMBERED = re.compile(r"^<(.*) [0-9a-f]{12}>$")
+"""The name under which the text of a file of rules is remembered."""
 
 sqrt, exp, log, tanh = math.sqrt, math.exp, math.log, math.tanh
 
@@ -186,6 +190,13 @@ REMEDIES: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
 """Remedy -> variant -> rule."""
 
 
+def location(function: Callable[..., Any], line: int = 1) -> str:
+    """`mine.py, line 7`: where a function stands, or that line of it."""
+    code = function.__code__
+    file = _REMEMBERED.sub(r"\1", code.co_filename)
+    return f"{file}, line {code.co_firstlineno + line - 1}"
+
+
 def is_built_in(rule: Rule) -> bool:
     """Whether the rule is one of this module's."""
     return rule in OPTIMIZERS.values() or any(rule in variants.values() for variants in REMEDIES.values())
@@ -208,17 +219,28 @@ def load_rules(path: str | Path) -> dict[str, Rule]:
         raise ValueError(f"rules: {path} is not a text in UTF-8") from error
     # The source is remembered under a name of its own: what is compiled later is what was read here, whatever the file
     # says then.
-    name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
+    name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"  # see _REMEMBERED
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     try:
         exec(compile(text, name, "exec"), module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"rules: {path} does not run: {type(error).__name__}: {error}") from error
+        raise ValueError(f"rules: {_where(path, name, error)}: {type(error).__name__}: {error}") from error
     rules = {rule.name: rule for rule in module.values() if isinstance(rule, Rule)}
+    for rule in rules.values():
+        if (rule.name in OPTIMIZERS or rule.name in REMEDIES) and not is_built_in(rule):
+            raise ValueError(f"rules: {path}: got a rule named {rule.name!r}, which is built in; expected another name")
+    rules = {name: rule for name, rule in rules.items() if not is_built_in(rule)}
     if not rules:
         raise ValueError(f"rules: {path} defines no Rule, expected for example NAME = Rule('name', update=function)")
     return rules
+
+
+def _where(path: Path, name: str, error: BaseException) -> str:
+    """The file, and the line of it that an error comes from."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    return str(path) if line is None else f"{path}, line {line}"
 
 
 def find_optimizer(name: str, own: Mapping[str, Rule] = MappingProxyType({})) -> Rule:

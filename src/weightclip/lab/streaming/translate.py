@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from weightclip.lab.streaming import rules
-from weightclip.lab.streaming.rules import READABLE, Rule
+from weightclip.lab.streaming.rules import READABLE, Rule, location
 
 PROVIDED = ("abs", "min", "max", "sqrt", "exp", "log", "tanh", "sign")
 """What a rule can call besides functions of its own."""
@@ -72,7 +72,12 @@ def _check_returns(tree: ast.FunctionDef, function: Callable[..., Any], rule: Ru
     counts = [len(value.elts) if isinstance(value, ast.Tuple) else 1 for value in returns]
     if not returns or any(count != len(expected) for count in counts):
         got = "nothing" if not returns else f"{counts[0]} value{'s' * (counts[0] != 1)}"
-        raise ValueError(f"rule {rule.name}: {tree.name} returns {got}, expected {', '.join(expected)}")
+        states = f" (the weight, then each of its states, {', '.join(rule.state)})" if len(expected) > 1 else ""
+        line = next((node.lineno for node in ast.walk(tree) if isinstance(node, ast.Return)), 1)
+        raise ValueError(
+            f"{location(function, line)}: rule {rule.name}: {tree.name} returns {got}, expected "
+            f"{', '.join(expected)}{states}"
+        )
 
 
 def _text(name: str, arguments: tuple[str, ...], body: list[ast.stmt]) -> str:
@@ -93,7 +98,10 @@ def _parsed(function: Callable[..., Any], rule: Rule) -> ast.FunctionDef:
     assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for name in sorted(assigned | set(inspect.signature(function).parameters)):
         if name in TAKEN or re.fullmatch(r"c_\d+", name):
-            raise ValueError(f"rule {rule.name}: {function.__name__} has a variable {name!r}, expected another name")
+            raise ValueError(
+                f"{location(function)}: rule {rule.name}: {function.__name__} has a variable {name!r}, expected "
+                "another name"
+            )
     return tree
 
 
@@ -232,9 +240,10 @@ class _Writer(ast.NodeTransformer):
         return name
 
     def _refusal(self, node: ast.AST) -> ValueError:
+        where = location(self.function, getattr(node, "lineno", 1))
         return ValueError(
-            f"rule {self.rule.name}: {ast.unparse(node)!r} in {self.function.__name__} is not understood; expected "
-            f"assignments, if, return, arithmetic, comparisons, {', '.join(PROVIDED)} and functions of your own"
+            f"{where}: rule {self.rule.name}: {ast.unparse(node)!r} in {self.function.__name__} is not supported; "
+            f"expected assignments, if, return, arithmetic, comparisons, {', '.join(PROVIDED)} and your own functions"
         )
 
 

@@ -28,6 +28,9 @@ from weightclip.lab.toml import read_toml
 
 PAPER = "paper"
 
+EXAMPLE = "[grid] lr = [0.01, 0.001]"
+BEST_EXAMPLE = "[best.input-permuted-mnist] sgd = { lr = 0.001 }"
+
 Settings = dict[str, Any]
 
 
@@ -40,11 +43,13 @@ def read_presets(
     path = Path(name)
     if not path.is_file():
         problem = "; it is a problem: name it before the options" if name in experiment.problems() else ""
-        raise ValueError(f"{option}: got {name!r}, expected {PAPER!r} or a TOML file{problem}")
+        raise ValueError(
+            f"{option}: got {name!r}, expected {PAPER!r} or a TOML file, for example with {_example(option)}{problem}"
+        )
     try:
         return read_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:  # of TOML, or of its encoding
-        raise ValueError(f"{option}: {path} is not TOML: {error}") from error
+        raise ValueError(f"{option}: {path} is not TOML: {error}; expected for example {_example(option)}") from error
 
 
 def grid_seeds(presets: Mapping[str, Any]) -> int:
@@ -63,7 +68,7 @@ def search(
         for name, axes in _table("grid.methods", grid.get("methods", {})).items()
     }
     if not common and not any(own.values()):
-        raise ValueError("grid: got no setting, expected some with their values, such as lr = [0.01, 0.001]")
+        raise ValueError(f"grid: got no setting, expected some with their values, for example {EXAMPLE}")
     known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
     for name in (*common, *(name for axes in own.values() for name in axes)):
         check_name("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
@@ -98,9 +103,18 @@ def lacking(problem: str, methods: Sequence[str], presets: Mapping[str, Any]) ->
     return [method for method in methods if method not in rows]
 
 
+def _list_example(values: Any) -> str:
+    """A list of what was given without one."""
+    return f"[{values}]" if isinstance(values, int | float) else "[0.01, 0.001]"
+
+
+def _example(option: str) -> str:
+    return EXAMPLE if option == "--grid" else BEST_EXAMPLE
+
+
 def _grid(presets: Mapping[str, Any]) -> Mapping[str, Any]:
     if "grid" not in presets:
-        raise ValueError("there is no table [grid]")
+        raise ValueError(f"there is no table [grid]; expected for example {EXAMPLE}")
     return _table("grid", presets["grid"])
 
 
@@ -118,7 +132,8 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
     axes = _flat({name: values for name, values in grid.items() if name not in ("methods", "seeds")})
     for name, values in axes.items():
         if not isinstance(values, list) or not values:
-            raise ValueError(f"grid: got {name} = {values!r}, expected a list of values")
+            shown = f"{name} = {_list_example(values)}"
+            raise ValueError(f"grid: got {name} = {values!r}, expected a list of values, for example {shown}")
     return axes
 
 

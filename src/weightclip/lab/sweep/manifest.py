@@ -19,12 +19,11 @@ FOLDER = ".sweeps"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run of a sweep, and the seconds that it is thought to take."""
+    """A run of a sweep."""
 
     identity: str
     place: str
     method: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,9 @@ class Manifest:
     runs: tuple[Wanted, ...]
 
 
-def write_manifest(
-    store: Path, command: str, problem: str, runs: Sequence[Run], seconds: Mapping[str, float]
-) -> Manifest:
+def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run]) -> Manifest:
     """Keep what a sweep wants. The same runs again replace what was kept before."""
-    wanted = tuple(Wanted(run.identity, run.place, run.method, seconds.get(run.identity, 0.0)) for run in runs)
+    wanted = tuple(Wanted(run.identity, run.place, run.method) for run in runs)
     manifest = Manifest(command, runs[0].experiment, problem, now(), wanted)
     name = hashlib.sha256("".join(sorted(run.identity for run in runs)).encode()).hexdigest()[:12]
     write_whole(store / FOLDER / f"{name}.json", json.dumps(asdict(manifest)).encode())
@@ -55,7 +52,7 @@ def read_manifests(store: str | Path) -> list[Manifest]:
     for path in sorted((Path(store) / FOLDER).glob("*.json")):
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
-            runs = tuple(Wanted(**run) for run in facts.pop("runs"))
+            runs = tuple(Wanted(run["identity"], run["place"], run["method"]) for run in facts.pop("runs"))
             found.append(Manifest(**facts, runs=runs))
         except (OSError, ValueError, TypeError, KeyError):
             continue
@@ -82,6 +79,7 @@ class State:
         running: identity -> what its worker told last.
         waiting: the identities of those that somebody has claimed, and no worker has begun.
         damaged: a line for each file that is damaged.
+        seconds: identity -> what a run that is done took.
     """
 
     done: tuple[Wanted, ...]
@@ -90,12 +88,14 @@ class State:
     running: Mapping[str, Note]
     waiting: frozenset[str]
     damaged: tuple[str, ...]
+    seconds: Mapping[str, float]
 
 
 def state_of(store: Path, manifest: Manifest) -> State:
     """Look for records, notes of failures, and claims."""
     held = running(store)
     done, failed, left, damaged = [], [], [], []
+    seconds = {}
     for run in manifest.runs:
         found = None
         try:
@@ -104,6 +104,7 @@ def state_of(store: Path, manifest: Manifest) -> State:
             damaged.append(str(error))
         if found is not None:
             done.append(run)
+            seconds[run.identity] = found.seconds
         elif run.identity not in held and has_failed(store, run):
             failed.append(run)
         else:
@@ -111,4 +112,4 @@ def state_of(store: Path, manifest: Manifest) -> State:
     ours = {run.identity: held[run.identity] for run in left if run.identity in held}
     under_way = {identity: note for identity, note in ours.items() if note is not None}
     waiting = frozenset(ours.keys() - under_way.keys())
-    return State(tuple(done), tuple(failed), tuple(left), under_way, waiting, tuple(damaged))
+    return State(tuple(done), tuple(failed), tuple(left), under_way, waiting, tuple(damaged), seconds)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.experiment import Event, Experiment, ignore
 from weightclip.lab.sweep.grid import Settings
+
+if TYPE_CHECKING:
+    from weightclip.lab.sweep.stored import Cost
 
 
 @dataclass(frozen=True)
@@ -87,3 +93,27 @@ def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     for run in runs:
         found.setdefault(("alone", run.identity) if run.batch is None else ("batch", run.batch), []).append(run)
     return [tuple(together) for together in found.values()]
+
+
+def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
+    """Identity -> the median cost of finished runs in the store that differ in seed and settings alone."""
+    from weightclip.lab.sweep.stored import Cost, finished_runs
+
+    finished = finished_runs(store, plan.experiment.name, sorted({run.place.partition("/")[0] for run in plan.runs}))
+    left_out = {"seed", *plan.experiment.setting_fields, *getattr(plan.experiment.config, "how", ())}
+
+    @cache
+    def cost_of(key: str) -> Cost | None:
+        # None is what the data decides; a record has the value.
+        known = {name: value for name, value in json.loads(key).items() if value is not None}
+        costs = [cost for config, cost in finished if all(config.get(name) == known[name] for name in known)]
+        if not costs:
+            return None
+        return Cost(median(one.seconds for one in costs), round(median(one.bytes for one in costs)))
+
+    found = {}
+    for run in plan.runs:
+        facts = {name: value for name, value in asdict(run.config).items() if name not in left_out}
+        if cost := cost_of(json.dumps(facts)):
+            found[run.identity] = cost
+    return found

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weightclip.checks import check_choice
+from weightclip.checks import check_name
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.executor import (
     ATTEMPTS,
@@ -67,7 +67,7 @@ class Slurm:
 
     def __post_init__(self) -> None:
         check_installed("slurm", "submitit")
-        check_choice("--slurm cluster", self.cluster, (SLURM, LOCAL))
+        check_name("--slurm cluster", self.cluster, (SLURM, LOCAL))
         submits = self.cluster == SLURM and not self.only_asked
         if submits and shutil.which("sbatch") is None:
             raise ValueError("--executor slurm: sbatch is not here; expected a machine that submits jobs to Slurm")

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
-from weightclip.lab.experiment import Cost
 from weightclip.lab.results.loading import FAILURES
 from weightclip.lab.results.record import KEY, SEAL, part_path, schema_text, seal
 from weightclip.lab.results.store import checkpoint_path, failure_path, record_path
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a finished run took."""
+
+    seconds: float
+    bytes: int
 
 
 class Placed(Protocol):
@@ -54,6 +63,18 @@ def find_record(store: Path, run: Placed) -> Cost | None:
         return Cost(float(facts["seconds"]), size)
     except FAILURES as error:
         raise ValueError(f"{path}: the record is damaged ({type(error).__name__})") from error
+
+
+def finished_runs(store: Path, experiment: str, folders: Iterable[str]) -> list[tuple[Mapping[str, Any], Cost]]:
+    """Configuration and cost of the finished runs of an experiment in these folders, from the records' metadata."""
+    found = []
+    for folder in folders:
+        for path in (store / folder).rglob("*.parquet"):
+            with suppress(*FAILURES):
+                facts = json.loads(pl.read_parquet_metadata(path)[KEY])
+                if facts["experiment"] == experiment:
+                    found.append((facts["config"], Cost(float(facts["seconds"]), path.stat().st_size)))
+    return found
 
 
 def is_done(store: Path, run: Placed) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_choice, check_count, check_share
-from weightclip.lab.method_config import NAMED, MethodConfig, check_names, helped, usual_in, with_settings
+from weightclip.checks import check_count, check_name, check_share
+from weightclip.lab.config import METHOD, PROBLEM, option
+from weightclip.lab.method_config import NAMED, MethodConfig, check_names, with_settings
 from weightclip.lab.methods import named_settings, optimizer_settings, own_settings, split_method
 from weightclip.lab.nets import STEMS
 from weightclip.lab.toml import packaged_presets
@@ -28,8 +29,6 @@ STAGES = {1: "one stage", 2: "two stages"}
 PRECISIONS = ("float32", "bfloat16")
 COUNTS = ("epochs", "images", "test_images", "batch", "width")
 
-_usual = usual_in(__package__, "size", SCALES)
-
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -37,34 +36,36 @@ class Config(MethodConfig):
 
     how = ("scale", "device", "threads", "compile")
 
-    problem: str = field(default=NAME, metadata=helped(NAME))
+    problem: str = field(default=NAME, metadata=option(NAME))
     method: str = field(
-        default="sgd+wc", metadata=helped(f"optimizer+remedy+..., for example sgd, sgd+wc, sgd+wc{SWITCH}, adam+l2")
+        default="sgd+wc",
+        metadata=option(f"optimizer+regularizer+..., for example sgd, sgd+wc, sgd+wc{SWITCH}, adam+l2", METHOD),
     )
-    seed: int = field(default=0, metadata=helped("fixes initial weights, halves, order, augmentation and noise"))
-    stages: int = field(default=2, metadata=helped("2: one half of the data, then the other; 1: all of it at once"))
+    seed: int = field(default=0, metadata=option("of initial weights, halves, order, augmentation and noise"))
+    stages: int = field(default=2, metadata=option("2: one half of the data, then the other; 1: all at once", PROBLEM))
     variant: str = field(
         default=DEFAULT,
-        metadata=helped(
-            "paper (softmax before the loss, bounds that clip normalisation too), or default (logits, bounds of layers "
-            "alone); kappa has another scale in each"
+        metadata=option(
+            "paper (softmax before the loss; clipping bounds normalization layers as well) or default (logits; bounds "
+            "by layer); the two need different values of kappa",
+            PROBLEM,
         ),
     )
-    scale: str = field(default="paper", metadata=helped("paper, or laptop (a run in about five minutes)"))
-    epochs: int | None = field(default=None, metadata=helped("of each stage", _usual("epochs")))
-    images: int | None = field(default=None, metadata=helped("training images, over all stages", _usual("images")))
-    test_images: int | None = field(default=None, metadata=helped("images to test on", _usual("test_images")))
-    batch: int | None = field(default=None, metadata=helped("images in a batch", _usual("batch")))
-    width: int | None = field(default=None, metadata=helped("channels of the network's first stage", _usual("width")))
+    scale: str = field(default="paper", metadata=option("paper, or laptop (a run takes about five minutes)", PROBLEM))
+    epochs: int | None = field(default=None, metadata=option("epochs per stage", PROBLEM))
+    images: int | None = field(default=None, metadata=option("training images over all stages", PROBLEM))
+    test_images: int | None = field(default=None, metadata=option("test images", PROBLEM))
+    batch: int | None = field(default=None, metadata=option("batch size"))
+    width: int | None = field(default=None, metadata=option("channels of the first stage of the network"))
     stem: str | None = field(
-        default=None, metadata=helped("the network's: imagenet (7x7, pooling) or cifar (3x3)", _usual("stem"))
+        default=None, metadata=option("stem of the network: imagenet (7x7, max-pooling) or cifar (3x3)")
     )
-    augment: bool = field(default=False, metadata=helped("crop and flip images at random"))
-    precision: str = field(default="float32", metadata=helped("float32, or bfloat16 (mixed; where it is faster)"))
-    device: str = field(default="auto", metadata=helped("auto, cpu, cuda, cuda:1, ..."))
-    threads: int | None = field(default=None, metadata=helped("of PyTorch on the CPU; default: its own choice"))
+    augment: bool = field(default=False, metadata=option("random crops and flips"))
+    precision: str = field(default="float32", metadata=option("float32, or bfloat16 (mixed precision)"))
+    device: str = field(default="auto", metadata=option("auto, cpu, cuda, cuda:1, ..."))
+    threads: int | None = field(default=None, metadata=option("CPU threads of PyTorch (default: PyTorch's own choice)"))
     compile: bool = field(
-        default=False, metadata=helped("compile the network with torch.compile: minutes at first; for GPUs")
+        default=False, metadata=option("compile the network with torch.compile (takes minutes; for GPUs)")
     )
 
     @classmethod
@@ -86,24 +87,24 @@ class Config(MethodConfig):
 def presets(variant: str = DEFAULT, scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and found best (`best`), of a variant at a scale."""
     tables = packaged_presets(__package__)
-    table = tables[check_choice("scale", scale, SCALES)][check_choice("variant", variant, VARIANTS)]
+    table = tables[check_name("scale", scale, SCALES)][check_name("variant", variant, VARIANTS)]
     return {"grid": table["grid"], "best": {NAME: tables["rivals"] | table["best"]}}
 
 
 def resolve(config: Config) -> Config:
     """The same configuration, checked, with nothing left open."""
     check_names(config, ("problem", "method", "variant", "scale", "precision", "device"))
-    check_choice("problem", config.problem, (NAME,))
-    check_choice("variant", config.variant, VARIANTS)
-    check_choice("precision", config.precision, PRECISIONS)
+    check_name("problem", config.problem, (NAME,))
+    check_name("variant", config.variant, VARIANTS)
+    check_name("precision", config.precision, PRECISIONS)
     if config.stages not in STAGES:
         raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
     if config.stages == 1 and SWITCH in config.method:
         raise ValueError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
     _check_switch(config)
-    size = packaged_presets(__package__)[check_choice("scale", config.scale, SCALES)]["size"]
+    size = packaged_presets(__package__)[check_name("scale", config.scale, SCALES)]["size"]
     config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
-    check_choice("stem", str(config.stem), STEMS)
+    check_name("stem", str(config.stem), STEMS)
     counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
     if counts["images"] < 4:
         raise ValueError(f"images: got {config.images!r}, expected at least 4: two halves, and two in a batch")

@@ -40,6 +40,7 @@ class WarmStart(TorchExperiment[Config]):
     paper_methods = METHODS
     remedies = REMEDIES
     measured = METRICS
+    length_field = "epochs"
     pictured = ("test_accuracy", "train_accuracy", "gap", "weight_l2")
     score = "test_accuracy"
     along = "epoch"

@@ -1,0 +1,65 @@
+"""Random command lines from the real options of all commands, valid and not."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+
+from weightclip.cli import _COMMANDS, _command_parser
+from weightclip.cli.arguments import all_problems
+
+VALUES = (
+    *("0", "1", "2", "-1", "0.5", "1e-3", "1e400", "nan", "inf", "50k", "2,4", "0-2", "3-1", "", "x", "all", "none"),
+    *("sgd", "adam+wc", "adma", "sgd+wc+wc", "sgd+wc@switch", "paper", "laptop", "fused", "reference", "minatar"),
+    *("rainbow", "Hopper-v4", "asterix", "cpu", "beta1=0.5", "beta1", "results", "nowhere", "a/b", "x.html", "x.csv"),
+)
+SHORT = {
+    "policy-collapse": "--env Pendulum-v1 --steps 32 --rollout 16 --minibatches 2 --epochs 1 --hidden 4",
+    "replay-ratio": "--suite minatar --game asterix --frames 200 --points 2 --warm-up 60 --memory 300 --episodes 1",
+    "warm-start": "--scale laptop --images 8 --test-images 4 --epochs 1 --batch 4 --width 4",
+}
+"""What keeps a run short that is accepted; after the random options, so that it holds."""
+
+STREAM = "--steps 40 --period 20 --hidden 4 --backend reference"
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings]
+
+
+def value(chance: random.Random) -> str:
+    return chance.choice(VALUES) if chance.random() < 0.7 else str(round(chance.uniform(0, 5), 2))
+
+
+def some_options(parser: argparse.ArgumentParser, chance: random.Random) -> Iterator[str]:
+    for action in chance.choices(options_of(parser), k=chance.choice((0, 1, 1, 2, 3))):
+        name = chance.choice(action.option_strings)
+        if chance.random() < 0.05:
+            name = name[:-1] or name
+        if name in ("--executor", "--address", "--slurm", "--wandb"):
+            continue  # clusters and services of others
+        yield name
+        if action.nargs != 0 and chance.random() < 0.95:
+            yield value(chance)
+
+
+def command_line(seed: int) -> list[str]:
+    """The same for the same seed."""
+    chance = random.Random(seed)
+    command = chance.choice([*_COMMANDS, "run", "run", "sweep", "sweep", "rnu"])
+    if command not in _COMMANDS:
+        return [command, value(chance)]
+    parser = _command_parser(command)
+    if command not in ("run", "sweep"):
+        words = [value(chance) for _ in range(chance.choice((0, 1, 1, 2)))]
+        return [command, *words, *some_options(parser, chance)]
+    problem = chance.choice([*all_problems(), "polcy-collapse", "--out"])
+    words = [command, *(some_options(parser, chance) if chance.random() < 0.2 else ()), problem]
+    if problem in all_problems():
+        (choose,) = (action for action in parser._actions if action.dest == "problem")
+        words += some_options(choose._build(problem), chance)  # type: ignore[attr-defined]
+        words += SHORT.get(problem, STREAM).split()
+        words += ["--seeds", "1"] if "--seed" not in words and "--seeds" not in words else []
+        words += ["--dry-run"] if command == "sweep" else []
+    return words

@@ -1,0 +1,30 @@
+import pytest
+
+from weightclip.lab.sweep.pace import seconds_each, seconds_left
+
+
+def test_a_kind_takes_what_its_runs_took() -> None:
+    pieces = [("a", 1.0, 10.0), ("a", 0.5, 8.0), ("b", 2.0, 3.0)]
+    assert seconds_each(pieces, {}) == pytest.approx({"a": 12.0, "b": 1.5})
+
+
+def test_what_was_known_before_counts_until_more_is_done() -> None:
+    assert seconds_each([], {"a": 100.0}) == pytest.approx({"a": 100.0})
+    assert seconds_each([("a", 0.1, 20.0)], {"a": 100.0})["a"] == pytest.approx(150.0)
+    assert seconds_each([("a", 100.0, 20_000.0)], {"a": 100.0})["a"] == pytest.approx(200.0, rel=0.01)
+
+
+def test_what_has_not_begun_is_not_divided_by() -> None:
+    assert seconds_each([("a", 0.0, 5.0)], {}) == {}
+
+
+def test_the_time_left_is_unknown_where_nothing_is_known() -> None:
+    assert seconds_left([("a", 1.0)], {}, 2) is None
+    assert seconds_left([], {}, 2) == 0.0
+
+
+def test_a_job_is_on_one_worker() -> None:
+    each = {"a": 10.0}
+    assert seconds_left([("a", 1.0)] * 4, each, 2) == 20.0
+    assert seconds_left([("a", 1.0)], each, 2) == 10.0
+    assert seconds_left([("a", 1.0), ("b", 1.0)], each, 1) == 20.0  # of b nothing is known: as long as a
