@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-LISTED = 12
+LISTED = 50
 """Names at most in a message that suggests one of them."""
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 from weightclip.cli import _COMMANDS, _command_parser
-from weightclip.cli.arguments import all_problems
+from weightclip.lab.plugins import problems
 
 VALUES = (
     *("0", "1", "2", "-1", "0.5", "1e-3", "1e400", "nan", "inf", "50k", "2,4", "0-2", "3-1", "", "x", "all", "none"),
@@ -54,9 +54,9 @@ def command_line(seed: int) -> list[str]:
     if command not in ("run", "sweep"):
         words = [value(chance) for _ in range(chance.choice((0, 1, 1, 2)))]
         return [command, *words, *some_options(parser, chance)]
-    problem = chance.choice([*all_problems(), "polcy-collapse", "--out"])
+    problem = chance.choice([*problems(), "polcy-collapse", "--out"])
     words = [command, *(some_options(parser, chance) if chance.random() < 0.2 else ()), problem]
-    if problem in all_problems():
+    if problem in problems():
         (choose,) = (action for action in parser._actions if action.dest == "problem")
         words += some_options(choose._build(problem), chance)  # type: ignore[attr-defined]
         words += SHORT.get(problem, STREAM).split()

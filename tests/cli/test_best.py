@@ -6,7 +6,6 @@ import pytest
 
 from lab.results.made_records import made_record, store
 from weightclip.cli import best
-from weightclip.cli.arguments import Parser
 from weightclip.lab.plugins import find_experiment
 
 if sys.version_info >= (3, 11):
@@ -16,9 +15,7 @@ else:
 
 
 def run(*words: object) -> int:
-    parser = Parser(prog="weightclip")
-    best.add(parser.add_subparsers())
-    arguments = parser.parse_args(["best", *map(str, words)])
+    arguments = best.make_parser().parse_args([*map(str, words)])
     code: int = arguments.action(arguments)
     return code
 

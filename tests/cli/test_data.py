@@ -1,4 +1,3 @@
-import argparse
 import gzip
 from pathlib import Path
 
@@ -23,9 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    data.add(parser.add_subparsers())
-    arguments = parser.parse_args(["data", *map(str, words)])
+    arguments = data.make_parser().parse_args([*map(str, words)])
     code: int = arguments.action(arguments)
     return code
 

@@ -5,7 +5,6 @@ import polars as pl
 import pytest
 
 from weightclip.cli import report
-from weightclip.cli.arguments import Parser
 from weightclip.lab.results.record import Record, write_record
 from weightclip.lab.results.store import Failure, write_failure
 
@@ -13,9 +12,7 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
 def run(*words: object) -> int:
-    parser = Parser()
-    report.add(parser.add_subparsers())
-    arguments = parser.parse_args(["report", *map(str, words)])
+    arguments = report.make_parser().parse_args([*map(str, words)])
     code: int = arguments.action(arguments)
     return code
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_o
 
 from weightclip.checks import check_name
 from weightclip.lab.config import ALGORITHM, GROUPS, OUTPUT
-from weightclip.lab.plugins import experiments
+from weightclip.lab.plugins import problems
 from weightclip.numerals import read_count
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def problem_command(
     usage = f"{PROGRAM} {command} PROBLEM [options]"
 
     def problem_parser(problem: str, defaults: Mapping[str, Any] | None = None) -> _ProblemParser:
-        experiment = all_problems()[problem]
+        experiment = problems()[problem]
         found = _ProblemParser(
             lambda settings: problem_parser(problem, resolved_defaults(experiment, problem, settings)),
             experiment.config,
@@ -149,15 +149,15 @@ def problem_command(
         build(found, experiment, defaults)
         return found
 
-    problems = "\n".join(f"  {name}" for name in all_problems())
+    listed = "\n".join(f"  {name}" for name in problems())
     parser = _CommandParser(
         prog=f"{PROGRAM} {command}",
         usage=usage,
         description=description,
-        epilog=f"problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{problems}",
+        epilog=f"problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{listed}",
     )
     parser.add_argument(
-        "problem", metavar="PROBLEM", action=Choose, names=all_problems, build=problem_parser, help=argparse.SUPPRESS
+        "problem", metavar="PROBLEM", action=Choose, names=problems, build=problem_parser, help=argparse.SUPPRESS
     )
     add_options(parser)
     return parser
@@ -178,8 +178,8 @@ class _CommandParser(Parser):
                 raise ValueError(f"PROBLEM: got {word!r}, expected it before the options: {self.usage}")
             if not equals and known[name].nargs != 0:
                 values[name] = next(words, "")
-        problems = {name: value for name, value in values.items() if value in all_problems()}
-        taken = "".join(f"; {value!r} was taken for the value of {name}" for name, value in problems.items())
+        swallowed = {name: value for name, value in values.items() if value in problems()}
+        taken = "".join(f"; {value!r} was taken for the value of {name}" for name, value in swallowed.items())
         raise ValueError(f"PROBLEM: got none, expected it before the options{taken} (see {self.prog} --help)")
 
 
@@ -285,11 +285,6 @@ def epilog(experiment: Experiment[Any], command: str) -> str:
     """The methods and examples of an experiment, for the help of a command."""
     examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in experiment.examples.get(command, ()))
     return f"methods:\n  {experiment.methods_help()}" + (f"\n\nexamples:{examples}" if examples else "")
-
-
-def all_problems() -> dict[str, Experiment[Any]]:
-    """Every problem, and the experiment that has it."""
-    return {name: experiment for experiment in experiments().values() for name in experiment.problems()}
 
 
 def field_kind(config: type[Any], name: str) -> Any:

@@ -54,10 +54,14 @@ def find_experiment(name: str) -> Experiment[Any]:
     return experiments()[check_name("experiment", name, experiments())]
 
 
+def problems() -> dict[str, Experiment[Any]]:
+    """Every problem, and the experiment that has it."""
+    return {name: experiment for experiment in experiments().values() for name in experiment.problems()}
+
+
 def experiment_of(problem: str) -> Experiment[Any]:
     """The experiment that has a problem of that name; a ValueError that suggests the nearest problem."""
-    known = {name: experiment for experiment in experiments().values() for name in experiment.problems()}
-    return known[check_name("problem", problem, known)]
+    return problems()[check_name("problem", problem, problems())]
 
 
 def _load(point: EntryPoint, kind: type[Any]) -> Any:

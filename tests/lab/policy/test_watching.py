@@ -10,7 +10,7 @@ from pushed_point import LIMIT, NAME, Toy, config
 from weightclip.cli import main
 from weightclip.lab.experiment import Watch
 from weightclip.lab.nets.actor_critic import ActorCritic
-from weightclip.lab.policy import experiment
+from weightclip.lab.policy import experiment, watching
 from weightclip.lab.policy.experiment import identify, place, run_configs
 from weightclip.lab.policy.ppo import Learners
 from weightclip.lab.policy.watching import Moment, find_policy, play, write_video
@@ -148,3 +148,13 @@ def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest
     ):
         assert main(["watch", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_tree_that_is_far_too_large_is_not_searched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_FILES", 10)
+    for number in range(12):
+        (tmp_path / str(number)).touch()
+    with pytest.raises(ValueError, match="with more than 10 files; expected one run"):
+        find_policy(tmp_path)

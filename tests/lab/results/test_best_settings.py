@@ -3,7 +3,7 @@ import sys
 from typing import Any
 
 import pytest
-from made_records import made_record, tidy
+from made_records import digest, made_record, tidy
 
 from weightclip.lab.plugins import find_experiment
 from weightclip.lab.results.best import as_presets, best_settings, paper_setting, told_setting
@@ -127,3 +127,11 @@ def test_presets_can_be_swept() -> None:
         {"method": "sgd", "lr": 0.001},
         {"method": "adam+wc", "lr": 1e-5, "kappa": math.inf, "settings.beta1": 0.5},
     ]
+
+
+def test_versions_of_a_rule_are_told_apart_by_a_hash() -> None:
+    table = tidy(made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new", seed=0))
+    (row,) = best_settings(table).to_dicts()
+    assert told_setting(row, table)["rules"] == digest("new")[:6]
+    alone = tidy(made_record(method="lion", rules="old"))
+    assert "rules" not in told_setting(best_settings(alone).to_dicts()[0], alone)

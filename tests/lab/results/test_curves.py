@@ -84,3 +84,12 @@ def test_mistakes_are_told() -> None:
         curves(three_seeds(), "loss")
     with pytest.raises(ValueError, match="level: got 2, expected a number between 0 and 1"):
         curves(three_seeds(), level=2)
+
+
+def test_points_with_a_task_that_was_cut_short_are_marked() -> None:
+    whole = made_record((0.1, 0.2, 0.3), columns={"cut_short": [False] * 3})
+    short = made_record((0.1, 0.2, 0.3), columns={"cut_short": [False, False, True]}, seed=1)
+    assert curves(tidy(whole))["cut_short"].to_list() == [False] * 3
+    assert curves(tidy(whole, short))["cut_short"].to_list() == [False, False, True]
+    assert curves(tidy(short), every=2)["cut_short"].to_list() == [False, True]
+    assert curves(tidy(made_record()))["cut_short"].to_list() == [False, False]  # of older records nothing is known

@@ -169,3 +169,11 @@ def test_without_a_line_there_is_no_verdict(values: list[float]) -> None:
 def test_any_metric_has_a_trend() -> None:
     table = tidy(made_record([0.0] * 4, columns={"weight_l2": [0.0, 0.0, 1.0, 3.0]}))
     assert trend(table, "weight_l2")["slope"].to_list() == pytest.approx([200.0])
+
+
+def test_a_task_that_was_cut_short_does_not_count_for_the_slope() -> None:
+    steady = [0.1, 0.2, 0.3, 0.4]
+    marks = {"cut_short": [False] * 4 + [True]}
+    short = trend(tidy(*(made_record([*steady, 0.9], seed=seed, columns=marks) for seed in range(2))))
+    whole = trend(tidy(*(made_record(steady, seed=seed) for seed in range(2))))
+    assert short["slope"].to_list() == pytest.approx(whole["slope"].to_list())

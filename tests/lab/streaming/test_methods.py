@@ -1,7 +1,10 @@
 import math
+from pathlib import Path
 
 import pytest
 
+from weightclip.lab.streaming.config import Config, resolve
+from weightclip.lab.streaming.kernel import rules_text
 from weightclip.lab.streaming.methods import (
     PAPER_METHODS,
     check_settings,
@@ -9,7 +12,7 @@ from weightclip.lab.streaming.methods import (
     parse_method,
     presets,
 )
-from weightclip.lab.streaming.rules import Rule
+from weightclip.lab.streaming.rules import Rule, load_rules
 
 TABLE_2 = {
     "input-permuted-mnist": {
@@ -143,3 +146,19 @@ def test_parts_that_take_the_initial_weights_at_different_times_are_refused() ->
     assert parse_method("sgd+pull", own=own).remedies == (own["pull"],)
     with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
         parse_method("sgd+l2init+pull", own=own)
+
+
+def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from weightclip.lab.streaming.rules import Rule\n\n\ndef update(w, g, m, v, lr):\n    return w, m\n\n\n"
+        "MINE = Rule('mine', update=update, state=('m',))\n"
+    )
+    expected = r"^v: .* add it to the states of rule mine \(.*mine\.py, line 4; its states: m\)"
+    with pytest.raises(ValueError, match=expected):
+        resolve(Config("input-permuted-mnist", "mine", lr=0.1, rules=str(path)))
+    path.write_text(path.read_text().replace(", v, lr", ", lr").replace("w, m\n", "w\n"))
+    method = parse_method("mine", own=load_rules(path))
+    expected = r"mine\.py, line 5: rule mine: update returns 1 value, expected w, m \(the weight"
+    with pytest.raises(ValueError, match=expected):
+        rules_text(method)
