@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import weightclip as wc
-from weightclip.bounds import Bound, bounds_from_shapes, fan_in_bound, named_tensors, resolve_bounds
+from weightclip.bounds import Bound, fan_in_bound, named_tensors, resolve_bounds
+from weightclip.optimizer_class import bounds_from_shapes
 
 LARGE_LAYERS: dict[str, nn.Module] = {
     "linear": nn.Linear(200, 300),

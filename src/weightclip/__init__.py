@@ -13,6 +13,7 @@ from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip import diagnostics, lab
+    from weightclip._ranges import graded
     from weightclip._stacked import stacked
     from weightclip.bounds import Bound, register_bound, resolve_bounds
     from weightclip.certificate import Lipschitz, lipschitz, update_bound
@@ -34,6 +35,7 @@ __all__ = [
     "clipped",
     "diagnostics",
     "find_clipper",
+    "graded",
     "l2",
     "l2_init",
     "lab",
@@ -57,6 +59,7 @@ __getattr__, __dir__ = lazily(
         "clipped": "optimizer_class",
         "diagnostics": "diagnostics",
         "find_clipper": "clipping",
+        "graded": "_ranges",
         "l2": "rivals.l2",
         "l2_init": "rivals.l2_init",
         "lab": "lab",

@@ -22,7 +22,7 @@ class CutCounter:
     The counts of a chunk are one tensor of shape (tensors in the chunk,). Nothing is read from the device.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], limits: Sequence[float], scratch: Scratch) -> None:
+    def __init__(self, tensors: Sequence[Tensor], limits: Sequence[float | Tensor], scratch: Scratch) -> None:
         self._scratch = scratch
         self._chunks = [_Chunk(tensors, limits, indices) for indices in _chunks(tensors)]
         self.order = [i for chunk in self._chunks for i in chunk.indices]
@@ -33,7 +33,7 @@ class CutCounter:
 
 
 class _Chunk:
-    def __init__(self, tensors: Sequence[Tensor], limits: Sequence[float], indices: list[int]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], limits: Sequence[float | Tensor], indices: list[int]) -> None:
         self.indices = indices
         self._parts = [tensors[i] for i in indices]
         self._limit = limits[indices[0]]
@@ -41,8 +41,9 @@ class _Chunk:
             self._parts = [part.view(-1) for part in self._parts]
             first = self._parts[0]
             sizes = torch.tensor([part.numel() for part in self._parts], device=first.device)
-            each = torch.tensor([limits[i] for i in indices], device=first.device, dtype=first.dtype)
-            self._limits = torch.repeat_interleave(each, sizes)
+            each = [torch.as_tensor(limits[i], device=first.device, dtype=first.dtype) for i in indices]
+            whole = (limit.expand_as(tensors[i]).reshape(-1) for i, limit in zip(indices, each, strict=True))
+            self._limits = torch.cat([*whole])
             self._ends = sizes.cumsum(0) - 1
 
     def count(self, scratch: Scratch) -> Tensor:
@@ -78,7 +79,7 @@ def _chunks(tensors: Sequence[Tensor]) -> list[list[int]]:
     return chunks
 
 
-def _count_outside(tensor: Tensor, limit: float, scratch: Tensor) -> Tensor:
+def _count_outside(tensor: Tensor, limit: float | Tensor, scratch: Tensor) -> Tensor:
     size = torch.abs(tensor, out=scratch)
     if size.numel() == 0:
         return size.sum(dtype=torch.float32)

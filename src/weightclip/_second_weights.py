@@ -30,19 +30,27 @@ class SecondWeights:
     beta: Beta | None = None
 
     @torch.no_grad()
-    def clip(self, optimizer: Optimizer, group: dict[str, Any], p: Tensor, limit: float) -> None:
-        """Clip `p` and its second set of weights to [-limit, limit]; an entry that stays inside keeps its bits."""
+    def clip(self, optimizer: Optimizer, group: dict[str, Any], p: Tensor, limit: Any) -> None:
+        """Clip `p` and its second set of weights to [-limit, limit]; an entry that stays inside keeps its bits.
+
+        The limit is a number, or a tensor of one for each unit; of a sharded tensor, this process's part.
+        """
         state = optimizer.state.get(p, {})
         if self.beta is not None and "z" in state and _in_train_mode(optimizer, group):
-            beta, z, y = self.beta(optimizer, group), state["z"], p.detach()
+            beta, z, y = self.beta(optimizer, group), _local(state["z"]), _local(p.detach())
             x = y.lerp(z, 1 - 1 / beta)
             # 0 wherever x and z are inside, so that y is left as it is there
             y.add_(x.clamp(-limit, limit).sub_(x), alpha=beta)
             y.add_(z.clamp(-limit, limit).sub_(z), alpha=1 - beta)
         for key in self.state_keys:
             if key in state:
-                state[key].clamp_(-limit, limit)
-        p.detach().clamp_(-limit, limit)
+                _local(state[key]).clamp_(-limit, limit)
+        _local(p.detach()).clamp_(-limit, limit)
+
+
+def _local(tensor: Any) -> Tensor:
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def _in_train_mode(optimizer: Optimizer, group: dict[str, Any]) -> bool:

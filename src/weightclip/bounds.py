@@ -7,8 +7,8 @@ nothing but the rule `init` looks at the values of the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from weightclip._ranges import Range
 from weightclip._stacked import Stacked, unstacked
 from weightclip.checks import check_number
 from weightclip.output_layers import find_output_layers
@@ -37,11 +38,15 @@ _M = TypeVar("_M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Bound:
-    """How far one tensor may go: to `kappa * s` either way, or anywhere (`s` is None) for the `reason` given."""
+    """How far one tensor may go: to `kappa * s` either way, or anywhere (`s` is None) for the `reason` given.
+
+    `range` multiplies kappa: a number, or one for each unit of the tensor.
+    """
 
     s: float | None
     rule: str = ""
     reason: str = ""
+    range: Range = field(default=1.0, repr=False)
 
 
 def fan_in_bound(weight: Tensor) -> float:
@@ -144,9 +149,14 @@ def layer_rule(layer: nn.Module) -> LayerRule | None:
     return next((_foreign_layer_rules[t] for t in _foreign_types(layer) if t in _foreign_layer_rules), None)
 
 
+def inputs_first(layer: nn.Module) -> bool:
+    """Whether the weight of the layer is (in, out), not (out, in)."""
+    return not _INPUTS_FIRST.isdisjoint(_foreign_types(layer))
+
+
 def _fan_in_by_shape(layer: nn.Module, weight: Tensor) -> float:
     """1/sqrt(fan_in) of a weight of `layer`, whose inputs are its first dimension in some layers."""
-    if not _INPUTS_FIRST.isdisjoint(_foreign_types(layer)):
+    if inputs_first(layer):
         return 1 / math.sqrt(weight.shape[0])
     return fan_in_bound(weight)
 
@@ -212,7 +222,7 @@ def bounds_by_tensor(
     names = [name for places in owners for name, _, _ in places]
     unwanted_reason = unwanted(include, exclude, names)
     decide = _decider(rule, owners, names)
-    outputs = set() if last_layer else _output_tensors(model)
+    outputs = set() if last_layer else output_tensors(model)
 
     resolved: dict[int, Resolved] = {}
     conflicts: list[list[tuple[str, Bound]]] = []
@@ -247,54 +257,6 @@ def bounds_by_tensor(
         by_name = {each.name: each.bound for each in resolved.values()}
         check_included(include, {n: by_name[places[0][0]] for places in owners for n, _, _ in places})
     return resolved
-
-
-def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = ()) -> list[Bound]:
-    """Fan-in bounds for the tensors of one parameter group whose layers are unknown, from shapes and order.
-
-    A tensor of two or more dimensions is a weight, 1/sqrt(fan_in). A one-dimensional tensor right behind a
-    weight with as many rows is its bias. One with no weight of that many rows before it in its group, or in
-    another group, is left alone; any other (a normalisation layer's scale, an RNN's second bias, a bias in another
-    group than its weight) is ambiguous: a ValueError.
-
-    Args:
-        tensors: the tensors of one group, in order.
-        elsewhere: the numbers of rows of the weights in other groups.
-
-    Examples:
-        >>> import torch
-        >>> log_std, layer = nn.Parameter(torch.zeros(2)), nn.Linear(4, 3)
-        >>> [bound.s for bound in bounds_from_shapes([log_std, layer.weight, layer.bias])]
-        [None, 0.5, 0.5]
-    """
-    bounds: list[Bound] = []
-    rows: set[int] = set(elsewhere)
-    for i, tensor in enumerate(tensors):
-        shape = tuple(tensor.shape)
-        before = tensors[i - 1] if i else None
-        if tensor.dim() >= 2:
-            rows.add(shape[0])
-        if not tensor.requires_grad:
-            bounds.append(Bound(None, reason=FROZEN))
-        elif not tensor.is_floating_point():
-            raise ValueError(f"parameter {i}: dtype {tensor.dtype} cannot be clipped to an interval")
-        elif tensor.dim() >= 2:
-            bounds.append(_bound_from_weight(tensor))
-        elif tensor.dim() == 0 or shape[0] not in rows:
-            bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
-        elif before is not None and before.dim() >= 2 and before.shape[0] == shape[0]:
-            bounds.append(_bound_from_weight(before))
-        else:
-            raise ValueError(
-                f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
-                f"or something else; {USE_CLIP_WEIGHTS}"
-            )
-    return bounds
-
-
-def _bound_from_weight(weight: Tensor) -> Bound:
-    inputs = math.prod(weight.shape[1:])
-    return Bound(fan_in_bound(weight), "fan_in") if inputs else Bound(None, reason=NO_INPUTS)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -469,7 +431,9 @@ def _refuse_reparametrised(name: str, layer: nn.Module) -> None:
         )
 
 
-def _output_tensors(model: nn.Module) -> set[int]:
+def output_tensors(model: nn.Module) -> set[int]:
+    """The ids of the tensors in output layers, found by tracing; a ValueError where that fails."""
+
     def is_layer(module: nn.Module) -> bool:
         return layer_rule(module) is not None
 

@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from weightclip._box import exact_limits
+from weightclip._layer_ranges import find_output_names, with_ranges
+from weightclip._ranges import Kappa, read_kappa
 from weightclip.bounds import (
     REPARAMETRISING_HOOKS,
     Rule,
+    bounds_by_tensor,
     is_reparametrised,
     named_tensors,
-    resolve_bounds,
     unwrap,
 )
 from weightclip.checks import check_number
@@ -58,7 +61,7 @@ class Lipschitz:
 
 
 @torch.no_grad()
-def lipschitz(model: nn.Module, kappa: float | Clipper | None = None, *, bounds: Rule = "fan_in") -> Lipschitz:
+def lipschitz(model: nn.Module, kappa: Kappa | Clipper | None = None, *, bounds: Rule = "fan_in") -> Lipschitz:
     """Upper bounds on the Lipschitz constant of `model` for p = 1, 2 and infinity: the product over its modules.
 
     From the weights as they are (`now`), W of shape m x n has
@@ -66,15 +69,16 @@ def lipschitz(model: nn.Module, kappa: float | Clipper | None = None, *, bounds:
     With every |W_ij| <= kappa s_l (`prior`), these are at most kappa s_l m, kappa s_l n and kappa s_l sqrt(m n): for
     p = 1 that is the paper's kappa^L prod_l s_l m_l. For a convolution, of weight (out, in/groups, *kernel), n counts
     the in/groups * kernel entries that an output reads, and m the out/groups * kernel outputs that read an entry
-    (fewer with a stride). They hold for inputs of any size; their norm_2 is a bound, not the exact value.
+    (fewer with a stride). They hold for inputs of any size; their norm_2 is a bound, not the exact value. With a range
+    kappa_i for each unit (`graded`), a Linear has s_l sum_i kappa_i, s_l n max_i kappa_i and
+    s_l sqrt(n sum_i kappa_i^2).
 
     Args:
         model: a Sequential, nested or not, of Linear, Conv and ConvTranspose layers with zero padding, activations
             and other modules with a known constant (pooling, BatchNorm in eval mode, Dropout, Flatten, Softmax, ...).
             Anything else is a ValueError that names it.
-        kappa: the half-width of the box in units of s_l, or a clipper, whose own bounds and kappas are then taken;
-            None leaves `prior` out.
-        bounds: as in `clip_weights`, for a kappa that is a number; `init` measures the weights as they are now.
+        kappa: as in `clip_weights`, or a clipper, whose own bounds and kappas are then taken; None leaves `prior` out.
+        bounds: as in `clip_weights`, unless a clipper is given; `init` measures the weights as they are now.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -96,7 +100,7 @@ def lipschitz(model: nn.Module, kappa: float | Clipper | None = None, *, bounds:
 
 
 @torch.no_grad()
-def update_bound(model: nn.Module, kappa: float | Clipper, x: Tensor | float, *, bounds: Rule = "fan_in") -> float:
+def update_bound(model: nn.Module, kappa: Kappa | Clipper, x: Tensor | float, *, bounds: Rule = "fan_in") -> float:
     """How far the output can move, in the 1-norm, between any two settings of the weights and biases in the box.
 
     The paper's corollary in a form that holds: for a fully connected network, with layers of m_l units and
@@ -109,7 +113,7 @@ def update_bound(model: nn.Module, kappa: float | Clipper, x: Tensor | float, *,
     Args:
         model: a Sequential, nested or not, of Linear and such activations (ReLU, Tanh, ..., also Flatten and Dropout
             in eval mode). Anything else, and a Linear that is not clipped, is a ValueError that names it.
-        kappa: the half-width of the box in units of s_l, or a clipper, whose own bounds and kappas are then taken.
+        kappa: as in `clip_weights`, or a clipper, whose own bounds and kappas are then taken.
         x: a batch of inputs, of which the one with the largest 1-norm counts; or that 1-norm.
         bounds: as in `clip_weights`.
 
@@ -128,7 +132,7 @@ def update_bound(model: nn.Module, kappa: float | Clipper, x: Tensor | float, *,
             if module.in_features != width:
                 raise _refusal(name, module, f"it takes {module.in_features} features, but {width} come in")
             width = module.out_features
-            gain, offset = (width * _clipped_side(name, module, local, sides) for local in ("weight", "bias"))
+            gain, offset = (_most_added(name, module, local, sides) for local in ("weight", "bias"))
             change = gain * change + 2 * (gain * norm + offset)
             norm = gain * norm + offset
         elif not _contracts_to_zero(module, kind):
@@ -170,24 +174,30 @@ def _refusal(name: str, module: nn.Module, reason: str) -> ValueError:
     return ValueError(f"{name or 'model'} ({type(module).__name__}): {reason}")
 
 
-Sides = dict[int, float]
-"""The id of a clipped parameter -> kappa s_l."""
+Side = float | Tensor
+"""kappa s_l, or one for each unit, as a tensor that broadcasts against the parameter."""
+
+Sides = dict[int, Side]
+"""The id of a clipped parameter -> its side."""
 
 
-def _sides(model: nn.Module, kappa: float | Clipper, rule: Rule) -> Sides:
+def _sides(model: nn.Module, kappa: Kappa | Clipper, rule: Rule) -> Sides:
     """Of every clipped parameter. Those behind a reparametrised weight do not bound it: they are left out."""
     if isinstance(kappa, Clipper):
         return {id(tensor): side for tensor, side in kappa.sides().items()}
-    kappa = check_number("kappa", kappa)
+    number, ranges = read_kappa(kappa)
+    check_number("kappa", number)
     behind = [
         (f"{prefix}.{local}" if prefix else local).replace("_orig_mod.", "")
         for prefix, layer in unwrap(model).named_modules()
         for local, tensor in layer._parameters.items()
         if tensor is not None and is_reparametrised(layer)
     ]
-    resolved = resolve_bounds(model, rule, exclude=behind)
-    tensors = named_tensors(model)
-    return {id(tensors[name]): kappa * bound.s for name, bound in resolved.items() if bound.s is not None}
+    tensors = {id(tensor): tensor for tensor in named_tensors(model).values()}
+    resolved = bounds_by_tensor(model, rule, exclude=behind)
+    resolved = with_ranges(model, resolved, ranges, find_output_names(model, ranges), tensors)
+    clipped = {key: one.bound for key, one in resolved.items() if one.bound.s is not None}
+    return {key: exact_limits(number, bound, tensors[key]) for key, bound in clipped.items()}
 
 
 def _bound(name: str, module: Any, kind: type[nn.Module], sides: Sides | None) -> Lipschitz:
@@ -203,11 +213,11 @@ def _bound(name: str, module: Any, kind: type[nn.Module], sides: Sides | None) -
     if kind in _LINEAR:
         return _linear_bound(name, module, kind, weight, side)
     if kind is nn.PReLU:
-        return Lipschitz(_same(max(1.0, _largest(weight))), None if side is None else _same(max(1.0, side)))
+        return Lipschitz(_same(max(1.0, _largest(weight))), None if side is None else _same(max(1.0, _most(side))))
     return _batch_norm_bound(name, module, weight, side)
 
 
-def _side(layer: nn.Module, local: str, sides: Sides) -> float:
+def _side(layer: nn.Module, local: str, sides: Sides) -> Side:
     """kappa s of one of the layer's tensors; infinite if it is not clipped."""
     return sides.get(id(layer._parameters.get(local)), math.inf)
 
@@ -222,7 +232,7 @@ class _Map:
     transposed: bool = False
 
 
-def _linear_bound(name: str, layer: Any, kind: type[nn.Module], weight: Tensor, side: float | None) -> Lipschitz:
+def _linear_bound(name: str, layer: Any, kind: type[nn.Module], weight: Tensor, side: Side | None) -> Lipschitz:
     if getattr(layer, "padding_mode", "zeros") != "zeros":
         raise _refusal(name, layer, f"padding_mode: got {layer.padding_mode!r}, expected 'zeros'")
     how = _Map() if kind is nn.Linear else _Map(layer.groups, layer.stride, layer.dilation, layer.transposed)
@@ -231,10 +241,19 @@ def _linear_bound(name: str, layer: Any, kind: type[nn.Module], weight: Tensor, 
         return Lipschitz(now)
     # No weight in the box has larger sums than its corner. Adding these up in the same order, rather than counting
     # them, keeps `now` from passing `prior` by a rounding error.
-    return Lipschitz(now, _norms(*_sums(torch.full_like(weight, side), how)))
+    corner = torch.as_tensor(side, dtype=weight.dtype).expand_as(weight).contiguous()
+    one, infinity = _sums(corner, how)
+    # The Frobenius norm bounds the spectral norm of a matrix. For one kappa, Schur's bound is the same.
+    two = _up(float(corner.norm()), corner.numel()) if kind is nn.Linear and isinstance(side, Tensor) else math.inf
+    return Lipschitz(now, _norms(one, infinity, two))
 
 
-def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: float | None) -> Lipschitz:
+def _most(side: Side) -> float:
+    """The largest side of any unit."""
+    return float(side.max()) if isinstance(side, Tensor) else side
+
+
+def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: Side | None) -> Lipschitz:
     """max_c |scale_c| / sqrt(var_c + eps); beforehand, the running variance may be anything from 0 on."""
     if layer.training or layer.running_var is None:
         raise _refusal(
@@ -248,7 +267,7 @@ def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: float | None) 
     now = _same(_up(_largest(scale / deviation)))
     if side is None:
         return Lipschitz(now)
-    return Lipschitz(now, _same(_up(side / math.sqrt(layer.eps)) if layer.eps > 0 else math.inf))
+    return Lipschitz(now, _same(_up(_most(side) / math.sqrt(layer.eps)) if layer.eps > 0 else math.inf))
 
 
 def _weight(name: str, layer: Any) -> Tensor:
@@ -361,14 +380,16 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
 
 
-def _clipped_side(name: str, layer: Any, local: str, sides: Sides) -> float:
-    """kappa s of a Linear's weight or bias; 0 for a bias that it does not have."""
+def _most_added(name: str, layer: Any, local: str, sides: Sides) -> float:
+    """The largest 1-norm of a column of a Linear's weight, or of its bias; 0 for a bias that it does not have."""
     if local == "bias" and layer.bias is None:
         return 0.0
     side = _side(layer, local, sides)
-    if side == math.inf:
-        raise _refusal(name, layer, f"its {local} is not clipped, so nothing bounds its change")
-    return side
+    if not isinstance(side, Tensor):
+        if side == math.inf:
+            raise _refusal(name, layer, f"its {local} is not clipped, so nothing bounds its change")
+        return float(layer.out_features * side)
+    return _up(float(side.expand_as(getattr(layer, local)).sum(0).max()), layer.out_features)
 
 
 def _largest_norm(x: Tensor | float, width: int | None) -> float:

@@ -6,7 +6,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -18,7 +18,9 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
-from weightclip._box import Box, Entry, limit, local
+from weightclip._box import Box, Entry, exact_limits, limit, local, unit_limits
+from weightclip._layer_ranges import find_output_names, with_ranges
+from weightclip._ranges import Kappa, RangeRule, Units, parse_kappa, read_kappa
 from weightclip._second_weights import check_nested, find_second_weights
 from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Resolved, Rule, bounds_by_tensor, named_tensors
 from weightclip.checks import check_count, check_number, check_truth
@@ -53,7 +55,7 @@ class NothingToClipError(ValueError):
 class Resolver(Protocol):
     """Finds the bounds of an optimizer's tensors."""
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
+    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
         """The name, the bound and the layers of each tensor, in the order of the groups."""
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
@@ -63,7 +65,7 @@ class Resolver(Protocol):
 def clip_weights(
     optimizer: Optimizer,
     model: nn.Module,
-    kappa: float,
+    kappa: Kappa,
     *,
     bounds: Rule = "fan_in",
     include: Patterns | None = None,
@@ -89,7 +91,10 @@ def clip_weights(
         optimizer: any `torch.optim.Optimizer`, on any device, with any number of groups.
         model: the module that owns the parameters; of several, `nn.ModuleList([actor, critic])`; of ensembles
             with stacked parameters, `weightclip.stacked(member, params)`.
-        kappa: the half-width of the box in units of s_l; positive, may be infinite.
+        kappa: the clipping range in units of s_l: a positive number, which may be infinite; a mapping of names, glob
+            patterns, "output" or "hidden" to numbers, of which the first that matches decides, and which leaves all
+            other tensors alone; or `weightclip.graded()`, a range for each unit. With a mapping or `graded`, the kappa
+            in `param_groups` is 1 at first and scales all ranges.
         bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
         include: names or glob patterns; every other tensor is left alone.
         exclude: names or glob patterns of tensors to leave alone.
@@ -118,8 +123,11 @@ def clip_weights(
     outer, optimizer = optimizer, check_optimizer(optimizer, KEY)
     if owns_kappa(type(optimizer)):
         raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
+    number, rule = read_kappa(kappa)
     resolver = _ByLayer(model, bounds, include, exclude, last_layer)
-    clipper = Clipper(optimizer, resolver, kappa, every=every, statistics=statistics, strict=strict, outer=outer)
+    clipper = Clipper(
+        optimizer, resolver, number, rule=rule, every=every, statistics=statistics, strict=strict, outer=outer
+    )
     clipper.warn_of_unknown_layers()
     return attach(clipper)
 
@@ -138,8 +146,9 @@ class _ByLayer:
     include: Patterns | None
     exclude: Patterns | None
     last_layer: bool
+    outputs: dict[RangeRule, frozenset[str] | None] = field(default_factory=dict)
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
+    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
         tensors = [tensor for group in groups for tensor in group]
         resolved = bounds_by_tensor(
             self.model,
@@ -149,8 +158,17 @@ class _ByLayer:
             last_layer=self.last_layer,
             wanted={id(tensor) for tensor in tensors},
         )
+        resolved = with_ranges(self.model, resolved, rule, self._outputs(rule), {id(t): t for t in tensors})
         foreign = Bound(None, reason=FOREIGN)
         return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
+
+    def _outputs(self, rule: RangeRule | None) -> frozenset[str] | None:
+        """The names of the tensors in output layers, found once: it takes a trace of the model."""
+        if rule is None:
+            return None
+        if rule not in self.outputs:
+            self.outputs[rule] = find_output_names(self.model, rule)
+        return self.outputs[rule]
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         held = {id(tensor) for tensor in tensors}
@@ -169,6 +187,7 @@ class Clipper(Remedy):
         resolver: Resolver,
         kappa: float,
         *,
+        rule: RangeRule | None = None,
         every: int = 1,
         statistics: bool = False,
         strict: bool = True,
@@ -180,6 +199,7 @@ class Clipper(Remedy):
         self.every = check_count("every", every)
         self.statistics = check_truth("statistics", statistics)
         self.strict = check_truth("strict", strict)
+        self.rule = rule
         self._resolver = resolver
         self._outer = optimizer if outer is None else outer
         check_nested(optimizer, nested_optimizers(self._outer))
@@ -253,10 +273,10 @@ class Clipper(Remedy):
         """`clipped_fraction` of each clipped tensor, by name."""
         return {name: count / max(1, size) for name, (count, size) in self._cut().items()}
 
-    def sides(self) -> dict[Tensor, float]:
-        """How far each clipped tensor may go now: kappa * s_l."""
+    def sides(self) -> dict[Tensor, float | Tensor]:
+        """How far each clipped tensor may go now: kappa s_l, or a tensor with a number for each of its units."""
         groups = self.optimizer.param_groups
-        return {e.tensor: groups[e.group]["kappa"] * e.bound.s for e in self._clipped() if e.bound.s is not None}
+        return {e.tensor: exact_limits(groups[e.group]["kappa"], e.bound, e.tensor) for e in self._clipped()}
 
     @property
     def bounds(self) -> dict[str, Bound]:
@@ -299,31 +319,41 @@ class Clipper(Remedy):
             ):
                 return self._clip()
             for part, low, high in box.plan:
-                torch.clamp_(part, low, high)
+                torch.clamp_(part, low, high)  # type: ignore[arg-type]
+            if box.wide:
+                box.clip_wide()
 
     def group_state(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The number of steps if it matters, and the measured bounds of the group's parameters if there are any."""
+        """The number of steps, the rule of the ranges and the measured bounds, each if there is one."""
         measured = [self._measured.get(p) for p in group["params"]]
-        state = {"steps": self._steps} if self.every > 1 else {}
+        state: dict[str, Any] = {"steps": self._steps} if self.every > 1 else {}
+        if self.rule is not None:
+            state["rule"] = str(self.rule)
         return {**state, "measured": measured} if any(s is not None for s in measured) else state
 
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Resume from what `group_state` saved."""
         self._steps = state.get("steps", self._steps)
+        self.rule = _read_rule(state.get("rule"))
         measured = zip(group["params"], state.get("measured", ()), strict=False)
         self._measured.update({p: s for p, s in measured if s is not None})
         self._entries = self._resolve()
         self._boxes, self._counts = [], None
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the measured bounds by the parameter's position."""
+        """The number of steps, the rule of the ranges, and the measured bounds by the parameter's position."""
         measured = {i: self._measured[t] for i, t in enumerate(self.tensors()) if t in self._measured}
-        return {"steps": self._steps, "measured": measured}
+        return {
+            "steps": self._steps,
+            "measured": measured,
+            **({} if self.rule is None else {"rule": str(self.rule)}),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Resume where `state_dict` was taken, with its rule of the ranges."""
         tensors = self.tensors()
         self._steps = state["steps"]
+        self.rule = _read_rule(state.get("rule"))
         self._measured.update({tensors[i]: s for i, s in state["measured"].items()})
         self._follow()
 
@@ -340,6 +370,8 @@ class Clipper(Remedy):
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
         kappas = {f"{group['kappa']:g}": None for group in self.optimizer.param_groups if "kappa" in group}
+        if self.rule is not None:
+            kappas = {(f"{kappa} x " if kappa != "1" else "") + str(self.rule): None for kappa in kappas}
         counts = f"{len(self._clipped())} of {len({*self.bounds, *self._resolver.absent(self.tensors())})}"
         return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
 
@@ -347,8 +379,14 @@ class Clipper(Remedy):
         rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now", "at the bound")]
         for e in self._clipped():
             kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
-            numbers = (f"{s:.4g}", f"{kappa:g}", f"{kappa * s:.4g}")
-            now = _now(local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
+            units = e.bound.range
+            if isinstance(units, Units):
+                ends = [kappa * end for end in (units.low, units.high)]
+                numbers = (f"{s:.4g}", _interval(ends, "g"), _interval([end * s for end in ends], ".4g"))
+                now = _now(local(e.tensor), unit_limits(kappa, e.bound, e.tensor))
+            else:
+                numbers = (f"{s:.4g}", f"{kappa * units:g}", f"{kappa * units * s:.4g}")
+                now = _now(local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
             rows.append((e.name, _shape(e.tensor), e.bound.rule, *numbers, *now))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -371,7 +409,7 @@ class Clipper(Remedy):
         params = [group["params"] for group in self.optimizer.param_groups]
         groups = [i for i, group in enumerate(params) for _ in group]
         entries: list[Entry] = []
-        resolved = self._resolver.resolve(params)
+        resolved = self._resolver.resolve(params, self.rule)
         for tensor, (name, bound, layers), group in zip(self.tensors(), resolved, groups, strict=True):
             if bound.s is not None and bound.rule.startswith("init"):  # measured once
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
@@ -422,7 +460,7 @@ class Clipper(Remedy):
                 counts += box.count(self._scratch)
             if self._second_weights is None:
                 box.clip()
-            elif box.plan:
+            elif box.plan or box.wide:
                 for entry, limit in zip(box.entries, box.limits, strict=True):
                     self._second_weights.clip(self.optimizer, group, entry.tensor, limit)
         if self.statistics:
@@ -439,7 +477,16 @@ class Clipper(Remedy):
         return {e.name: found.get(e.name, (0.0, local(e.tensor).numel())) for e in self._clipped()}
 
 
-def _now(tensor: Tensor, bound: float) -> tuple[str, str]:
+def _interval(ends: Sequence[float], form: str) -> str:
+    return "-".join(f"{end:{form}}" for end in ends)
+
+
+def _read_rule(text: str | None) -> RangeRule | None:
+    """The rule in a checkpoint; None where it has a single kappa."""
+    return None if text is None else read_kappa(parse_kappa(text))[1]
+
+
+def _now(tensor: Tensor, bound: float | Tensor) -> tuple[str, str]:
     """How many entries are outside, and how many exactly at the bound."""
     if tensor.is_meta:
         return "-", "-"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
@@ -14,7 +15,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from weightclip.bounds import USE_CLIP_WEIGHTS, Resolved, bounds_from_shapes
+from weightclip._layer_ranges import with_ranges_by_shape
+from weightclip._ranges import Kappa, RangeRule, read_kappa
+from weightclip.bounds import FROZEN, NO_INPUTS, USE_CLIP_WEIGHTS, Bound, Resolved, fan_in_bound
 from weightclip.clipping import KEY, Clipper
 from weightclip.remedy import attach, find_remedy, owns_kappa
 
@@ -52,10 +55,11 @@ def _subclass(optimizer_class: Any) -> Any:
         clipper: Clipper
         kappa_is_of_clipping = True
 
-        def __init__(self, params: ParamsT, *args: Any, kappa: float, **kwargs: Any) -> None:
+        def __init__(self, params: ParamsT, *args: Any, kappa: Kappa, **kwargs: Any) -> None:
             _refuse_shards(optimizer_class)
+            number, rule = read_kappa(kappa)
             super().__init__(params, *args, **kwargs)
-            self.clipper = attach(Clipper(self, _ByShape(self), kappa))
+            self.clipper = attach(Clipper(self, _ByShape(self), number, rule=rule))
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)
@@ -111,7 +115,7 @@ class _ByShape:
 
     optimizer: Optimizer
 
-    def resolve(self, groups: Sequence[Sequence[Tensor]]) -> list[Resolved]:
+    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
         rows = [{tensor.shape[0] for tensor in group if tensor.dim() >= 2} for group in groups]
         bounds = [
             bound
@@ -119,13 +123,60 @@ class _ByShape:
             for bound in bounds_from_shapes(group, set().union(*rows[:i], *rows[i + 1 :]))
         ]
         names = [name for group in self.optimizer.param_groups for name in group.get("param_names", group["params"])]
-        return [
-            Resolved(n if isinstance(n, str) else f"parameter {i}", bound)
-            for i, (n, bound) in enumerate(zip(names, bounds, strict=True))
-        ]
+        names = [n if isinstance(n, str) else f"parameter {i}" for i, n in enumerate(names)]
+        ranged = with_ranges_by_shape(names, [tensor for group in groups for tensor in group], bounds, rule)
+        return [Resolved(name, bound) for name, bound in zip(names, ranged, strict=True)]
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         return {}
+
+
+def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = ()) -> list[Bound]:
+    """Fan-in bounds for the tensors of one parameter group whose layers are unknown, from shapes and order.
+
+    A tensor of two or more dimensions is a weight, 1/sqrt(fan_in). A one-dimensional tensor right behind a
+    weight with as many rows is its bias. One with no weight of that many rows before it in its group, or in
+    another group, is left alone; any other (a normalisation layer's scale, an RNN's second bias, a bias in another
+    group than its weight) is ambiguous: a ValueError.
+
+    Args:
+        tensors: the tensors of one group, in order.
+        elsewhere: the numbers of rows of the weights in other groups.
+
+    Examples:
+        >>> from torch import nn
+        >>> log_std, layer = nn.Parameter(torch.zeros(2)), nn.Linear(4, 3)
+        >>> [bound.s for bound in bounds_from_shapes([log_std, layer.weight, layer.bias])]
+        [None, 0.5, 0.5]
+    """
+    bounds: list[Bound] = []
+    rows: set[int] = set(elsewhere)
+    for i, tensor in enumerate(tensors):
+        shape = tuple(tensor.shape)
+        before = tensors[i - 1] if i else None
+        if tensor.dim() >= 2:
+            rows.add(shape[0])
+        if not tensor.requires_grad:
+            bounds.append(Bound(None, reason=FROZEN))
+        elif not tensor.is_floating_point():
+            raise ValueError(f"parameter {i}: dtype {tensor.dtype} cannot be clipped to an interval")
+        elif tensor.dim() >= 2:
+            bounds.append(_bound_from_weight(tensor))
+        elif tensor.dim() == 0 or shape[0] not in rows:
+            bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
+        elif before is not None and before.dim() >= 2 and before.shape[0] == shape[0]:
+            bounds.append(_bound_from_weight(before))
+        else:
+            raise ValueError(
+                f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
+                f"or something else; {USE_CLIP_WEIGHTS}"
+            )
+    return bounds
+
+
+def _bound_from_weight(weight: Tensor) -> Bound:
+    inputs = math.prod(weight.shape[1:])
+    return Bound(fan_in_bound(weight), "fan_in") if inputs else Bound(None, reason=NO_INPUTS)
 
 
 def _refuse_what_is_no_layer(tensors: Sequence[Tensor]) -> None:

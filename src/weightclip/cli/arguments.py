@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from weightclip.checks import check_name
-from weightclip.lab.config import ALGORITHM, GROUPS, OUTPUT
+from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, split_kappa
 from weightclip.lab.plugins import problems
 from weightclip.numerals import read_count
 
@@ -354,6 +354,26 @@ def seed(text: str) -> int:
     return number
 
 
+def kappa(text: str) -> float | str:
+    """`2`, or a rule of ranges: `graded`, `hidden=5,output=1`."""
+    try:
+        number, rule = split_kappa(text, None)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("kappa: ")) from None
+    return rule or float(number)
+
+
+def kappas(text: str) -> tuple[float | str, ...]:
+    """`1,2,4`, or rules of ranges and numbers with semicolons: `2;graded;hidden=5,output=1`.
+
+    Examples:
+        >>> kappas("1,2"), kappas("2;hidden=5,output=1")
+        ((1.0, 2.0), (2.0, 'hidden=5,output=1'))
+    """
+    several = text.split(";") if ";" in text or "=" in text or "(" in text else text.split(",")
+    return tuple(dict.fromkeys(kappa(part) for part in several))
+
+
 def setting(text: str) -> tuple[str, float]:
     """`beta1=0.95` -> ("beta1", 0.95)."""
     name, _, value = text.partition("=")
@@ -412,6 +432,9 @@ def _add_field(
     else:
         reader, usual = _READERS[kind]
         metavar = one.metadata.get("metavar") or usual
+        if metavar == KAPPA:
+            parser.add_argument(option, type=kappas if several else kappa, metavar=metavar, **options)
+            return
         if several and kind in (str, int, float) and metavar != "FILE":
             reader, metavar = _list_of(reader), f"{metavar},..."
         parser.add_argument(option, type=reader, metavar=metavar, **options)

@@ -14,7 +14,7 @@ from weightclip.lab.checkpoint import Arrays
 from weightclip.remedy import CHECKPOINT_KEY
 
 NUMBER, EMPTY = ":number", ":empty"
-"""At the end of a key: the array stands for a Python number, or for a dict with nothing in it."""
+"""At the end of a key: the array stands for a Python number or string, or for a dict with nothing in it."""
 
 
 def training_state(model: nn.Module, optimizer: Optimizer) -> Arrays:
@@ -37,7 +37,7 @@ def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
-    """Dicts of dicts of tensors and numbers -> arrays, named by the path to them; copies.
+    """Dicts of dicts of tensors, numbers and strings -> arrays, named by the path to them; copies.
 
     Keys are strings without a slash, or whole numbers.
 
@@ -50,14 +50,14 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
         path = f"{prefix}{key}"
         if isinstance(value, Tensor):
             flat[path] = value.detach().cpu().numpy().copy()
-        elif isinstance(value, (bool, int, float)):
+        elif isinstance(value, (bool, int, float, str)):
             flat[path + NUMBER] = np.array(value)
         elif isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{path}/")
         elif isinstance(value, Mapping):
             flat[path + EMPTY] = np.empty(0)
         else:
-            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number or a dict")
+            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number, a string or a dict")
     return flat
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from weightclip._ranges import Kappa, parse_kappa
 from weightclip.checks import check_name, check_seed
-from weightclip.lab.config import METHOD, option
+from weightclip.lab.config import KAPPA, METHOD, option, split_kappa
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
@@ -43,7 +44,15 @@ class MethodConfig:
         default="adam+wc", metadata=option("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)
     )
     lr: float | None = field(default=None, metadata=option("step size", METHOD))
-    kappa: float | None = field(default=None, metadata=option("clipping range in units of s_l (wc)", METHOD))
+    kappa: float | None = field(
+        default=None,
+        metadata=option(
+            "clipping range in units of s_l (wc): a number, graded, graded(0.5,8,output=1), or hidden=5,output=1",
+            METHOD,
+            KAPPA,
+        ),
+    )
+    kappa_rule: str | None = field(default=None, metadata=option("the rule of ranges, where kappa is not a number"))
     decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
     sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
     settings: Mapping[str, float] = field(
@@ -83,6 +92,8 @@ class MethodConfig:
     def facts(self) -> dict[str, Any]:
         """What the run's numbers depend on."""
         own = {name: value for name, value in asdict(self).items() if name not in self.how}
+        if own["kappa_rule"] is None:  # as in records of older versions
+            del own["kappa_rule"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
 
     def make_optimizer(self, model: nn.Module, bounds: str | None = None, **more: Any) -> Optimizer:
@@ -90,7 +101,18 @@ class MethodConfig:
         from weightclip.lab.optimizers import make_optimizer
 
         bounds = bounds or "fan_in"
-        return make_optimizer(model, *self.parts(), self.all_settings(), seed=self.seed, bounds=bounds, **more)
+        settings: dict[str, Any] = dict(self.all_settings())
+        if "wc" in self.parts()[1]:
+            settings["kappa"] = self.clipping_range()
+        return make_optimizer(model, *self.parts(), settings, seed=self.seed, bounds=bounds, **more)
+
+    def display_settings(self) -> dict[str, Any]:
+        """Every setting, with the rule of ranges if there is one."""
+        return {**self.all_settings(), "kappa_rule": self.kappa_rule}
+
+    def clipping_range(self) -> Kappa | None:
+        """What `clip_weights` takes as kappa; of a resolved configuration."""
+        return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
 
     def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
         """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""
@@ -113,7 +135,13 @@ def with_settings(config: M, best: Mapping[str, Mapping[str, Any]]) -> M:
 
     A combination takes its settings from its parts: `adam+l2init+wc` from `adam`, `adam+l2init` and `adam+wc`.
     """
+    kappa, rule = split_kappa(config.kappa, config.kappa_rule)
+    config = replace(config, kappa=kappa, kappa_rule=rule)
     optimizer, remedies = config.parts()
+    if rule is not None:
+        if "kappa" not in config.named_settings(config.method) or "kappa" in optimizer_settings(optimizer):
+            raise ValueError(f"kappa: got {rule!r}, but {config.method} does not take ranges; wc does")
+        config = replace(config, kappa=1.0)  # the rule has the ranges
     parts = (optimizer, *(f"{optimizer}+{remedy}" for remedy in remedies), config.method)
     tables = [best.get(part, {}) for part in parts]
     found = choose_settings(config.method, config.named_settings(config.method), tables, config.given())
@@ -121,5 +149,5 @@ def with_settings(config: M, best: Mapping[str, Mapping[str, Any]]) -> M:
     others |= check_other_settings(config.settings, [one.name for one in fields(config)])
     for name in others:
         check_name("settings", name, config.other_settings(config.method))
-    named: dict[str, Any] = {name: found.get(name) for name in NAMED}
+    named: dict[str, Any] = {name: found.get(name) for name in NAMED} | ({} if rule is None else {"kappa": None})
     return replace(config, **named, settings=others, seed=check_seed(config.seed))

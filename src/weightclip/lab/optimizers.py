@@ -42,7 +42,7 @@ def make_optimizer(
     model: nn.Module,
     optimizer: str,
     remedies: Sequence[str],
-    settings: Mapping[str, float],
+    settings: Mapping[str, Any],
     *,
     seed: int = 0,
     original: bool = False,
@@ -56,8 +56,8 @@ def make_optimizer(
         model: whose parameters are optimized.
         optimizer: one of `optimizers`.
         remedies: some of `REMEDIES`.
-        settings: those of the remedies (`kappa`, `decay`, `sigma`), and any argument of the optimizer that is a
-            number, or `beta1` and `beta2` for its betas.
+        settings: those of the remedies (`kappa`, which may be a rule of ranges, `decay`, `sigma`), and any argument of
+            the optimizer that is a number, or `beta1` and `beta2` for its betas.
         seed: of Shrink & Perturb's noise.
         original: L2 Init and Shrink & Perturb as their own authors define them, not as run for the paper.
         bounds: of clipping; see `clip_weights`.
@@ -91,9 +91,10 @@ def share_at_box(optimizer: Optimizer) -> float:
     return at / max(1, sum(tensor.numel() for tensor in sides))
 
 
-def at_side(tensor: Tensor, side: float) -> Tensor:
+def at_side(tensor: Tensor, side: float | Tensor) -> Tensor:
     """Which entries lie at a side of the box [-side, side]: bool, of the tensor's shape."""
-    return tensor.detach().abs() >= side * (1 - 1e-6)
+    at: Tensor = tensor.detach().abs() >= side * (1 - 1e-6)
+    return at
 
 
 def _bare(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
 from weightclip.lab.method_config import NAMED, M
 from weightclip.lab.methods import REMEDIES
+from weightclip.lab.results.store import rule_name
 
 if TYPE_CHECKING:
     from weightclip.lab.paper import Reproduction
@@ -36,7 +37,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         length_field: the field with the length of a run.
     """
 
-    setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "settings")
+    setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "kappa_rule", "settings")
     paper_methods: ClassVar[tuple[str, ...]]
     remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
     not_compared: ClassVar[tuple[str, ...]] = ()
@@ -130,7 +131,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         along, label = self.pictured_along or (self.along, "")
         metrics = [self.measured[name] for name in self.pictured]
         length = {self.length_field: config.get(self.length_field)}
-        settings = settings_text({name: config.get(name) for name in NAMED} | length)
+        settings = settings_text({name: config.get(name) for name in (*NAMED, "kappa_rule")} | length)
         first = ": ".join(filter(None, (self.title(config), settings)))
         title = "\n".join(filter(None, (first, self.remark(flat_config(config)))))
         draw_runs(tables, metrics, along, path, title, label)
@@ -138,4 +139,5 @@ class TorchExperiment(Experiment[M], Generic[M]):
 
 def place_text(config: M) -> str:
     """The settings with a field of their own, for the name of a file."""
-    return "_".join(f"{name}{value:g}" for name, value in config.given().items())
+    rule = [] if config.kappa_rule is None else [f"kappa-{rule_name(config.kappa_rule)}"]
+    return "_".join([*(f"{name}{value:g}" for name, value in config.given().items()), *rule])

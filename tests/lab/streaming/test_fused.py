@@ -225,6 +225,8 @@ def test_the_shared_table(name: str, tmp_path: Any) -> None:
             scalars,
             settings,
             constants,
+            np.full(1, math.inf),
+            np.full(4, math.inf),
             np.array(gradient),
             z,
             step + 1,

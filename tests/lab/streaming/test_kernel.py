@@ -127,7 +127,7 @@ def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list
     state = np.zeros((scope["STATES"], 8), np.float32)
     update_one = scope["update_one"]
     update_one(
-        *(one[0], state, one[1], np.zeros(scope["SCALARS"], np.float32), np.ones(8), np.ones(3)),
+        *(one[0], state, one[1], np.zeros(scope["SCALARS"], np.float32), np.ones(8), np.ones(3), one[3], one[3]),
         one[2],
         one[3],
         1,

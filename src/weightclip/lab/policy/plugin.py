@@ -36,7 +36,7 @@ class PolicyCollapse(TorchExperiment[Config]):
     name = NAME
     config = Config
     axes = ("method", "env")
-    setting_fields = (*NAMED, "settings", "bounds")
+    setting_fields = (*NAMED, "kappa_rule", "settings", "bounds")
     paper_methods = METHODS
     not_compared = ("steps",)  # the paper does not say how long its runs are
     measured = METRICS
@@ -114,7 +114,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         if steps != config.steps:
             length += f" ({config.steps:,} rounded down to a multiple of the rollout's {config.rollout:,})"
         scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
-        return f"{method}: {settings_text(config.all_settings())}; {config.env}, {length}{scale}"
+        return f"{method}: {settings_text(config.display_settings())}; {config.env}, {length}{scale}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl

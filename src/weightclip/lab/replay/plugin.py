@@ -34,7 +34,7 @@ class ReplayRatio(TorchExperiment[Config]):
     name = NAME
     config = Config
     axes = ("method", "agent", "game", "replay_ratio")
-    setting_fields = (*NAMED, "settings", "bounds")
+    setting_fields = (*NAMED, "kappa_rule", "settings", "bounds")
     paper_methods = METHODS
     not_compared = ("points", "episodes", "covariance", "covariance_at")  # they change nothing that is learned
     measured = METRICS
@@ -107,7 +107,7 @@ class ReplayRatio(TorchExperiment[Config]):
 
     def describe(self, config: Config) -> str:
         game = f"{config.agent}, {config.suite}'s {config.game}, replay ratio {config.replay_ratio:g}"
-        return f"{config.method}: {settings_text(config.all_settings())}; {game}, {config.frames:,} frames"
+        return f"{config.method}: {settings_text(config.display_settings())}; {game}, {config.frames:,} frames"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         import polars as pl

@@ -17,7 +17,7 @@ NOT_THE_PAPERS = "not the paper's setting"
 SHORT = 50
 """Letters of a remark that fit below a figure."""
 
-NOT_COMPARED = ("seed", "kappa", "decay", "sigma")
+NOT_COMPARED = ("seed", "kappa", "kappa_rule", "decay", "sigma")
 """Searches vary the settings of remedies, and whoever shows a best one names it."""
 
 

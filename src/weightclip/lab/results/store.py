@@ -31,6 +31,16 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^\w+.@-]", "-", text)
 
 
+def rule_name(rule: str) -> str:
+    """A rule of clipping ranges, for the name of a file.
+
+    Examples:
+        >>> rule_name("graded(0.5, 8, output=0.25-4)"), rule_name("hidden=5,output=1")
+        ('graded-0.5-8-output-0.25-4', 'hidden-5-output-1')
+    """
+    return re.sub(r"[^\w.*]+", "-", rule).strip("-").replace("*", "all")
+
+
 def record_path(store: Path, place: str, identity: str) -> Path:
     """Where the record of a run lies."""
     return store / f"{place}_{identity}.parquet"

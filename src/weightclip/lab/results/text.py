@@ -51,7 +51,8 @@ def settings_text(values: Mapping[str, Any]) -> str:
         >>> settings_text({"lr": 0.001, "kappa": None, "settings.beta1": 0.5})
         'lr 0.001, beta1 0.5'
     """
-    given = {name.rpartition(".")[2]: value for name, value in values.items() if value is not None}
+    names = {name: name.rpartition(".")[2].removesuffix("_rule") for name in values}
+    given = {names[name]: value for name, value in values.items() if value is not None}
     return ", ".join(f"{name} {value_text(value)}" for name, value in given.items())
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from weightclip._ranges import Kappa, parse_kappa
 from weightclip.checks import check_count, check_name, check_seed
-from weightclip.lab.config import METHOD, OUTPUT, PROBLEM, option
+from weightclip.lab.config import KAPPA, METHOD, OUTPUT, PROBLEM, option, split_kappa
 from weightclip.lab.nets import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
@@ -34,7 +35,15 @@ class Config:
         default="adam+wc", metadata=option("optimizer+regularizer+..., for example sgd, adam+wc, adam+sp", METHOD)
     )
     lr: float | None = field(default=None, metadata=option("step size", METHOD))
-    kappa: float | None = field(default=None, metadata=option("clipping range in units of s_l (wc, madam)", METHOD))
+    kappa: float | None = field(
+        default=None,
+        metadata=option(
+            "clipping range in units of s_l (wc, madam): a number, graded, graded(0.5,8,output=1) or hidden=5,output=1",
+            METHOD,
+            KAPPA,
+        ),
+    )
+    kappa_rule: str | None = field(default=None, metadata=option("the rule of ranges, where kappa is not a number"))
     decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
     sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
     settings: Mapping[str, float] = field(
@@ -63,8 +72,17 @@ class Config:
         named = {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
         return {**named, **self.settings}
 
+    def display_settings(self) -> dict[str, Any]:
+        """Every setting, with the rule of ranges if there is one."""
+        return {**self.all_settings(), "kappa_rule": self.kappa_rule}
+
+    def clipping_range(self) -> Kappa | None:
+        """What `clip_weights` takes as kappa; of a resolved configuration."""
+        return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All fields; without a rule of ranges where there is none, as in records of older versions."""
+        return {name: value for name, value in asdict(self).items() if name != "kappa_rule" or value is not None}
 
 
 def resolve(config: Config) -> Config:
@@ -72,10 +90,16 @@ def resolve(config: Config) -> Config:
     config = _plain(config)
     problem = find_problem(config.problem)
     method = config.parsed_method()
-    checked = check_settings(method, {**default_settings(method, problem.settings_of), **config.all_settings()})
+    settings = {**default_settings(method, problem.settings_of), **config.all_settings()}
+    if config.kappa_rule is not None:
+        if "kappa" not in settings or "kappa" in method.optimizer.settings:
+            raise ValueError(f"kappa: got {config.kappa_rule!r}, but {config.method} does not take ranges; wc does")
+        settings["kappa"] = 1.0  # the rule has the ranges
+    checked = check_settings(method, settings)
     check_name("activation", config.activation, tuple(ACTIVATIONS))
     check_name("backend", config.backend, BACKENDS)
     check_name("dtype", config.dtype, DTYPES)
+    kappa = checked.get("kappa")
     largest = float(np.finfo(config.dtype).max)
     for name, setting in checked.items():
         if largest < abs(setting) < math.inf:
@@ -87,7 +111,7 @@ def resolve(config: Config) -> Config:
         config,
         method="+".join(rule.name for rule in method.rules),  # one name for each method, with wc at its end
         lr=checked.pop("lr", None),
-        kappa=checked.pop("kappa", None),
+        kappa=None if checked.pop("kappa", None) is None or config.kappa_rule is not None else kappa,
         decay=checked.pop("decay", None),
         sigma=checked.pop("sigma", None),
         settings=checked,
@@ -117,8 +141,11 @@ def _plain(config: Config) -> Config:
             raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
     if not isinstance(config.hidden, Iterable):
         raise ValueError(f"hidden: got {config.hidden!r}, expected the units of each layer, such as (300, 150)")
+    kappa, rule = split_kappa(config.kappa, config.kappa_rule)
     return replace(
         config,
+        kappa=kappa,
+        kappa_rule=rule,
         settings=dict(config.settings),
         seed=check_seed(config.seed),
         steps=check_count("steps", config.steps),

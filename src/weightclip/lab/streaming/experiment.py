@@ -18,7 +18,7 @@ from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.results.record import Record, identity
-from weightclip.lab.results.store import plain_name
+from weightclip.lab.results.store import plain_name, rule_name
 from weightclip.lab.results.tidy import CUT_SHORT
 from weightclip.lab.runner import Job, run_job
 from weightclip.lab.running import run as run
@@ -91,6 +91,8 @@ def identify(config: Config, dataset: Dataset) -> str:
 def place(config: Config) -> str:
     """problem/method/settings_seed: where its record lies in a store."""
     settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
+    if config.kappa_rule is not None:
+        settings += f"_kappa-{rule_name(config.kappa_rule)}"
     method = plain_name(config.method)
     return f"{config.problem}/{method}/{settings}_seed{config.seed}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import torch
 from numba.core.errors import NumbaError
 from numpy.typing import NDArray
 
-from weightclip._box import limit
-from weightclip.bounds import resolve_bounds
+from weightclip._box import limit, unit_limits
+from weightclip._layer_ranges import find_output_names, with_ranges
+from weightclip._ranges import Kappa, Units, read_kappa
+from weightclip.bounds import bounds_by_tensor, resolve_bounds
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset
 from weightclip.lab.data.places import cache_directory
@@ -55,14 +58,21 @@ class Fused:
         outputs = check_outputs(config, dataset.classes, dataset.name)
         dtype = torch.float32 if config.dtype == "float32" else torch.float64
         model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
-        source = kernel_source(method, config.activation, config.dtype, config.diagnostics)
+        boxes = _boxes(model, config.clipping_range())
+        per_unit = any(one.per_unit for one in boxes)
+        source = kernel_source(method, config.activation, config.dtype, config.diagnostics, per_unit)
         self._kernel = load_kernel(source, cache_directory("kernels"))
         self._method = config.method
         self._dataset = dataset
         self._table = dataset.decode(config.dtype)
         self._sizes = np.array([dataset.inputs.shape[1], *config.hidden, outputs])
-        self._settings = np.array([settings[name] for name in method.settings])
-        self._constants = _constants(model, settings.get("kappa", math.inf))
+        self._settings = np.array([settings.get(name, 1.0) for name in method.settings])
+        self._constants = np.array([[one.s, one.box, one.rms] for one in boxes])
+        widest = int(self._sizes.max()) if per_unit else 1
+        self._row_box, self._column_box = (np.full((len(boxes), widest), np.inf, config.dtype) for _ in range(2))
+        for k, one in enumerate(boxes if per_unit else ()):
+            self._row_box[k, : len(one.rows)] = one.rows
+            self._column_box[k, : len(one.columns)] = one.columns
         self._shapes = [tuple(p.shape) for p in model.parameters()]
         self._theta = torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
         self._states = np.zeros((self._kernel.STATES, self._theta.size), config.dtype)
@@ -74,7 +84,7 @@ class Fused:
         self._step = 0
         clips = any(rule.name == "wc" for rule in method.remedies)
         self._units = {
-            "clipped": self._theta.size if clips else math.nan if "kappa" in settings else math.inf,
+            "clipped": sum(one.entries for one in boxes) if clips else math.nan if "kappa" in settings else math.inf,
             "negative": sum(config.hidden) or math.nan,
             "saturated": (sum(config.hidden) or math.nan) if config.activation == "tanh" else math.nan,
         }
@@ -120,6 +130,8 @@ class Fused:
             self._sizes,
             self._constants,
             self._settings,
+            self._row_box,
+            self._column_box,
             self._step,
             self._seed,
             np.zeros((0, 0)) if self._noise is None else self._noise[self._step : self._step + len(rows)],
@@ -160,13 +172,48 @@ def _reason(error: NumbaError) -> str:
     return first + call
 
 
-def _constants(model: torch.nn.Module, kappa: float) -> NDArray[np.float64]:
-    """Of each tensor: s, kappa s rounded towards 0 in the tensor's type, and the root mean square of its entries."""
-    bounds = resolve_bounds(model)
-    return np.array(
-        [
-            [bounds[name].s, limit(kappa, bounds[name], p.dtype), p.detach().square().mean().sqrt().item()]
-            for name, p in model.named_parameters()
-        ],
-        dtype=np.float64,
-    )
+@dataclass(frozen=True)
+class _Box:
+    """The box of one tensor.
+
+    Args:
+        s: 1/sqrt(fan_in).
+        box: kappa s rounded towards 0 in the tensor's type; infinite where it is not clipped.
+        rms: the root mean square of the tensor's entries.
+        entries: of the tensor, if it is clipped, else 0.
+        rows, columns: where units have boxes of their own, those of its rows and columns: the smaller one holds. A bias
+            is one row.
+    """
+
+    s: float
+    box: float
+    rms: float
+    entries: int
+    per_unit: bool
+    rows: NDArray[Any]
+    columns: NDArray[Any]
+
+
+def _boxes(model: torch.nn.Module, kappa: Kappa | None) -> list[_Box]:
+    """Of each tensor, in the order of `model.parameters()`."""
+    number, rule = (math.inf, None) if kappa is None else read_kappa(kappa)
+    tensors = {id(p): p for p in model.parameters()}
+    resolved = with_ranges(model, bounds_by_tensor(model), rule, find_output_names(model, rule), tensors)
+    plain = resolve_bounds(model)
+    found = []
+    for name, p in model.named_parameters():
+        bound = resolved[id(p)].bound
+        s, rms = plain[name].s, p.detach().square().mean().sqrt().item()
+        assert s is not None
+        shape = (1, p.numel()) if p.dim() == 1 else tuple(p.shape)
+        rows, columns = (np.full(size, np.inf, np.float64) for size in shape)
+        box, per_unit = math.inf, isinstance(bound.range, Units)
+        if bound.s is not None and per_unit:
+            limits = unit_limits(number, bound, p).flatten().double().numpy()
+            along_rows = p.dim() > 1 and bound.range.dim == 0  # type: ignore[union-attr]
+            (rows if along_rows else columns)[:] = limits
+        elif bound.s is not None:
+            box = limit(number, bound, p.dtype)
+            columns[:] = box
+        found.append(_Box(s, box, rms, p.numel() if bound.s is not None else 0, per_unit, rows, columns))
+    return found

@@ -22,7 +22,7 @@ from typing import Any
 from weightclip.lab.files import write_whole
 from weightclip.lab.streaming.methods import Method
 from weightclip.lab.streaming.rules import Rule
-from weightclip.lab.streaming.translate import Names, Translation, translate
+from weightclip.lab.streaming.translate import UNIFORM, Names, Translation, translate
 
 FORMULAS = {
     "leaky_relu": ("z if z > F(0) else F(0.01) * z", "F(1) if h > F(0) else F(0.01)", "F(0)"),
@@ -32,13 +32,13 @@ FORMULAS = {
 """Of z, its value; given the value h, its derivative and whether it is saturated."""
 
 
-def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool) -> str:
-    """The text of the kernel for a method."""
+def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+    """The text of the kernel for a method; `per_unit`: its units have boxes of their own."""
     from weightclip.lab.streaming import loop
 
     general, rest = inspect.getsource(loop).split("# specialised from here\n")
     _, learn = rest.split("# to here\n")
-    return f"{general}{_specialised(method, activation, dtype, diagnostics)}\n{learn}"
+    return f"{general}{_specialised(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
 
 
 def rules_text(method: Method) -> str:
@@ -106,8 +106,8 @@ class _Part:
         return f"{self.text.name}({', '.join(self.states.get(read, read) for read in self.text.reads)})"
 
 
-def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool) -> str:
-    names = Names(tuple(method.settings))
+def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+    names = Names(tuple(method.settings), tuple(name for name in UNIFORM if not (per_unit and name == "box")))
     states = {state: f"state_{i}" for i, state in enumerate(method.optimizer.state)}
     parts = [
         _Part(kind, translate(getattr(rule, kind), rule, names, f"{kind}_{i}"), states, _clips(rule, kind))
@@ -163,6 +163,7 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     reads = {read for part in parts for read in part.text.reads}
     change = ["w, g = w_row[j], d * h[j]"]
     change += ["w0 = w0_row[j]"] if "w0" in reads else []
+    change += ["box = min(r_box, column_box[j])"] if "box" in reads else []
     change += ["noise = noise_row[j]"] if "noise" in reads else []
     for part in parts:
         if part.kind == "before":
@@ -183,6 +184,7 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     row = ["a = start + i * columns", "w_row = theta[a : a + columns]", "d = delta[i]"]
     row += [f"{state}_row = state[{i}, a : a + columns]" for i, state in enumerate(parts[0].states.values())]
     row += ["w0_row = initial[a : a + columns]"] if "w0" in reads else []
+    row += ["r_box = row_box[i]"] if "box" in reads else []
     if "noise" in reads:
         row += [
             "noise_row = normals[: columns + columns % 2]",
@@ -200,8 +202,8 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     lines += [f"{scalar} = c[{scalar[2:]}]" for scalar in scalars]
     lines += ["for i in range(rows):", *(f"    {line}" for line in row), "return squares, absolutes, clipped"]
     arguments = (
-        "theta, state, initial, c, start, rows, columns, delta, h, after, ahead, z_after, z_ahead, "
-        "normals, bits, seed, step, injected, t"
+        "theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead, "
+        "z_after, z_ahead, normals, bits, seed, step, injected, t"
     )
     return _compiled(f"{name}({arguments})", lines)
 

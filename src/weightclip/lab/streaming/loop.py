@@ -200,7 +200,7 @@ def scalars(out, step, s, box, rms, settings):
 
 @njit(**OPTIONS)
 def rows_pass(
-    theta, state, initial, c, start, rows, columns, delta, h, after, ahead, z_after, z_ahead,
+    theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead, z_after, z_ahead,
     normals, bits, seed, step, injected, t,
 ):  # fmt: skip
     squares = absolutes = clipped = 0.0
@@ -301,30 +301,30 @@ def back(w, start, delta, out, h):
 
 @njit(**OPTIONS)
 def update(
-    theta, state, initial, c, settings, constants,
+    theta, state, initial, c, settings, constants, row_box, column_box,
     start, rows, columns, delta, h, after, ahead, z_after, z_ahead, normals, bits, seed, step, injected, t,
 ):  # fmt: skip
     """One tensor's pass: weights, or biases as one row with the gradient 1 * delta."""
     scalars(c, step, constants[0], constants[1], constants[2], settings)
     if SNAPSHOT and step == 1:
         return first_rows_pass(
-            theta, state, initial, c, start, rows, columns, delta, h, after, ahead, z_after, z_ahead,
-            normals, bits, seed, step, injected, t,
+            theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead,
+            z_after, z_ahead, normals, bits, seed, step, injected, t,
         )  # fmt: skip
     return rows_pass(
-        theta, state, initial, c, start, rows, columns, delta, h, after, ahead, z_after, z_ahead,
+        theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead, z_after, z_ahead,
         normals, bits, seed, step, injected, t,
     )  # fmt: skip
 
 
 @njit(fastmath=FLAGS, error_model="numpy")
-def update_one(theta, state, initial, c, settings, constants, gradient, z, step, noise):
+def update_one(theta, state, initial, c, settings, constants, row_box, column_box, gradient, z, step, noise):
     """One update of one row of weights with that gradient and noise [1, n]: what a pass does, on its own."""
     n = theta.shape[0]
     normals, bits = np.zeros(n + 1, F), np.zeros((2, n), np.uint32)
     update(
-        theta, state, initial, c, settings, constants, 0, 1, n, np.ones(1, F), gradient, gradient, gradient,
-        z, z, normals, bits, 0, step, noise, 0,
+        theta, state, initial, c, settings, constants, row_box, column_box, 0, 1, n, np.ones(1, F),
+        gradient, gradient, gradient, z, z, normals, bits, 0, step, noise, 0,
     )  # fmt: skip
 
 
@@ -333,6 +333,7 @@ def learn(
     codes, labels, table, rows, columns, classes,  # the task
     theta, state, initial,  # all parameters, [P], [states, P], [P]
     sizes, constants, settings,  # units in each layer; s, box, rms of each tensor; the method's settings
+    row_box, column_box,  # [tensors, widest], where units have boxes of their own: an entry's is the smaller of the two
     step, seed, injected,  # updates made before; noise to use instead of our own, [steps, P] or empty
     totals,  # [10]: sums over the steps of what is measured, added to
 ):  # fmt: skip
@@ -401,12 +402,12 @@ def learn(
             middle = start + m * n
             d = delta[l + 1, :m]
             squares, absolutes, cut = update(
-                theta, state, initial, c, settings, constants[2 * l], start, m, n, d, h[l], below_after, h_ahead[l],
-                z_after, z_ahead, normals, bits, seed, step, injected, t,
+                theta, state, initial, c, settings, constants[2 * l], row_box[2 * l], column_box[2 * l],
+                start, m, n, d, h[l], below_after, h_ahead[l], z_after, z_ahead, normals, bits, seed, step, injected, t,
             )  # fmt: skip
             _, _, cut_bias = update(
-                theta, state, initial, c, settings, constants[2 * l + 1], middle, 1, m, one, d, d, d,
-                scratch, scratch, normals, bits, seed, step, injected, t,
+                theta, state, initial, c, settings, constants[2 * l + 1], row_box[2 * l + 1], column_box[2 * l + 1],
+                middle, 1, m, one, d, d, d, scratch, scratch, normals, bits, seed, step, injected, t,
             )  # fmt: skip
             b = theta[middle : starts[l + 1]]
             if DIAGNOSTICS:

@@ -50,7 +50,7 @@ class Streaming(Experiment[Config]):
             "input-permuted-mnist --methods sgd,sgd+wc --grid my_grid.toml --steps 50k --seeds 2",
         ),
     }
-    setting_fields = (*NAMED, "settings")
+    setting_fields = (*NAMED, "kappa_rule", "settings")
 
     def problems(self) -> Sequence[str]:
         return tuple(all_problems())
@@ -118,7 +118,7 @@ class Streaming(Experiment[Config]):
         return f"online accuracy {score:.1%}"
 
     def describe(self, config: Config) -> str:
-        settings = settings_text(config.all_settings())
+        settings = settings_text(config.display_settings())
         variant = f" ({config.variant} variant)" if {"l2init", "sp"} & set(config.method.split("+")) else ""
         return f"{config.method}{variant}: {settings}; back end {config.backend}"
 
@@ -137,7 +137,9 @@ class Streaming(Experiment[Config]):
         from weightclip.lab.streaming.figures import draw_run
 
         config = records[0].config
-        settings = settings_text({name: config.get(name) for name in NAMED} | {"samples": config["steps"]})
+        settings = settings_text(
+            {name: config.get(name) for name in (*NAMED, "kappa_rule")} | {"samples": config["steps"]}
+        )
         tables = {config["method"]: pl.concat([record.table for record in records])}
         draw_run(tables, path, title=f"{config['problem']}: {settings}")
 

@@ -139,7 +139,7 @@ def make_reference(config: Config, dataset: Dataset) -> Reference:
         model,
         method.optimizer.name,
         [remedy.name for remedy in method.remedies],
-        settings,
+        {**settings, **({} if config.kappa_rule is None else {"kappa": config.clipping_range()})},
         seed=config.seed,
         original=config.variant == ORIGINAL,
         statistics=config.diagnostics,

@@ -37,6 +37,7 @@ class Names:
     """What the functions of one kernel share."""
 
     settings: tuple[str, ...]
+    constants: tuple[str, ...] = UNIFORM
     uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> its name, c_0, c_1 ...
     helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # function of a rule's own -> its text
 
@@ -57,8 +58,10 @@ def translate(function: Callable[..., Any], rule: Rule, names: Names, name: str)
     """One function of a rule, under that name."""
     tree = _parsed(function, rule)
     parameters = list(inspect.signature(function).parameters)
-    own = [p for p in parameters if p in rule.state or (p in READABLE and p not in UNIFORM)]
-    uniform = {p: p if p in UNIFORM else f"settings[{names.settings.index(p)}]" for p in parameters if p not in own}
+    own = [p for p in parameters if p in rule.state or (p in READABLE and p not in names.constants)]
+    uniform = {
+        p: p if p in names.constants else f"settings[{names.settings.index(p)}]" for p in parameters if p not in own
+    }
     writer = _Writer(function, rule, names, uniform)
     body = writer.statements(tree.body)
     _check_returns(tree, function, rule)

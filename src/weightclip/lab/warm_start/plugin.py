@@ -105,7 +105,7 @@ class WarmStart(TorchExperiment[Config]):
     def describe(self, config: Config) -> str:
         length = f"{STAGES[config.stages]} of {counted(config.epochs or 0, 'epoch')}"
         network = f"ResNet18 of width {config.width} with the stem for {config.stem}"
-        method = f"{config.method} ({config.variant} variant): {settings_text(config.all_settings())}"
+        method = f"{config.method} ({config.variant} variant): {settings_text(config.display_settings())}"
         return f"{method}; {length}, {config.images:,} images; {network}"
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:

@@ -181,7 +181,9 @@ class Trainer:
             with shrink_and_perturb(self.optimizer, settings["decay"], settings["sigma"], seed=seed) as perturbation:
                 perturbation.apply()
         if "wc" in self._once:
-            clipper = clip_weights(self.optimizer, self.model, settings["kappa"], bounds=self._bounds, statistics=True)
+            kappa = self.config.clipping_range()
+            assert kappa is not None
+            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, statistics=True)
             clipper.clip()
             clipped = clipper.clipped_fraction
             self._boxes_at_switch = _boxes(self.model, clipper)
@@ -214,7 +216,7 @@ def _boxes(model: nn.Module, clipper: Clipper) -> pl.DataFrame:
         {
             "tensor": list(sides),
             "entries": [tensor.numel() for tensor, _ in sides.values()],
-            "box": [side for _, side in sides.values()],
+            "box": [float(torch.as_tensor(side).max()) for _, side in sides.values()],
             "largest": [tensor.abs().max().item() for tensor, _ in sides.values()],
             "at_box": [at_side(tensor, side).double().mean().item() for tensor, side in sides.values()],
         }

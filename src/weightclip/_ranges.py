@@ -1,0 +1,280 @@
+"""Clipping ranges: one kappa, one for each layer, or one for each unit. Imports neither PyTorch nor JAX.
+
+A tensor is clipped to [-kappa k s_l, kappa k s_l]. `kappa` is the number in the optimizer's `param_groups`. The range
+decides k: 1 for a single kappa, a number for each layer, or k_i for unit i of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from weightclip.checks import check_number
+from weightclip.patterns import Patterns, as_list, check_pattern
+
+GOLDEN = 0.6180339887498949
+"""The fractional part of the golden ratio: its multiples, modulo 1, fill [0, 1) evenly for any number of units."""
+
+OUTPUT, HIDDEN = "output", "hidden"
+"""Keys of a mapping that stand for the output layers, and for all others."""
+
+LOW, HIGH, OUTPUT_KAPPA = 0.5, 8.0, 2.0
+"""The defaults of `graded`."""
+
+
+def unit_kappa(i: int, low: float, high: float) -> float:
+    """The range of unit i: low (high / low)^u with u = frac(i * 0.618...).
+
+    Examples:
+        >>> [round(unit_kappa(i, 0.5, 8.0), 2) for i in range(5)]
+        [0.5, 2.77, 0.96, 5.33, 1.85]
+    """
+    return float(low * (high / low) ** math.fmod(i * GOLDEN, 1.0))
+
+
+@dataclass(frozen=True)
+class Units:
+    """The ranges of a tensor's units: unit i of dimension `dim` has k_i.
+
+    Args:
+        low, high: the smallest and the largest range.
+        dim: the dimension of the tensor that counts units.
+        period: units i and i + period are the same one: the gates of a recurrent unit. None: all are different.
+    """
+
+    low: float
+    high: float
+    dim: int = 0
+    period: int | None = None
+
+    def kappas(self, size: int) -> list[float]:
+        """k_i of each index of the dimension, which has that size."""
+        return [unit_kappa(i % (self.period or size), self.low, self.high) for i in range(size)]
+
+
+Range = float | Units
+"""Of one tensor: k, or k_i for each unit."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A range for each unit, log-uniform in [low, high]; the output layers have their own. Made by `graded`."""
+
+    low: float = LOW
+    high: float = HIGH
+    output: float | tuple[float, float] = OUTPUT_KAPPA
+    output_layers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        inner = f"{_text(self.low)}, {_text(self.high)}, output={_output_text(self.output)}"
+        names = f", output_layers={'|'.join(self.output_layers)}" if self.output_layers else ""
+        return f"graded({inner}{names})"
+
+
+@dataclass(frozen=True)
+class ByLayer:
+    """A range for each layer: name, glob pattern, "output" or "hidden" -> k. The first one that matches decides."""
+
+    ranges: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={_text(number)}" for name, number in self.ranges)
+
+
+RangeRule = Graded | ByLayer
+Kappa = float | Mapping[str, float] | Graded | ByLayer
+"""What users give as `kappa`."""
+
+
+def graded(
+    low: float = LOW,
+    high: float = HIGH,
+    output: float | tuple[float, float] | str = OUTPUT_KAPPA,
+    *,
+    output_layers: Patterns | None = None,
+) -> Graded:
+    """Give each unit of a layer its own clipping range, so that no kappa has to be chosen.
+
+    Unit i has kappa_i = low (high / low)^{u_i} with u_i = frac(i * 0.618...), which spreads the ranges evenly on a
+    logarithmic scale. Units with a small range stay plastic, those with a large one stay expressive. A unit is a row of
+    a Linear or convolutional weight and an entry of its bias; all gates of a recurrent unit share one range. Nothing is
+    random and nothing is stored.
+
+    Args:
+        low: the smallest range; positive.
+        high: the largest range; at least `low`, finite.
+        output: the range of the output layers: a number, or (low, high) to grade them by their *inputs*, with the
+            geometric mean for their bias. A string names the output layers, as `output_layers` does.
+        output_layers: names or glob patterns of the tensors of the output layers, such as "head.*". By default they are
+            found by tracing the forward pass; where that fails, all layers are graded alike, with a warning.
+
+    Examples:
+        >>> print(graded())
+        graded(0.5, 8, output=2)
+        >>> print(graded(0.5, 16.0, output=(0.25, 4.0)))
+        graded(0.5, 16, output=0.25-4)
+    """
+    if isinstance(output, str):
+        if output_layers is not None:
+            raise ValueError(f"output: got {output!r} and output_layers, expected one of them to name the layers")
+        return graded(low, high, output_layers=output)
+    low, high = _interval("low", "high", low, high)
+    if isinstance(output, (tuple, list)):
+        if len(output) != 2:
+            raise ValueError(f"output: got {output!r}, expected a number or (low, high)")
+        checked: float | tuple[float, float] = _interval("output", "output", *output)
+    else:
+        checked = check_number("output", output, infinite=True)
+    return Graded(low, high, checked, tuple(as_list(output_layers)))
+
+
+def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
+    """The number for `param_groups`, and the rule that it scales: (kappa, None) for a number, (1, rule) for a rule."""
+    if isinstance(kappa, (Graded, ByLayer)):
+        return 1.0, kappa
+    if isinstance(kappa, Mapping):
+        return 1.0, by_layer(kappa)
+    if not (hasattr(kappa, "__float__") or hasattr(kappa, "item")):
+        raise ValueError(f"kappa: got {kappa!r}, expected a positive number, a mapping, or weightclip.graded()")
+    return check_number("kappa", kappa, infinite=True), None
+
+
+def by_layer(ranges: Mapping[str, float]) -> ByLayer:
+    """A mapping of names, checked."""
+    if not ranges:
+        raise ValueError("kappa: got an empty mapping, expected for example {'output': 1.0, 'hidden': 5.0}")
+    for name in ranges:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"kappa: got the key {name!r}, expected a name, a glob pattern, 'output' or 'hidden'")
+    return ByLayer(
+        tuple((name, check_number(f"kappa[{name!r}]", value, infinite=True)) for name, value in ranges.items())
+    )
+
+
+def parse_kappa(text: str) -> Kappa:
+    """A kappa from text: `2`, `graded`, `graded(0.5, 16, output=0.25-4)`, `hidden=5,output=1`, `*.weight=2`.
+
+    Examples:
+        >>> parse_kappa("hidden=inf,output=1")
+        ByLayer(ranges=(('hidden', inf), ('output', 1.0)))
+        >>> str(parse_kappa("graded"))
+        'graded(0.5, 8, output=2)'
+    """
+    text = text.strip()
+    if text.startswith("graded"):
+        return _parse_graded(text)
+    if "=" in text:
+        pairs = [part.partition("=") for part in text.split(",")]
+        return by_layer({name.strip(): _number(text, value) for name, _, value in pairs})
+    return check_number("kappa", _number(text, text), infinite=True)
+
+
+def range_of(
+    rule: RangeRule | None, names: Sequence[str], is_output: bool | None, unit: Units, input_unit: Units | None
+) -> Range | None:
+    """The range of one tensor; None where a rule by layer does not name it.
+
+    Args:
+        rule: None for a single kappa.
+        names: of the tensor; tied weights have several.
+        is_output: whether it belongs to an output layer; None where that is not known.
+        unit: where the tensor has its units; `low` and `high` do not matter.
+        input_unit: where it has the units of its inputs; None for a bias.
+    """
+    if rule is None:
+        return 1.0
+    if isinstance(rule, ByLayer):
+        for pattern, number in rule.ranges:
+            if _matches(pattern, names, is_output):
+                return number
+        return None
+    if not is_output:
+        return Units(rule.low, rule.high, unit.dim, unit.period)
+    if not isinstance(rule.output, tuple):
+        return rule.output
+    low, high = rule.output
+    return math.sqrt(low * high) if input_unit is None else Units(low, high, input_unit.dim, input_unit.period)
+
+
+def needs_outputs(rule: RangeRule | None, names: Iterable[str]) -> bool:
+    """Whether the output layers have to be found, for a model with parameters of these names."""
+    if isinstance(rule, ByLayer):
+        roles = {OUTPUT, HIDDEN} - set(names)
+        return any(pattern in roles for pattern, _ in rule.ranges)
+    return isinstance(rule, Graded) and not rule.output_layers
+
+
+def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
+    """A ValueError for a pattern that matches none of the names."""
+    if isinstance(rule, ByLayer):
+        for pattern, _ in rule.ranges:
+            if pattern not in (OUTPUT, HIDDEN):
+                check_pattern("kappa", pattern, names)
+    elif isinstance(rule, Graded):
+        for pattern in rule.output_layers:
+            check_pattern("output_layers", pattern, names)
+
+
+def named_as_output(rule: RangeRule | None, names: Sequence[str]) -> bool:
+    """Whether a graded rule names a tensor as part of an output layer."""
+    return isinstance(rule, Graded) and any(fnmatchcase(name, p) for name in names for p in rule.output_layers)
+
+
+def _matches(pattern: str, names: Sequence[str], is_output: bool | None) -> bool:
+    if pattern not in names and pattern in (OUTPUT, HIDDEN):
+        return is_output is not None and is_output == (pattern == OUTPUT)
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _interval(first: str, second: str, low: object, high: object) -> tuple[float, float]:
+    low, high = check_number(first, low), check_number(second, high)
+    if low > high:
+        raise ValueError(f"{second}: got {high:g}, expected at least {first}, {low:g}")
+    return low, high
+
+
+def _text(number: float) -> str:
+    """As short as possible, but exact."""
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
+def _output_text(output: float | tuple[float, float]) -> str:
+    return "-".join(map(_text, output)) if isinstance(output, tuple) else _text(output)
+
+
+_EXAMPLES = "expected a positive number, graded, graded(0.5, 8, output=2), or hidden=5,output=1"
+
+
+def _parse_graded(text: str) -> Graded:
+    inner = re.fullmatch(r"graded(?:\((.*)\))?", text)
+    if inner is None:
+        raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
+    positional: list[float] = []
+    named: dict[str, object] = {}
+    for part in filter(None, (part.strip() for part in (inner.group(1) or "").split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            positional.append(_number(text, part))
+        elif name == "output" and re.fullmatch(r"[\d.]+(e-?\d+)?-[\d.]+(e-?\d+)?", value):
+            middle = re.search(r"(?<!e)-", value)
+            assert middle is not None
+            named[name] = (_number(text, value[: middle.start()]), _number(text, value[middle.end() :]))
+        elif name in ("low", "high", "output"):
+            named[name] = _number(text, value)
+        elif name == "output_layers":
+            named[name] = value.split("|")
+        else:
+            raise ValueError(f"kappa: got {name!r} in {text!r}, expected low, high, output or output_layers")
+    if len(positional) > 2:
+        raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
+    return graded(*positional, **named)  # type: ignore[arg-type]
+
+
+def _number(text: str, part: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}") from None
