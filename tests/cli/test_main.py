@@ -35,7 +35,8 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
     [
         (["rnu"], "COMMAND: got 'rnu', expected one of run, sweep"),
         (["rnu"], "did you mean 'run'? (see weightclip --help)"),
-        (["--nothing"], "required: COMMAND"),
+        (["--nothing"], "--nothing: unknown option (see weightclip --help)"),
+        (["--vers"], "--vers: unknown option; did you mean --version?"),
         (["run"], "PROBLEM: got none, expected it before the options (see weightclip run --help)"),
         (["run", "--method", "sgd", "warm-start"], "PROBLEM: got '--method', expected it before the options"),
         (["run", "--out", "warm-start"], "'warm-start' was taken for the value of --out"),
@@ -229,8 +230,9 @@ def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureF
 
 
 def test_options_of_all_problems_may_stand_before_it() -> None:
-    arguments = cli._parser().parse_args(["run", "--out", "here", "--seeds", "2", "warm-start", "--seeds", "3"])
+    arguments = cli._parser().parse_args(["run", "--out", "here", "warm-start", "--seeds", "3"])
     assert (str(arguments.out), arguments.seeds) == ("here", [0, 1, 2])
+    assert str(cli._parser().parse_args(["run", "--out", "here", "warm-start", "--out", "there"]).out) == "there"
 
 
 def test_help_shows_the_defaults_that_follow_from_the_options_before_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +241,8 @@ def test_help_shows_the_defaults_that_follow_from_the_options_before_it(capsys: 
         return " ".join(capsys.readouterr().out.split())
 
     assert "total environment steps (default: 10_000_000)" in defaults()
-    assert "clipping range in units of s_l (wc) (default: 5)" in defaults()  # Ant
-    assert "clipping range in units of s_l (wc) (default: 3)" in defaults("--env", "Walker2d-v4")
+    assert "or hidden=5,output=1 (default: 5)" in defaults()  # Ant
+    assert "or hidden=5,output=1 (default: 3)" in defaults("--env", "Walker2d-v4")
     assert "total environment steps (default: 2_000_000)" in defaults("--scale", "laptop")
     assert "discount factor (default: 0.99)" in defaults("--scale", "nonsense")
 

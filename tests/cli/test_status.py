@@ -44,7 +44,8 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     assert out.splitlines()[0] == "weightclip sweep it"
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
     assert line.split() == ["all", "1", "1", "1", "2"]
-    assert f"  0% after 0:00: {held.place} (process " in out
+    assert "  0% after 0:00, process " in out
+    assert f": {held.place}\n" in out
     assert "about 5:00 left with 1 running" in out
     assert f"{failed.place}: ValueError: no" in out
     assert "Traceback" not in out

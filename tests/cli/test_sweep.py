@@ -27,7 +27,7 @@ def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[st
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
     assert lines["sgd"][1:] == ["8", "8", "unknown", "unknown"]
     assert lines["sgd+wc"][1:3] == ["40", "40"]
-    assert "time on one core: unknown (no finished runs with this configuration in results)" in out
+    assert "time and space: unknown, as results has no finished run like these" in out
     assert not Path("results").exists()
 
 
@@ -44,6 +44,7 @@ def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_setti
     assert lines["sgd"][1:4] == ["6", "6", f"0:{round(6 * seconds):02}"]
     assert lines["sgd"][-1] in ("kB", "bytes")
     assert lines["sgd+wc"][-2:] == ["unknown", "unknown"]
+    assert lines["time"][-8:-3] == ["6", "of", "them,", "unknown", "for"]
     assert main([*words, "--steps", "120"]) == 0
     assert "0:" not in capsys.readouterr().out  # of runs as long as these, none is finished
 
@@ -61,7 +62,7 @@ def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[s
     assert main([*SMALL, "--methods", "sgd", "--activation", "relu,tanh", "--dry-run"]) == 0
     assert "2 runs: 0 done, 2 to run" in capsys.readouterr().out
     assert main([*SMALL, "--methods", "sgd", "--kappa", "1,2"]) == 2
-    assert "--kappa: none of sgd has this setting; they have lr" in capsys.readouterr().err
+    assert "--kappa: got a value, but sgd has no such setting, only lr" in capsys.readouterr().err
 
 
 def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +130,7 @@ def test_a_failed_run_is_told_and_noted_and_stops_nothing(capsys: pytest.Capture
             "--slurm: got 'partition=cpu', which is for --executor slurm, but --executor is",
         ),
         (["--address", "auto"], "--address: got 'auto', which is for --executor ray, but --executor is local"),
-        (["--methods", ""], "--methods: got '', expected names with commas, or all"),
+        (["--methods", ""], "--methods: got '', expected values with commas, or all"),
         (
             ["--seeds", "0"],
             "--seeds: got '0', expected a number of seeds such as 4, or 0-3 or 0,2,5 (--seed 0 runs seed 0)",
@@ -190,7 +191,7 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
 def test_a_problem_that_best_took_for_its_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
     assert "'input-permuted-mnist' was taken for the value of --best" in capsys.readouterr().err
-    assert main(["sweep", "--seeds", "2"]) == 2
+    assert main(["sweep", "--workers", "2"]) == 2
     assert "PROBLEM: got none" in capsys.readouterr().err
 
 
@@ -201,7 +202,7 @@ def test_to_count_runs_on_slurm_no_slurm_is_needed(
     monkeypatch.setenv("PATH", "")
     words = [*SMALL, "--methods", "sgd", "--executor", "slurm", "--slurm", "partition=cpu"]
     assert main([*words, "--dry-run"]) == 0
-    assert "100 workers" in capsys.readouterr().out
+    assert "1 run: 0 done, 1 to run" in capsys.readouterr().out
     assert main(words) == 2
 
 
@@ -238,7 +239,7 @@ def test_ctrl_c_stops_everything_and_says_how_to_go_on() -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert err == ""
-    assert "of 6 runs ended; the same command goes on" in out
+    assert "of 6 runs ended; the same command resumes" in out
     assert 1 <= len(records()) < 6
     while is_running(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -119,7 +119,7 @@ def test_a_run_that_was_finished_before_has_no_bar(
     terminal(80, monkeypatch)
     with display(runs=1, steps=1000, unit="samples", shown=in_words, clock=Clock()) as shown:
         shown.begin("input-permuted-mnist sgd seed 0")
-        shown.say("input-permuted-mnist sgd seed 0: finished before")
+        shown.say("input-permuted-mnist sgd seed 0: already finished")
     assert "%" not in capsys.readouterr().out
 
 

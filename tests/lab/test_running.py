@@ -61,5 +61,5 @@ def test_in_a_notebook_one_line_is_replaced(tmp_path: Path) -> None:
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = notebook.cells[0].outputs
     (bar,) = (one for one in outputs if one.output_type == "display_data")
-    assert "100%  input-permuted-mnist sgd seed 0: 90 of 90 samples" in bar["data"]["text/plain"]
+    assert "100%  sgd seed 0: 90 of 90 samples" in bar["data"]["text/plain"]
     assert outputs[-1]["data"]["text/plain"] == "3"

@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words:
             parser.print_help()
             return 0
+        if words[0].startswith("-") and words[0] not in parser._option_string_actions:
+            parser.error(parser.about(words[0]))
         arguments = parser.parse_args(words)
         with _terminable():
             code: int = arguments.action(arguments)
@@ -93,8 +95,8 @@ def _terminable() -> Iterator[None]:
 _COMMANDS = {
     "run": "run a method on a problem",
     "sweep": "run many settings of many methods on a problem",
-    "status": "what of a sweep is done, running, failed and left",
-    "best": "the best setting of each method, and the paper's",
+    "status": "show the progress of sweeps",
+    "best": "show the best setting of each method, and the paper's",
     "figure": "draw a figure of the paper from results",
     "report": "make a report of results: one HTML file",
     "reproduce": "make a figure or a table of the paper from scratch",
@@ -103,7 +105,7 @@ _COMMANDS = {
 }
 
 
-def _parser() -> ArgumentParser:
+def _parser() -> Parser:
     from weightclip import __version__
 
     commands = "\n".join(f"  {name:11}{what}" for name, what in _COMMANDS.items())

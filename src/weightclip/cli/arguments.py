@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from weightclip.checks import check_name
-from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, split_kappa
+from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, PROBLEM, nearest_name, split_kappa
 from weightclip.lab.plugins import problems
 from weightclip.numerals import read_count
 
@@ -40,27 +40,6 @@ _T = TypeVar("_T")
 Build = Callable[[argparse.ArgumentParser, "Experiment[Any]", "Mapping[str, Any] | None"], None]
 
 
-_SYNONYMS = (
-    ("lr", "learning-rate", "step-size", "stepsize"),
-    ("steps", "frames", "epochs", "samples", "timesteps", "total-timesteps", "num-steps", "iterations", "length"),
-    ("kappa", "kappas", "clip", "clip-range", "bound", "range"),
-    ("decay", "weight-decay", "lambda", "l2"),
-    ("sigma", "noise-std", "std"),
-    ("method", "methods", "optimizer", "optimizers", "optim", "algorithm", "algo"),
-    ("env", "envs", "env-id", "environment", "gym-id", "game", "games"),
-    ("environments", "num-envs", "n-envs"),
-    ("hidden", "layers", "units", "net-arch", "hidden-sizes"),
-    ("batch", "batch-size"),
-    ("memory", "buffer-size", "replay-size"),
-    ("seed", "seeds", "num-seeds", "n-seeds"),
-    ("out", "output", "output-dir", "save-dir", "results"),
-    ("data-dir", "data", "dataset", "data-path"),
-    ("wandb", "wandb-project", "track"),
-    ("workers", "jobs", "num-workers", "n-jobs", "processes"),
-)
-"""Other names of an option. The first one that a command has is suggested."""
-
-
 class Parser(argparse.ArgumentParser):
     """Takes no abbreviations, keeps line breaks of descriptions, and reports a mistake in one line."""
 
@@ -72,14 +51,15 @@ class Parser(argparse.ArgumentParser):
         """Parse; an unknown argument is an error of the command that does not have it, not of the whole program."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(self._about(unknown[0]))
+            self.error(self.about(unknown[0]))
         return namespace, []
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
-    def _about(self, unknown: str) -> str:
-        if not unknown.startswith("--"):
+    def about(self, unknown: str) -> str:
+        """The message on an unknown argument."""
+        if not unknown.startswith("-"):
             return f"unexpected argument {unknown!r}"
         name = unknown.partition("=")[0]
         near = nearest_option(name, [one for action in self._actions for one in action.option_strings])
@@ -88,13 +68,8 @@ class Parser(argparse.ArgumentParser):
 
 def nearest_option(name: str, known: Sequence[str]) -> str | None:
     """The option that a user may have meant: another name of the same thing, or one spelt alike."""
-    for names in _SYNONYMS:
-        if name.removeprefix("--") in names:
-            for other in names:
-                if f"--{other}" in known:
-                    return f"--{other}"
-    near = difflib.get_close_matches(name, [one for one in known if one.startswith("--")], n=1)
-    return near[0] if near else None
+    near = nearest_name(name.lstrip("-"), [one[2:] for one in known if one.startswith("--")])
+    return None if near is None else f"--{near}"
 
 
 class Choose(argparse.Action):
@@ -175,7 +150,7 @@ class _CommandParser(Parser):
             if not word.startswith("-") or word in ("-h", "--help"):
                 return super().parse_known_args(args, namespace)
             if name not in known:
-                raise ValueError(f"PROBLEM: got {word!r}, expected it before the options: {self.usage}")
+                raise ValueError(f"PROBLEM: got {word!r}, expected it before the options (see {self.prog} --help)")
             if not equals and known[name].nargs != 0:
                 values[name] = next(words, "")
         swallowed = {name: value for name, value in values.items() if value in problems()}
@@ -240,9 +215,10 @@ def add_config(
                 _add_field(titled, one, kinds[one.name], defaults, several)
 
 
-def add_seeds(parser: argparse._ActionsContainer, default: str) -> None:
+def add_seeds(parser: argparse.ArgumentParser, default: str) -> None:
     """Which seeds: `--seed 4` or `--seeds 4`."""
-    which = parser.add_mutually_exclusive_group()
+    (group,) = (one for one in parser._action_groups if one.title == PROBLEM)
+    which = group.add_mutually_exclusive_group()
     which.add_argument("--seed", type=lambda text: [seed(text)], dest="seeds", metavar="N", help="run this seed")
     which.add_argument(
         "--seeds", type=seeds, metavar="SEEDS", help=f"number of seeds (4), or 0-3 or 0,2,5 (default: {default})"
@@ -260,6 +236,15 @@ def add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--tensorboard", action="store_true", help="write TensorBoard event files to OUT/tensorboard")
     group.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
     return group
+
+
+@contextmanager
+def pointing_to_help(command: str, problem: str) -> Iterator[None]:
+    """A ValueError in here ends with the help page of the problem."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} (see {PROGRAM} {command} {problem} --help)") from error
 
 
 def import_torch() -> None:

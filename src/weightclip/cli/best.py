@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.cli.arguments import PROGRAM, Parser
-from weightclip.cli.results import add_criterion, add_results, load_results
+from weightclip.cli.results import add_criterion, add_results, check_results, load_results
 from weightclip.cli.tables import print_table
 from weightclip.lab.results.criteria import CRITERIA
 
@@ -27,7 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
         usage="weightclip best RESULTS... [--criterion auc|final] [-o FILE] [options]",
         description="The best setting of each method on each problem, beside the paper's (its table 2),\n"
         "and the slope of the score over the last half of the runs. Of several problems, each method's\n"
-        "interquartile mean over them, too.",
+        "interquartile mean over them.",
         epilog="examples:\n"
         "  weightclip best results\n"
         "  weightclip best results --where steps=50k --criterion final -o best.toml\n",
@@ -36,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_criterion(parser)
     parser.add_argument("--metric", metavar="NAME", help="what is compared (default: accuracy, for streaming)")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="write it, too: .toml, in the form of a sweep's grids, or .csv"
+        "-o", "--out", type=Path, metavar="FILE", help="file to write: .toml, in the form of a sweep's grids, or .csv"
     )
     parser.set_defaults(action=_best)
     return parser
@@ -46,6 +46,7 @@ def _best(arguments: argparse.Namespace) -> int:
     out: Path | None = arguments.out
     if out is not None and out.suffix not in ENDINGS:
         raise ValueError(f"-o: got {str(out)!r}, expected a file that ends in {' or '.join(ENDINGS)}")
+    check_results(arguments)
     import polars as pl
 
     from weightclip.lab.results.best import as_presets, best_settings

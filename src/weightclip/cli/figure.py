@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weightclip.cli.arguments import PROGRAM, Parser
-from weightclip.cli.results import add_criterion, add_results, load_results
+from weightclip.cli.results import add_criterion, add_results, check_results, load_results
 from weightclip.cli.tables import print_table
 from weightclip.lab.paper import FIGURES, all_figures, find_figure
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weightclip.lab.results.figure import Drawing
 
 ALL = "all"
+DIAGRAM = "diagram"
+"""The one figure that needs no results."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,6 +50,8 @@ def _figure(arguments: argparse.Namespace) -> int:
         rows = [(figure.name, figure.number or "-", figure.title) for figure in all_figures()]
         print_table(("figure", "in the paper", "shows"), rows)
         return 0
+    if arguments.name != DIAGRAM:
+        check_results(arguments)
     figures = all_figures() if arguments.name == ALL else [find_figure(arguments.name)]
     load = cache(partial(_table, arguments))
     for figure in figures:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from weightclip.cli.arguments import PROGRAM, Parser
-from weightclip.cli.results import add_criterion, add_results
+from weightclip.cli.results import add_criterion, add_results, check_results
 from weightclip.lab.results.text import TITLE
 
 ENDINGS = (".html", ".htm")
@@ -34,8 +34,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    if arguments.out.suffix not in ENDINGS:
+    if arguments.out.suffix.lower() not in ENDINGS:
         raise ValueError(f"-o: got {str(arguments.out)!r}, expected a file that ends in {' or '.join(ENDINGS)}")
+    check_results(arguments)
     from weightclip.lab.data.fetch import in_megabytes
     from weightclip.lab.files import write_whole
 

@@ -9,8 +9,8 @@ from weightclip.cli.arguments import PROGRAM, SOME_FAILED, Parser
 from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
 
 PASSED_ON = {
-    "data-dir": ("DIR", "with the data"),
-    "workers": ("N", "runs at a time"),
+    "data-dir": ("DIR", "directory with data"),
+    "workers": ("N", "parallel runs"),
     "executor": ("NAME", "local, ray or slurm"),
     "address": ("ADDRESS", "of a Ray cluster"),
 }
@@ -26,13 +26,13 @@ def make_parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} reproduce",
         usage="weightclip reproduce [ITEM] [-o DIR] [--seeds N] [options]",
         description="Run, one after the other, the commands that make a figure or a table of the paper.\n"
-        "What is finished is not run again: after an interruption the same command goes on.",
+        "What is finished is not run again: the same command resumes after an interruption.",
         epilog="examples:\n"
         "  weightclip reproduce --list\n"
         "  weightclip reproduce figure 3 --seeds 5 --steps 100k --dry-run\n",
     )
     parser.add_argument("item", metavar="ITEM", nargs="*", help="figure 3, table 2, ...; without it all are listed")
-    parser.add_argument("--list", action="store_true", help="say what there is, and the commands of each")
+    parser.add_argument("--list", action="store_true", help="list all items and their commands")
     parser.add_argument("-o", "--out", default=FIGURES, metavar="DIR", help=f"for figures (default: {FIGURES})")
     parser.add_argument("--results", default=RESULTS, metavar="DIR", help=f"for records (default: {RESULTS})")
     parser.add_argument("--seeds", metavar="SEEDS", help="how many, or which: 0-3 (default: as many as the paper)")
@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     sweeps.add_argument("--steps", metavar="N", help="the length of each run, in samples, epochs, steps or frames")
     for name, (metavar, help_text) in PASSED_ON.items():
         sweeps.add_argument(f"--{name}", metavar=metavar, help=help_text)
-    sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="for Slurm's jobs")
+    sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="options of Slurm jobs")
     sweeps.add_argument("--retry-failed", action="store_true", help="run again what failed before")
     parser.set_defaults(action=_reproduce)
     return parser

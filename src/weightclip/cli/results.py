@@ -38,11 +38,16 @@ def add_criterion(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_results(arguments: argparse.Namespace) -> None:
+    """A ValueError where no results are named."""
+    if not arguments.results:
+        raise ValueError("RESULTS: got none, expected directories with records, for example results")
+
+
 def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.DataFrame:
     """The tidy table of the runs that were asked for, or a further one; files that are left out are told."""
+    check_results(arguments)
     from weightclip.lab.results.loading import load
     from weightclip.lab.results.setups import where
 
-    if not arguments.results:
-        raise ValueError("RESULTS: got none, expected directories with records, for example results")
     return where(load(*arguments.results, table=table, on_event=print), dict(arguments.where))

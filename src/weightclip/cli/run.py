@@ -17,6 +17,7 @@ from weightclip.cli.arguments import (
     given,
     import_torch,
     live_from,
+    pointing_to_help,
     problem_command,
 )
 from weightclip.lab.experiment import Experiment
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTION = """\
-Run a method on a problem. Options that are not given take the paper's values (its table 2), unless another variant or
-scale is chosen. An interrupted run resumes; a finished one is not run again."""
+Run a method on a problem. Options that are not given take the paper's values,
+unless another variant or scale is chosen. An interrupted run resumes; a
+finished one is not run again."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -37,7 +39,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    add_seeds(parser, "seed 0")
     output = add_output(parser)
     output.add_argument("--overwrite", action="store_true", help="run again what is finished")
 
@@ -45,7 +46,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _add_options(
     parser: argparse.ArgumentParser, experiment: Experiment[Any], defaults: Mapping[str, Any] | None
 ) -> None:
-    add_config(parser, experiment.config, ("problem", "seed"), defaults)
+    add_config(parser, experiment.config, ("problem", "seed", "kappa_rule"), defaults)
+    add_seeds(parser, "seed 0")
     _add_common(parser)
     parser.set_defaults(action=_run)
 
@@ -55,7 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
     experiment = experiment_of(arguments.problem)
     settings = given(arguments, experiment.config)
     seeds = arguments.seeds or [0]
-    configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in seeds]
+    with pointing_to_help("run", arguments.problem):
+        configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in seeds]
     live = live_from(arguments)
     import_torch()
 

@@ -17,6 +17,7 @@ from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
+    from weightclip.lab.sweep.claims import Note
     from weightclip.lab.sweep.manifest import Manifest, State
 
 _RECORD = re.compile(r"_[0-9a-f]{12}\.parquet$")
@@ -26,12 +27,12 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
     parser = Parser(
         prog=f"{PROGRAM} status",
-        description="What of the sweeps in a store is done, running, failed and left; also while they run.",
+        description="Show the done, running, failed and remaining runs of the sweeps in a store.",
     )
     parser.add_argument(
-        "stores", metavar="DIR", type=Path, nargs="*", default=[Path("results")], help="default: results"
+        "stores", metavar="DIR", type=Path, nargs="*", default=[Path("results")], help="stores (default: results)"
     )
-    parser.add_argument("--failures", action="store_true", help="with the tracebacks of what failed")
+    parser.add_argument("--failures", action="store_true", help="show the tracebacks of failed runs")
     parser.set_defaults(action=_status)
     return parser
 
@@ -49,14 +50,21 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_store(store: Path, tracebacks: bool) -> None:
+    from weightclip.lab.sweep.claims import running
     from weightclip.lab.sweep.manifest import current, read_manifests, state_of
 
     manifests = current(read_manifests(store))
+    swept = {run.identity for manifest in manifests for run in manifest.runs}
+    alone = [note for identity, note in running(store).items() if identity not in swept and note is not None]
     if not manifests:
         found = sum(1 for path in store.rglob("*.parquet") if _RECORD.search(path.name) and path.is_file())
         print(f"{store} has no sweep; it has {counted(found, 'record')}")
     for manifest in manifests:
         _show(manifest, state_of(store, manifest))
+    if alone:
+        print("running outside of sweeps:")
+    for note in alone:
+        _show_note(note)
     failed = failures(store)
     for failure in failed if tracebacks else failed[-5:]:
         print(f"failed {failure.when}: {failure.place}: {failure.reason}")
@@ -79,13 +87,17 @@ def _show(manifest: Manifest, state: State) -> None:
     rows.append(("all", *(str(counts[column].total()) for column in groups)))
     print_table(("method", *groups), rows, right=range(1, 5))
     for note in state.running.values():
-        since = duration(time.time() - note.since)
-        print(f"  {note.done:4.0%} after {since}: {note.place} (process {note.process} on {note.node})")
+        _show_note(note)
     if state.waiting:
         print(f"  {counted(len(state.waiting), 'run')} queued by a sweep, waiting for a worker")
     for line in state.damaged:
         print(f"  {line}; it counts as left")
     print(_time_left(state))
+
+
+def _show_note(note: Note) -> None:
+    since = duration(time.time() - note.since)
+    print(f"  {note.done:4.0%} after {since}, process {note.process} on {note.node}: {note.place}")
 
 
 def _time_left(state: State) -> str:

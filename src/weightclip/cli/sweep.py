@@ -27,6 +27,7 @@ from weightclip.cli.arguments import (
     import_torch,
     live_from,
     pair,
+    pointing_to_help,
     problem_command,
     read_field,
 )
@@ -51,8 +52,9 @@ SETTINGS = ("lr", "kappa", "decay", "sigma")
 
 
 _DESCRIPTION = """\
-Run every method with every setting and seed; the same command again runs what is missing. Settings come from --grid, or
-are those of the paper's table 2. An option holds for all runs; several values, as in --kappa 1,2,4, make a grid."""
+Run every method with every setting and seed; the same command again runs what
+is missing. Settings come from --grid, or are the paper's best. An option holds
+for all runs; several values, as in --kappa 1,2,4, make a grid."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -61,7 +63,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    add_seeds(parser, "the grid's, or seed 0")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--grid", metavar="GRID", help="search: paper (its table 1) or a TOML file")
     which.add_argument(
@@ -96,11 +97,13 @@ def _add_options(
 ) -> None:
     axes = parser.add_argument_group("axes")
     for axis in experiment.axes:
-        help_text = f"names with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
-        axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="NAMES", default="all", help=help_text)
+        help_text = f"values with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
     # Settings have a default for each method, which the grid or the presets decide.
     shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.setting_fields}
-    add_config(parser, experiment.config, ("problem", "seed", *experiment.axes), shown, several=True)
+    left_out = ("problem", "seed", "kappa_rule", *experiment.axes)
+    add_config(parser, experiment.config, left_out, shown, several=True)
+    add_seeds(parser, "the grid's, or seed 0")
     _add_common(parser)
     parser.set_defaults(action=_sweep)
 
@@ -108,22 +111,26 @@ def _add_options(
 def _sweep(arguments: argparse.Namespace) -> int:
     experiment = experiment_of(arguments.problem)
     _check_options(arguments)
-    choices, seeds_of_grid = _choices(experiment, arguments)
+    with pointing_to_help("sweep", arguments.problem):
+        choices, seeds_of_grid = _choices(experiment, arguments)
     live = live_from(arguments)
     executor = _executor(arguments)
     import_torch()
 
     from weightclip.lab.files import make_directory
-    from weightclip.lab.sweep.plan import make_plan
+    from weightclip.lab.sweep.plan import MISSING, make_plan
     from weightclip.lab.sweep.stored import remove_checkpoints
     from weightclip.lab.sweep.sweep import look
 
-    plan = make_plan(
-        experiment, arguments.problem, choices, arguments.seeds or range(seeds_of_grid), arguments.data_dir, print
-    )
+    seeds = arguments.seeds or range(seeds_of_grid)
+    fetch = not arguments.dry_run
+    plan = make_plan(experiment, arguments.problem, choices, seeds, arguments.data_dir, print, fetch)
     for data in plan.data.values():
         if data is not None:
-            print(f"data: {data.source}")
+            print("data: not on this machine" if data is MISSING else f"data: {data.source}")
+    for note in {experiment.length_note(run.config): None for run in plan.runs}:
+        if note:
+            print(note)
     inventory = look(plan, arguments.out, arguments.retry_failed)
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
@@ -150,7 +157,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         with display(inventory, seconds, executor.workers) as shown:
             outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, live, report)
     except KeyboardInterrupt:
-        print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command goes on")
+        print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command resumes")
         return STOPPED
     return _tell_end(plan, inventory, outcomes, arguments.out)
 
@@ -234,7 +241,8 @@ def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str
     known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
     for name in options:
         if name in SETTINGS and name in experiment.setting_fields and name not in known:
-            raise ValueError(f"--{name}: none of {', '.join(methods)} has this setting; they have {', '.join(known)}")
+            has = f"{methods[0]} has" if len(methods) == 1 else f"{', '.join(methods)} have"
+            raise ValueError(f"--{name}: got a value, but {has} no such setting, only {', '.join(sorted(known))}")
 
 
 def _own_options(experiment: Experiment[Any], problem: str, method: str, options: Mapping[str, Any]) -> Settings:
@@ -282,7 +290,7 @@ def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace
         return experiment.values(axis)
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
-        raise ValueError(f"{_several(axis)}: got {text!r}, expected names with commas, or all")
+        raise ValueError(f"{_several(axis)}: got {text!r}, expected values with commas, or all")
     return [read_field(experiment.config, axis, _several(axis), part) for part in parts]
 
 
@@ -320,9 +328,13 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
             left = [run for run in inventory.missing if run.method == method]
             rows.append((method, str(len(own)), str(len(left)), *_total(left, costs)))
         print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
-    time, size = _total(inventory.missing, costs)
-    unknown = "" if time != UNKNOWN else f" (no finished runs with this configuration in {arguments.out})"
-    print(f"time on one core: {time}{unknown}; space: {size}; {counted(workers, 'worker')}")
+    known = [run for run in inventory.missing if run.identity in costs]
+    time, size = _total(known, costs)
+    if not known:
+        print(f"time and space: unknown, as {arguments.out} has no finished run like these")
+    else:
+        of = "" if len(known) == len(inventory.missing) else f" for {len(known)} of them, unknown for the others"
+        print(f"time on one core: {time}, space: {size}{of}; {counted(workers, 'worker')}")
     return {identity: cost.seconds for identity, cost in costs.items()}
 
 
@@ -332,9 +344,8 @@ def _total(runs: Sequence[Run], costs: Mapping[str, Cost]) -> tuple[str, str]:
 
     if any(run.identity not in costs for run in runs):
         return UNKNOWN, UNKNOWN
-    return duration(sum(costs[run.identity].seconds for run in runs)), _size(
-        sum(costs[run.identity].bytes for run in runs)
-    )
+    seconds, size = (sum(getattr(costs[run.identity], name) for run in runs) for name in ("seconds", "bytes"))
+    return duration(seconds), _size(size)
 
 
 def _size(number: float) -> str:

@@ -14,8 +14,10 @@ _WIDE = 1000  # characters, where the output is not a terminal: no line needs to
 def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
     """A table without lines; columns in `right` are numbers."""
     table = Table(*headings, box=None, pad_edge=False)
-    for column in right:
-        table.columns[column].justify = "right"
+    for column in table.columns:
+        column.overflow = "fold"  # a path is of no use without its end
+    for number in right:
+        table.columns[number].justify = "right"
     for row in rows:
         table.add_row(*map(Text, row))
     return table

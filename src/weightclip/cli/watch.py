@@ -22,8 +22,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a record's path, or the beginning of it")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .mp4 or .gif (default: beside the record)")
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the episode (default: 0)")
-    parser.add_argument("--steps", type=count, default=1000, metavar="N", help="at most so many (default: 1000)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the episode (default: 0)")
+    parser.add_argument("--steps", type=count, default=1000, metavar="N", help="maximum steps (default: 1000)")
     parser.add_argument("--noise", action="store_true", help="act as in training, not by the mean action")
     parser.set_defaults(action=_watch)
     return parser

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from weightclip._ranges import Kappa, read_kappa
+from weightclip.checks import check_name
 from weightclip.clipping import Clipper, NothingToClipError, clip_weights, find_clipper
 
 
+def check_options(kappa: Kappa, options: dict[str, Any]) -> None:
+    """Raise for a kappa or an option that `clip_weights` does not take, before training starts."""
+    read_kappa(kappa)
+    known = inspect.signature(clip_weights).parameters
+    for name in options:
+        check_name("ClipCallback", name, [one for one in known if one not in ("optimizer", "model", "kappa")])
+
+
 def attach_once(
-    optimizers: Iterable[Optimizer], model: nn.Module, kappa: float, options: dict[str, Any]
+    optimizers: Iterable[Optimizer], model: nn.Module, kappa: Kappa, options: dict[str, Any]
 ) -> list[Clipper]:
     """Attach a clipper to each optimizer that has none, and return the clippers of all.
 

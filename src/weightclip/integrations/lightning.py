@@ -6,8 +6,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from weightclip._ranges import Kappa
 from weightclip.clipping import Clipper
-from weightclip.integrations._attach import attach_once
+from weightclip.integrations._attach import attach_once, check_options
 
 
 class ClipCallback(Callback):
@@ -27,7 +28,8 @@ class ClipCallback(Callback):
         trainer = Trainer(callbacks=[ClipCallback(kappa=2.0)])
     """
 
-    def __init__(self, kappa: float, **options: Any) -> None:
+    def __init__(self, kappa: Kappa, **options: Any) -> None:
+        check_options(kappa, options)
         self.kappa, self.options = kappa, options
         self.clippers: list[Clipper] = []
 

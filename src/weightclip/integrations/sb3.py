@@ -8,8 +8,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.optim import Optimizer
 
+from weightclip._ranges import Kappa
 from weightclip.clipping import Clipper
-from weightclip.integrations._attach import attach_once
+from weightclip.integrations._attach import attach_once, check_options
 
 
 class ClipCallback(BaseCallback):
@@ -32,7 +33,8 @@ class ClipCallback(BaseCallback):
         agent.learn(1_000_000, callback=ClipCallback(kappa=3.0))
     """
 
-    def __init__(self, kappa: float, **options: Any) -> None:
+    def __init__(self, kappa: Kappa, **options: Any) -> None:
+        check_options(kappa, options)
         super().__init__()
         self.kappa, self.options = kappa, options
         self.clippers: list[Clipper] = []

@@ -8,9 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import TrainerCallback
 
+from weightclip._ranges import Kappa
 from weightclip.bounds import tensor_names
 from weightclip.clipping import Clipper
-from weightclip.integrations._attach import attach_once
+from weightclip.integrations._attach import attach_once, check_options
 from weightclip.patterns import as_list
 
 
@@ -32,7 +33,8 @@ class ClipCallback(TrainerCallback):
         trainer = Trainer(model, args, train_dataset=data, callbacks=[ClipCallback(kappa=2.0)])
     """
 
-    def __init__(self, kappa: float, **options: Any) -> None:
+    def __init__(self, kappa: Kappa, **options: Any) -> None:
+        check_options(kappa, options)
         self.kappa, self.options = kappa, options
         self.clipper: Clipper | None = None
 

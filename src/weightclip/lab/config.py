@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa
@@ -35,3 +36,46 @@ def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
     if isinstance(kappa, (Graded, ByLayer, Mapping)):
         return None, str(read_kappa(kappa)[1])
     return kappa, None
+
+
+_SYNONYMS = (
+    ("lr", "learning-rate", "step-size", "stepsize"),
+    ("steps", "frames", "epochs", "samples", "timesteps", "total-timesteps", "num-steps", "iterations", "length"),
+    ("kappa", "kappas", "clip", "clip-range", "bound", "range"),
+    ("decay", "weight-decay", "lambda", "l2"),
+    ("sigma", "noise-std", "std"),
+    ("method", "methods", "optimizer", "optimizers", "optim", "algorithm", "algo"),
+    ("env", "envs", "env-id", "environment", "gym-id", "game", "games"),
+    ("environments", "num-envs", "n-envs"),
+    ("hidden", "layers", "units", "net-arch", "hidden-sizes"),
+    ("batch", "batch-size"),
+    ("memory", "buffer-size", "replay-size"),
+    ("seed", "seeds", "num-seeds", "n-seeds"),
+    ("out", "output", "output-dir", "save-dir", "results"),
+    ("data-dir", "data", "dataset", "data-path"),
+    ("wandb", "wandb-project", "track"),
+    ("workers", "jobs", "num-workers", "n-jobs", "processes"),
+)
+"""Other names of a field. The first one that a configuration has is suggested."""
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str | None:
+    """The name that a user may have meant: another name of the same thing, one spelt alike, or one that contains it."""
+    plain = name.replace("_", "-")
+    fields = {one.replace("_", "-"): one for one in known}
+    for names in _SYNONYMS:
+        if plain in names:
+            for other in names:
+                if other in fields and other != plain:
+                    return fields[other]
+    near = difflib.get_close_matches(plain, fields, n=1, cutoff=0.7)
+    within = [one for one in fields if plain in one.split("-")]
+    return fields[(near or within)[0]] if near or within else None
+
+
+def check_field(argument: str, name: str, known: Sequence[str]) -> None:
+    """A ValueError that suggests the nearest name unless it is one of the known ones."""
+    if name not in known:
+        near = nearest_name(name, known)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(known)}{hint}")

@@ -211,6 +211,10 @@ class Experiment(ABC, Generic[C]):
     def length(self, config: C) -> int:
         """Steps in all, in the unit of progress."""
 
+    def length_note(self, config: C) -> str:
+        """A line on a run that is shorter than its configuration asks for; empty otherwise."""
+        return ""
+
     def shown(self, score: float) -> str:
         """The score that progress tells, for a reader."""
         return f"{self.score} {score:.4g}"

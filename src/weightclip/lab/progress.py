@@ -63,7 +63,7 @@ def display(
 def in_notebook() -> bool:
     """Whether this is a Jupyter notebook."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[Display]:
@@ -189,6 +189,7 @@ class _Lines:
     def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
         self._estimate, self._shown, self._clock = estimate, shown, clock
         self._name = ""
+        self._ended = False
         self._next = clock() + self._seconds_between
 
     _seconds_between = SECONDS_BETWEEN_LINES
@@ -199,7 +200,9 @@ class _Lines:
 
     def update(self, steps: int, score: float) -> None:
         self._estimate.update(steps)
-        if self._clock() >= self._next or self._estimate.done == self._estimate.total:
+        ended = self._estimate.done == self._estimate.total
+        if self._clock() >= self._next or (ended and not self._ended):
+            self._ended = ended
             self._next = self._clock() + self._seconds_between
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
             each = " each" if self._estimate.together > 1 else ""

@@ -113,7 +113,7 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
     if record.identity != identity:
         return None
     checkpoint_path(path).unlink(missing_ok=True)  # of a run that was killed between its last two actions
-    on_event(f"{label}: finished before")
+    on_event(f"{label}: already finished")
     return record
 
 
@@ -166,5 +166,5 @@ def _begun(job: Job[L], path: Path | None, on_event: Event) -> tuple[L, list[Row
     except (ValueError, KeyError, RuntimeError) as error:
         on_event(f"{error}: starting again from the first {job.row}")
         return job.make(), [], 0.0
-    on_event(f"{job.label}: going on after {job.row} {len(checkpoint.rows)}")
+    on_event(f"{job.label}: resuming after {job.row} {len(checkpoint.rows)}")
     return learner, checkpoint.rows, checkpoint.seconds

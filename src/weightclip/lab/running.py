@@ -11,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_count, check_name
+from weightclip.checks import check_count
+from weightclip.lab.config import check_field
 from weightclip.lab.experiment import Event, Experiment, Watch
 from weightclip.lab.files import make_directory
 from weightclip.lab.plugins import experiment_of
@@ -54,7 +55,7 @@ def run(
     """
     experiment = experiment_of(problem)
     for name in settings:
-        check_name("settings", name, [one.name for one in fields(experiment.config) if one.name != "problem"])
+        check_field("settings", name, [one.name for one in fields(experiment.config) if one.name != "problem"])
     configs = [experiment.configure(problem, {**settings, "seed": seed}) for seed in _seeds(seeds, settings)]
     found = run_configs(
         experiment,
@@ -65,7 +66,7 @@ def run(
         overwrite=overwrite,
         progress=progress,
     )
-    return pl.concat([record.table for record in found.records])
+    return pl.concat([record.table for record in found.records], how="diagonal_relaxed")
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,21 @@ def run_configs(
             shown.say(f"data: {data.source}")
         shown.say(f"method: {experiment.describe(configs[0])}")
         shown.say(f"seeds: {seeds_text(config.seed for config in configs)}")
+        if note := experiment.length_note(configs[0]):
+            shown.say(note)
         runs = make_runs(experiment, configs, data)
-        for job in batches(runs):
-            numbers = seeds_text(run.config.seed for run in job)
-            shown.begin(f"{problem} {job[0].method} seed {numbers}", len(job))
-            found |= _run_job(experiment, job, data, out, overwrite, live, shown)
+        pending, waited = runs, False
+        while pending:
+            before = len(found)
+            for job in batches(pending):
+                # What another process has just finished is not run again.
+                found |= _run_free(experiment, job, data, out, overwrite and not waited, live, shown)
+            pending = [run for run in runs if run.identity not in found]
+            if pending and len(found) == before:
+                if not waited and out is not None:
+                    _say_who(out, pending, shown.say)
+                waited = True
+                time.sleep(SECONDS_BETWEEN_LOOKS)
     return Finished([found[run.identity] for run in runs], runs)
 
 
@@ -119,7 +130,7 @@ def _seeds(seeds: int | Iterable[int] | None, settings: Mapping[str, Any]) -> li
     return several
 
 
-def _run_job(
+def _run_free(
     experiment: Experiment[Any],
     job: Sequence[Run],
     data: Any,
@@ -128,29 +139,26 @@ def _run_job(
     live: Live,
     shown: Display,
 ) -> dict[str, Record]:
-    """Identity -> record. Runs that another process works on are waited for, and then read."""
-    found: dict[str, Record] = {}
-    pending, waited = list(job), False
-    while pending:
-        with ExitStack() as held:
-            mine: list[tuple[Run, Claim | None]] = []
-            for run in pending:
-                claimed = None if out is None else claim(out, run.identity, run.place)
-                if claimed is not None:
-                    held.callback(claimed.release)
-                    claimed.begin()
-                if claimed is not None or out is None:
-                    mine.append((run, claimed))
-            if mine:
-                again = overwrite and not waited  # what another process has just finished is not run again
-                found |= _run_mine(experiment, mine, data, out, again, live, shown)
-        pending = [run for run in pending if run.identity not in found]
-        if pending and out is not None:
-            if not waited:
-                _say_who(out, pending, shown.say)
-            waited = True
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-    return found
+    """Run what of these no other process runs, or read its record: identity -> record."""
+    with ExitStack() as held:
+        mine: list[tuple[Run, Claim | None]] = []
+        for run in job:
+            claimed = None if out is None else claim(out, run.identity, run.place)
+            if claimed is not None:
+                held.callback(claimed.release)
+                claimed.begin()
+            if claimed is not None or out is None:
+                mine.append((run, claimed))
+        if not mine:
+            return {}
+        shown.begin(_name([run for run, _ in mine]), len(mine))
+        return _run_mine(experiment, mine, data, out, overwrite, live, shown)
+
+
+def _name(runs: Sequence[Run]) -> str:
+    """Of runs in lockstep, short enough for a bar: `Hopper-v4 adam+wc seed 0–3`."""
+    kind = " ".join(runs[0].place.split("/")[1:-1])
+    return f"{kind} seed {seeds_text(run.config.seed for run in runs)}"
 
 
 def _run_mine(

@@ -127,10 +127,12 @@ class TorchExperiment(Experiment[M], Generic[M]):
         from weightclip.lab.results.tidy import flat_config
 
         config = records[0].config
-        tables = {config["method"]: pl.concat([record.table for record in records])}
+        tables = {config["method"]: pl.concat([record.table for record in records], how="diagonal_relaxed")}
         along, label = self.pictured_along or (self.along, "")
         metrics = [self.measured[name] for name in self.pictured]
         length = {self.length_field: config.get(self.length_field)}
+        if self.length_field == self.unit:  # what was run, which may be less than what was asked for
+            length = {self.unit: records[0].table["samples"].to_list()[-1]}
         settings = settings_text({name: config.get(name) for name in (*NAMED, "kappa_rule")} | length)
         first = ": ".join(filter(None, (self.title(config), settings)))
         title = "\n".join(filter(None, (first, self.remark(flat_config(config)))))

@@ -61,7 +61,7 @@ def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch
             run_configs(configs, out, watch=Watch(progress=stop))
         told: list[str] = []
         found = run_configs(configs, out, watch=Watch(event=told.append))
-        assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration 2" for seed in (0, 1)]
+        assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
         assert not list(out.rglob("*.checkpoint.*"))
         return found
 
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
     told: list[str] = []
     found = run_configs(configs, tmp_path / "a", watch=Watch(event=told.append))
-    assert told == [f"{NAME} adam+wc seed {seed}: going on after iteration 2" for seed in (0, 1)]
+    assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
 
     def stop(steps: int, score: float) -> None:
         if steps == 128:
@@ -142,7 +142,7 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     told: list[str] = []
     _, found, _ = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
-    assert told == [f"{NAME} adam+wc seed 1: finished before"]
+    assert told == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
@@ -168,7 +168,7 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     monkeypatch.setattr(experiment, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
     records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
     assert told == [
-        *(f"{NAME} adam+wc seed {seed}: going on after iteration {seed + 1}" for seed in (0, 1)),
+        *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
         "training seed 2 first, as seeds 0, 1 came farther before",
         "training seed 0 first, as seed 1 came farther before",
     ]

@@ -65,7 +65,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
             run_config(config(), out=out, on_progress=stop)
         told: list[str] = []
         record = run_config(config(), out=out, on_event=told.append)
-        assert told == ["breakout dqn adam+wc seed 0: going on after part 2"]
+        assert told == ["breakout dqn adam+wc seed 0: resuming after part 2"]
         assert not list(out.rglob("*.checkpoint.*"))
         return record.table.drop("frames_per_second", "updates_per_second")
 

@@ -169,7 +169,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(tmp_path: Pat
         config(method), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=told.append
     )
     assert min(seen) > tasks * 20  # the finished tasks were not learned again
-    assert told == [f"input-permuted-mnist {method} seed 0: going on after task {tasks}"]
+    assert told == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert not list(tmp_path.rglob("*.npz"))
 

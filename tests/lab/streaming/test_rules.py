@@ -76,7 +76,7 @@ def test_a_file_of_rules() -> None:
         ),
         (
             "from weightclip.lab.streaming.rules import Rule\ndef f(w, g):\n    return w\nA = Rule('adam', update=f)\n",
-            "mine.py: got a rule named 'adam', which is built in; expected another name",
+            "mine.py, line 2: got the name 'adam', which is built in",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_grid_is_searched_at_each_value_of_an_axis(capsys: pytest.CaptureFixtu
     [
         (["--stages", "3"], "stages: got 3, expected 1 or 2"),
         (["--stages", "x"], "--stages: got 'x', expected a whole number"),
-        (["--stages", ""], "--stages: got '', expected names with commas, or all"),
+        (["--stages", ""], "--stages: got '', expected values with commas, or all"),
         (["--stages", "2", "--methods", "slow"], "--methods, --stages: the values given do not go together"),
     ],
 )
@@ -118,4 +118,4 @@ def test_ctrl_c_on_a_terminal_ends_the_picture_before_it_is_told(
     last = capsys.readouterr().out.split("method")[-1]
     assert "1 running" not in last
     assert "to go" not in last
-    assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command goes on")
+    assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command resumes")

@@ -49,7 +49,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(method: str, images: int, tmp_pa
         run_config(wanted, DATA, out=tmp_path, on_progress=interrupted_after(images))  # type: ignore[arg-type]
     told: list[str] = []
     record = run_config(wanted, DATA, out=tmp_path, on_event=told.append)
-    assert told == [f"warm-start {method} seed 0: going on after epoch {images // 24 if images > 24 else 0}"]
+    assert told == [f"warm-start {method} seed 0: resuming after epoch {images // 24 if images > 24 else 0}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert not list(tmp_path.rglob("*.checkpoint.*"))
 
@@ -58,7 +58,7 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
     first = run_config(config("sgd+wc"), DATA, out=tmp_path)
     told: list[str] = []
     again = run_config(config("sgd+wc"), DATA, out=tmp_path, on_event=told.append)
-    assert told == ["warm-start sgd+wc seed 0: finished before"]
+    assert told == ["warm-start sgd+wc seed 0: already finished"]
     assert_frame_equal(first.table, again.table)
     assert_frame_equal(first.tables["boxes"], again.tables["boxes"])
 

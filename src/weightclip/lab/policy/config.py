@@ -63,7 +63,7 @@ class Config(MethodConfig):
     lam: float = field(default=0.95, metadata=option("lambda of generalized advantage estimation"))
     clip: float = field(default=0.2, metadata=option("clipping coefficient of the probability ratio"))
     clip_values: bool = field(default=True, metadata=option("clip the value loss"))
-    normalise_advantages: bool = field(default=True, metadata=option("normalize advantages in each minibatch"))
+    normalise_advantages: bool = field(default=True, metadata=option("normalise advantages in each minibatch"))
     value_weight: float = field(default=0.5, metadata=option("coefficient of the value loss"))
     entropy_weight: float = field(default=0.0, metadata=option("coefficient of the entropy bonus"))
     gradient_norm: float = field(default=0.5, metadata=option("maximum norm of the gradient"))

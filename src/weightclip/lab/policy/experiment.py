@@ -123,7 +123,7 @@ class _Run:
             if _STOPPED in state:
                 self.stopped = int(state[_STOPPED]), str(state[_REASON])
             self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
-            event(f"{self.label}: going on after iteration {len(self.rows)}")
+            event(f"{self.label}: resuming after iteration {len(self.rows)}")
 
     def load(self, learners: Learners, s: int, event: Event) -> None:
         """Let learner s go on where the run is; a run whose checkpoint does not fit begins anew."""

@@ -104,15 +104,17 @@ class PolicyCollapse(TorchExperiment[Config]):
     def length(self, config: Config) -> int:
         return config.iterations * config.rollout
 
+    def length_note(self, config: Config) -> str:
+        if self.length(config) == config.steps:
+            return ""
+        return f"steps: {config.steps:,} is rounded down to {self.length(config):,}, a multiple of {config.rollout:,}"
+
     def shown(self, score: float) -> str:
         return "no episode ended yet" if math.isnan(score) else f"return {score:,.0f}"
 
     def describe(self, config: Config) -> str:
         method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
-        steps = config.iterations * config.rollout
-        length = f"{steps:,} steps in {counted(config.iterations, 'iteration')}"
-        if steps != config.steps:
-            length += f" ({config.steps:,} rounded down to a multiple of the rollout's {config.rollout:,})"
+        length = f"{self.length(config):,} steps in {counted(config.iterations, 'iteration')}"
         scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
         return f"{method}: {settings_text(config.display_settings())}; {config.env}, {length}{scale}"
 

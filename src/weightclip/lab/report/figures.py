@@ -123,7 +123,7 @@ def _varied(setups: Sequence[Setup]) -> list[str]:
         for method in setup.methods:
             rows = setup.table.filter(pl.col("method") == method)
             told = told_setting(rows.row(0, named=True), setup.table)
-            names |= dict.fromkeys(name for name in told if rows[name].n_unique() > 1)
+            names |= dict.fromkeys(name for name in told if name != "rules" and rows[name].n_unique() > 1)
     order = setups[0].experiment.setting_fields
     return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
 

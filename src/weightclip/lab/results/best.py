@@ -15,6 +15,7 @@ from weightclip.lab.results.selection import best_runs, score_settings, select
 from weightclip.lab.results.setups import Columns, by_experiment, ordered_methods
 from weightclip.lab.results.statistics import trend
 from weightclip.lab.results.text import selection_notes
+from weightclip.lab.results.tidy import cut_short
 
 _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 
@@ -26,14 +27,15 @@ def best_settings(
 
     After the columns of `select` come those of the `trend` at that setting (`slope`, `low`, `high`, `verdict`), whether
     it is the paper's setting (`same`; null where the paper has none), the score of the paper's setting here
-    (`paper_score`; null where that was not run), `data` and `official`.
+    (`paper_score`; null where that was not run), `data`, `official`, and whether the last task was cut short
+    (`cut_short`).
     """
 
     def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         key = (*columns.setup, "method")
         scored = score_settings(part, metric, criterion, last)
         slopes = trend(best_runs(part, metric, criterion, last), metric).select(*key, "slope", "low", "high", "verdict")
-        about = part.select(*key, "data", "official").unique(key, keep="first")
+        about = part.group_by(key).agg(pl.col("data", "official").first(), cut_short(part).any())
         chosen = select(part, metric, criterion, last)
         paper = [_beside_paper(row, scored, columns) for row in chosen.iter_rows(named=True)]
         chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
@@ -65,7 +67,9 @@ def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
 
 def setting_notes(row: Mapping[str, Any]) -> list[str]:
     """What to know of a row of `best_settings`: how it was selected, and what its experiment has to say."""
-    return [*selection_notes(row), *filter(None, [find_experiment(row["experiment"]).remark(row)])]
+    short = "the last task is cut short: it counts neither for the slope nor for the final score"
+    remarks = (short if row["cut_short"] else "", find_experiment(row["experiment"]).remark(row))
+    return [*selection_notes(row), *filter(None, remarks)]
 
 
 def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:

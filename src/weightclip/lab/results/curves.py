@@ -6,8 +6,8 @@ import polars as pl
 
 from weightclip.checks import check_count
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
-from weightclip.lab.results.statistics import cut_short, half_width
-from weightclip.lab.results.tidy import CUT_SHORT
+from weightclip.lab.results.statistics import half_width
+from weightclip.lab.results.tidy import CUT_SHORT, cut_short
 
 
 def cut(parts: int) -> pl.Expr:

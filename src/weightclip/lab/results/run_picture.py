@@ -19,9 +19,8 @@ from weightclip.lab.results.panels import (
     panels,
     show_unit,
 )
-from weightclip.lab.results.statistics import cut_short
 from weightclip.lab.results.style import style_of
-from weightclip.lab.results.tidy import CUT_SHORT
+from weightclip.lab.results.tidy import CUT_SHORT, cut_short
 
 SAMPLES = "samples"
 """A column that counts in thousands and millions."""
@@ -61,7 +60,7 @@ def draw_runs(
                 axes.set_xlabel(label)
             else:
                 count_along(axes, label or along.capitalize())
-        short = [bool(CUT_SHORT in table.columns and table[CUT_SHORT].any()) for table in tables.values()]
+        short = [bool(table.select(cut_short(table)).to_series().any()) for table in tables.values()]
         seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()], CUT_SHORT: short})
         add_legend(picture, map(style_of, tables), about_seeds(seeds))
         if title:

@@ -19,6 +19,7 @@ from weightclip.lab.experiment import Experiment
 from weightclip.lab.results.criteria import CRITERIA, DEFAULT, LAST
 from weightclip.lab.results.criteria import Criterion as Criterion
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
+from weightclip.lab.results.tidy import whole_rows
 
 
 def score_runs(
@@ -46,7 +47,8 @@ def score_runs(
         else:
             rows = pl.len() * last if last < 1 else pl.lit(last)
             scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean().fill_null(float("nan"))
-        ordered = part.sort("identity", columns.along, maintain_order=True)
+        counted = part if criterion == "auc" else whole_rows(part)  # the area weights rows by their samples
+        ordered = counted.sort("identity", columns.along, maintain_order=True)
         return ordered.group_by(about, maintain_order=True).agg(pl.len().alias("rows"), scored.alias("score"))
 
     return by_experiment(table, score)

@@ -99,6 +99,8 @@ def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
         check_name("where", name, _of_runs(table))
         column = table[name]
         texts = [text] if text in column.cast(pl.String) else text.split(",")
+        if name == "rules":  # by the beginning of a hash, as `weightclip best` shows it
+            texts = [whole for whole in column.drop_nulls().unique() if whole.startswith(tuple(texts))] or texts
         values = [_value(name, one, column.dtype) for one in texts]
         matching = column.is_in([value for value in values if value is not None])
         found = table.filter(matching.fill_null(False) | (column.is_null() if None in values else False))

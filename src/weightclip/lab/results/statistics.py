@@ -16,7 +16,7 @@ from weightclip.lab.results.criteria import DEFAULT, LAST, Criterion
 from weightclip.lab.results.metrics import SHARE, Metric
 from weightclip.lab.results.selection import best_of, score_runs
 from weightclip.lab.results.setups import Columns, by_experiment, check_metric
-from weightclip.lab.results.tidy import CUT_SHORT
+from weightclip.lab.results.tidy import whole_rows
 
 FLAT = 0.01
 """Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
@@ -76,13 +76,6 @@ def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int
     return Estimate(float(statistic(*tasks)), float(found.low), float(found.high))
 
 
-def cut_short(table: pl.DataFrame) -> pl.Expr:
-    """Which rows are cut short, for tables of experiments and versions that do not say so as well."""
-    if CUT_SHORT in table.columns:
-        return pl.col(CUT_SHORT).fill_null(False)
-    return pl.repeat(False, pl.len()).alias(CUT_SHORT)
-
-
 def half_width(deviation: pl.Series, seeds: pl.Series, level: float | None = None) -> pl.Series:
     """s / sqrt(n), or times Student's quantile, half an interval of that level; null for a single seed."""
     error = deviation / seeds.sqrt()
@@ -139,7 +132,7 @@ def trend(
     def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
-        ordered = part.filter(~cut_short(part)).sort("identity", columns.along, maintain_order=True)
+        ordered = whole_rows(part).sort("identity", columns.along, maintain_order=True)
         rows = (pl.len() * share).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
         slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(

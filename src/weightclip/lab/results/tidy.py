@@ -81,3 +81,17 @@ def _plain(value: Any) -> Any:
 
 def _hash(rules: str | None) -> str | None:
     return None if rules is None else hashlib.sha256(rules.encode()).hexdigest()[:12]
+
+
+def cut_short(table: pl.DataFrame) -> pl.Expr:
+    """Which rows of a tidy table are cut short; for records of older versions, from the samples of a task."""
+    known = {"samples", "task", "period"} <= set(table.columns)
+    derived = pl.col("samples") < pl.col("task") * pl.col("period") if known else pl.repeat(False, pl.len())
+    marked = pl.coalesce(CUT_SHORT, derived) if CUT_SHORT in table.columns else derived
+    return marked.fill_null(False).alias(CUT_SHORT)
+
+
+def whole_rows(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows that are not cut short, of runs that have any."""
+    short = cut_short(table)
+    return table.filter(~short | short.all().over("identity"))

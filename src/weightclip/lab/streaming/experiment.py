@@ -54,6 +54,11 @@ def run_config(
     """
     config = complete(config, dataset)
 
+    def make() -> Learner:
+        learner = _make_learner(config, dataset)
+        _note_compilation(learner, on_event)
+        return learner
+
     def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
         return _run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress)
 
@@ -67,7 +72,7 @@ def run_config(
         rules=_rules_source(config),
         row="task",
         rows=-(-config.steps // _period(config)),
-        make=lambda: _make_learner(config, dataset),
+        make=make,
         learn=learn,
         table=lambda rows: _table(config, rows),
     )
@@ -116,6 +121,11 @@ def _make_learner(config: Config, dataset: Dataset) -> Learner:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's has no type of its own
             raise ValueError(f"hidden: got {config.hidden}, expected a network that fits into memory") from error
         raise
+
+
+def _note_compilation(learner: Learner, on_event: Event) -> None:
+    if not getattr(learner, "compiled", True):
+        on_event("compiling the learner, once for each method and network type")
 
 
 def _engine(config: Config, dataset: Dataset) -> Learner:

@@ -21,7 +21,7 @@ from weightclip.lab.data import Dataset
 from weightclip.lab.data.places import cache_directory
 from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, check_outputs
-from weightclip.lab.streaming.kernel import call, kernel_source, load_kernel
+from weightclip.lab.streaming.kernel import call, is_compiled, kernel_source, load_kernel
 from weightclip.lab.streaming.learner import Progress, no_progress
 from weightclip.lab.streaming.problem import Task
 
@@ -89,6 +89,11 @@ class Fused:
             "saturated": (sum(config.hidden) or math.nan) if config.activation == "tanh" else math.nan,
         }
         self._measures = MEASURES if config.diagnostics else MEASURES[:2]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the kernel is in the cache."""
+        return is_compiled(self._kernel)
 
     def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
         """One pass over a task: the mean of each metric over its steps."""

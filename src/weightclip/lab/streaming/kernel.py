@@ -67,6 +67,12 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
     return module
 
 
+def is_compiled(kernel: ModuleType) -> bool:
+    """Whether the kernel was compiled, in this process or in one that left it in the cache."""
+    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
+    return bool(kernel.learn.signatures) or any(cached)
+
+
 def _written(source: str, path: Path) -> Path:
     """The file, which once there stays as it is: numba's cache goes by its time."""
     content = source.encode()

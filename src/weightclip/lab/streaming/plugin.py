@@ -128,7 +128,7 @@ class Streaming(Experiment[Config]):
             for column, row in (("accuracy", 0), ("accuracy", -1), ("online_accuracy", -1))
         )
         tasks = len(tables[0])
-        short = ", which was cut short" if tables[0]["cut_short"].any() else ""
+        short = ", which was cut short" if "cut_short" in tables[0] and tables[0]["cut_short"].any() else ""
         return f"accuracy {first:.2%} in the first task, {last:.2%} in the last of {tasks}{short}, {online:.2%} online"
 
     def draw(self, records: Sequence[Record], path: Path) -> None:
@@ -140,7 +140,7 @@ class Streaming(Experiment[Config]):
         settings = settings_text(
             {name: config.get(name) for name in (*NAMED, "kappa_rule")} | {"samples": config["steps"]}
         )
-        tables = {config["method"]: pl.concat([record.table for record in records])}
+        tables = {config["method"]: pl.concat([record.table for record in records], how="diagonal_relaxed")}
         draw_run(tables, path, title=f"{config['problem']}: {settings}")
 
     def figures(self) -> Sequence[Figure]:

@@ -225,11 +225,13 @@ def load_rules(path: str | Path) -> dict[str, Rule]:
     try:
         exec(compile(text, name, "exec"), module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"rules: {_where(path, name, error)}: {type(error).__name__}: {error}") from error
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ValueError(f"rules: {_where(path, name, error)}: {type(error).__name__}: {reason}") from error
     rules = {rule.name: rule for rule in module.values() if isinstance(rule, Rule)}
     for rule in rules.values():
         if (rule.name in OPTIMIZERS or rule.name in REMEDIES) and not is_built_in(rule):
-            raise ValueError(f"rules: {path}: got a rule named {rule.name!r}, which is built in; expected another name")
+            where = location(rule.functions[0])
+            raise ValueError(f"rules: {where}: got the name {rule.name!r}, which is built in; expected another one")
     rules = {name: rule for name, rule in rules.items() if not is_built_in(rule)}
     if not rules:
         raise ValueError(f"rules: {path} defines no Rule, expected for example NAME = Rule('name', update=function)")

@@ -89,8 +89,11 @@ def _text(name: str, arguments: tuple[str, ...], body: list[ast.stmt]) -> str:
 
 
 def _parsed(function: Callable[..., Any], rule: Rule) -> ast.FunctionDef:
-    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>" or function.__closure__:
-        raise ValueError(f"rule {rule.name}: got {function!r}, expected a function written with def, outside of others")
+    if function.__name__ == "<lambda>" or function.__closure__:
+        kind = "a lambda" if function.__name__ == "<lambda>" else f"{function.__name__!r}, which uses outer variables"
+        raise ValueError(
+            f"{location(function)}: rule {rule.name}: got {kind}, expected a function written with def at the top level"
+        )
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except OSError as error:
@@ -243,9 +246,10 @@ class _Writer(ast.NodeTransformer):
         return name
 
     def _refusal(self, node: ast.AST) -> ValueError:
-        where = location(self.function, getattr(node, "lineno", 1))
+        where = f"{location(self.function, getattr(node, 'lineno', 1))}: rule {self.rule.name}"
+        text = ast.unparse(node).splitlines()[0]
         return ValueError(
-            f"{where}: rule {self.rule.name}: {ast.unparse(node)!r} in {self.function.__name__} is not supported; "
+            f"{where}: {text!r} in {self.function.__name__} is not supported; "
             f"expected assignments, if, return, arithmetic, comparisons, {', '.join(PROVIDED)} and your own functions"
         )
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from weightclip.checks import check_count, check_name
+from weightclip.lab.config import check_field
 from weightclip.lab.experiment import NONE, Experiment
 from weightclip.lab.toml import read_toml
 
@@ -71,7 +72,7 @@ def search(
         raise ValueError(f"grid: got no setting, expected some with their values, for example {EXAMPLE}")
     known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
     for name in (*common, *(name for axes in own.values() for name in axes)):
-        check_name("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
+        check_field("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
     found = []
     for method in methods:
         axes = {**common, **own.get(method, {})}

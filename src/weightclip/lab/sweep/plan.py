@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -11,7 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from weightclip.lab.data.errors import DataError
+from weightclip.lab.data.loading import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
+from weightclip.lab.results.record import identity
 from weightclip.lab.sweep.grid import Settings
 
 if TYPE_CHECKING:
@@ -58,8 +62,13 @@ def make_plan(
     seeds: Sequence[int],
     data_dir: Path | None = None,
     event: Event = ignore,
+    fetch: bool = True,
 ) -> Plan:
-    """A run for each choice of settings and each seed, seed by seed, so that an interrupted sweep has whole seeds."""
+    """A run for each choice of settings and each seed, seed by seed, so that an interrupted sweep has whole seeds.
+
+    Without `fetch`, data that is not on this machine is not fetched. No run that needs it can be finished then, and its
+    runs are identified by their place alone.
+    """
     choices = list(choices)
     configs = [experiment.configure(problem, {**choice, "seed": seed}) for seed in seeds for choice in choices]
     data: dict[Hashable, Any] = {}
@@ -67,9 +76,30 @@ def make_plan(
     for key, same in groupby(configs, experiment.data_key):
         alike = list(same)
         if key not in data:
-            data[key] = experiment.load(alike[0], data_dir, event)
+            data[key] = experiment.load(alike[0], data_dir, event) if fetch else _local(experiment, alike[0], data_dir)
         runs |= {run.identity: run for run in make_runs(experiment, alike, data[key])}
     return Plan(experiment, tuple(runs.values()), data)
+
+
+MISSING = "missing"
+"""In the place of data that is not on this machine."""
+
+
+def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> Any:
+    if offline():
+        return experiment.load(config, data_dir)
+    before = os.environ.get(OFFLINE_VARIABLE)
+    os.environ[OFFLINE_VARIABLE] = "1"
+    try:
+        data = experiment.load(config, data_dir)  # the bundled digits stand in for data that a sweep would fetch
+        return MISSING if data is not None and data.source.kind == "bundled" else data
+    except DataError:
+        return MISSING
+    finally:
+        if before is None:
+            del os.environ[OFFLINE_VARIABLE]
+        else:
+            os.environ[OFFLINE_VARIABLE] = before
 
 
 def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) -> list[Run]:
@@ -78,7 +108,9 @@ def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) ->
         Run(
             experiment=experiment.name,
             config=config,
-            identity=experiment.identify(config, data),
+            identity=identity(experiment.name, {"config": str(config)}, None)
+            if data is MISSING
+            else experiment.identify(config, data),
             place=experiment.place(config),
             data=experiment.data_key(config),
             batch=experiment.batch(config),

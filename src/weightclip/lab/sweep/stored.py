@@ -73,7 +73,9 @@ def finished_runs(store: Path, experiment: str, folders: Iterable[str]) -> list[
             with suppress(*FAILURES):
                 facts = json.loads(pl.read_parquet_metadata(path)[KEY])
                 if facts["experiment"] == experiment:
-                    found.append((facts["config"], Cost(float(facts["seconds"]), path.stat().st_size)))
+                    files = (path, *(part_path(path, name) for name in facts.get("parts", {})))
+                    size = sum(file.stat().st_size for file in files)
+                    found.append((facts["config"], Cost(float(facts["seconds"]), size)))
     return found
 
 
