@@ -160,6 +160,21 @@ def compare_many_tensors(budget: float) -> dict[str, float]:
     return {name: each / median["constant kappa"] for name, each in median.items() if name != "constant kappa"}
 
 
+def compare_clips(budget: float) -> float:
+    """The ratio of a clip alone with a range for each unit to one with a single kappa, on the streaming network."""
+    network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 10))
+    clips = {}
+    for name, kappa in (("one kappa", 2.0), ("graded", wc.graded())):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        clips[name] = wc.clip_weights(optimizer, network, kappa).enforce
+    times: dict[str, list[float]] = {name: [] for name in clips}
+    start = time.perf_counter()
+    while time.perf_counter() - start < budget or len(times["graded"]) < 20:
+        for name, clip in clips.items():
+            times[name].append(seconds(lambda clip=clip: [clip() for _ in range(20)]))  # type: ignore[misc]
+    return statistics.median(times["graded"]) / statistics.median(times["one kappa"])
+
+
 def attaching(budget: float) -> tuple[float, float]:
     """Seconds for one optimizer per parameter of 400, and their quotient with those of one optimizer for all."""
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(200)])
@@ -193,6 +208,7 @@ def main(quick: bool) -> None:
             ratios[f"mlp {remedy}"] = compare_whole_steps(remedy, x, y, budget[remedy])
         for name, ratio in compare_many_tensors(3 if quick else 30).items():
             ratios[f"1,000 tensors {name}"] = ratio
+        ratios["graded clip / one kappa"] = compare_clips(1 if quick else 10)
         took, ratios["attaching per parameter"] = attaching(1 if quick else 10)
         print(f"attaching one optimizer to each of 400 parameters takes {took:.2f} s")
         large = resnet18(10)

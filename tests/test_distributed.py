@@ -26,7 +26,7 @@ def run(mode: str, processes: int, directory: Path) -> list[torch.Tensor]:
     return weights
 
 
-@pytest.mark.parametrize("remedies", ["", "-with-rivals"])
+@pytest.mark.parametrize("remedies", ["", "-with-rivals", "-graded"])
 def test_two_processes_equal_one(remedies: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     one = run(f"plain{remedies}", 1, tmp_path / "one")

@@ -115,3 +115,63 @@ def vectors() -> Iterator[Vector]:
 
 
 VECTORS = {vector.name: vector for vector in vectors()}
+
+
+HIDDEN_WEIGHTS = [[0.4, -0.3, 0.02, -0.49], [0.1, 0.2, -0.45, 0.33], [-0.2, 0.0, 0.41, -0.12]]
+OUTPUT_WEIGHTS = [[0.5, -0.3, 0.2]]
+HIDDEN_GRADIENTS = [
+    [[5.0, -4.0, 0.5, 3.0], [-6.0, 2.0, 0.1, -9.0], [0.3, -7.0, -8.0, 4.0]],
+    [[-1.0, 0.4, 6.0, 0.0], [0.2, -0.8, 1.5, 9.0], [-20.0, 3.0, 0.7, -0.6]],
+]
+OUTPUT_GRADIENTS = [[[-6.0, 2.0, -9.0]], [[0.5, 8.0, -0.4]]]
+RANGE_LR = 0.1
+
+
+@dataclass(frozen=True)
+class RangeVector:
+    """SGD on a network of 4 inputs, 3 hidden units and 1 output, clipped by a rule; both weights after each step."""
+
+    kappa: str
+    hidden: list[list[list[float]]]
+    output: list[list[list[float]]]
+
+
+def unit_range(i: int, low: float, high: float) -> float:
+    return low * (high / low) ** ((i * 0.6180339887498949) % 1.0)
+
+
+def run_ranges(kappa: str, hidden_k: Callable[[int, int], float], output_k: Callable[[int, int], float]) -> RangeVector:
+    """`hidden_k(i, j)` and `output_k(i, j)` are the ranges of the entries in row i and column j."""
+
+    def steps(weights: list[list[float]], gradients: list[list[list[float]]], k: Callable[[int, int], float]) -> list:
+        s = 1 / math.sqrt(len(weights[0]))
+        w, history = [list(row) for row in weights], []
+        for gradient in gradients:
+            for i, row in enumerate(gradient):
+                for j, g in enumerate(row):
+                    bound = k(i, j) * s
+                    w[i][j] = min(max(w[i][j] - RANGE_LR * g, -bound), bound)
+            history.append([list(row) for row in w])
+        return history
+
+    return RangeVector(
+        kappa,
+        steps(HIDDEN_WEIGHTS, HIDDEN_GRADIENTS, hidden_k),
+        steps(OUTPUT_WEIGHTS, OUTPUT_GRADIENTS, output_k),
+    )
+
+
+RANGE_VECTORS = {
+    vector.kappa: vector
+    for vector in (
+        run_ranges("2", lambda i, j: 2.0, lambda i, j: 2.0),
+        run_ranges("hidden=1.5,output=0.5", lambda i, j: 1.5, lambda i, j: 0.5),
+        run_ranges("output=1", lambda i, j: math.inf, lambda i, j: 1.0),
+        run_ranges("graded(0.5, 2, output=1)", lambda i, j: unit_range(i, 0.5, 2.0), lambda i, j: 1.0),
+        run_ranges(
+            "graded(0.25, 4, output=0.5-1.5)",
+            lambda i, j: unit_range(i, 0.25, 4.0),
+            lambda i, j: unit_range(j, 0.5, 1.5),
+        ),
+    )
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
+from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
 from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip.patterns import Patterns, check_pattern, unwanted
 
@@ -40,6 +41,8 @@ class Leaf:
     keys: tuple[str, ...]
     array: Any
     layer: Any
+    gates: int | None = None
+    """The number of recurrent units, where an array has those of several gates: of Haiku's GRU."""
 
     @property
     def masked(self) -> bool:
@@ -89,7 +92,10 @@ def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patter
     unwanted_reason = unwanted(include, exclude, [leaf.name for leaf in arrays])
     decide = _decider(bounds, leaves)
     resolved: list[tuple[Leaf, Bound]] = []
+    hidden = {leaf.keys[:-1]: leaf.array.shape[-2] for leaf in arrays if leaf.own_name == "w_h"}
     for leaf in arrays:
+        if leaf.keys[:-1] in hidden and leaf.own_name in ("w_i", "w_h", "b"):
+            leaf = replace(leaf, gates=hidden[leaf.keys[:-1]])
         reason = unwanted_reason([leaf.name])
         bound = Bound(None, reason=reason) if reason else decide(leaf)
         if bound.s is not None and not jnp.issubdtype(leaf.array.dtype, jnp.floating):
@@ -100,6 +106,55 @@ def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patter
         resolved.append((leaf, bound))
     check_included(include, {leaf.name: bound for leaf, bound in resolved})
     return resolved
+
+
+def with_ranges(
+    resolved: list[tuple[Leaf, Bound]], rule: RangeRule | None, warn: bool = False
+) -> list[tuple[Leaf, Bound]]:
+    """The same bounds with the ranges of the leaves; what a rule by layer does not name is left alone.
+
+    The output layers are not known from a tree of arrays: a graded rule names them, or grades all layers alike.
+    """
+    if rule is None:
+        return resolved
+    names = [leaf.name for leaf, _ in resolved]
+    check_names(rule, names)
+    if needs_outputs(rule, names):
+        if isinstance(rule, ByLayer):
+            raise ValueError(
+                f"kappa: a tree of arrays does not show its output layers; name paths such as {names[0]!r}"
+            )
+        if warn:
+            warnings.warn(
+                "graded: a tree of arrays does not show its output layers, so all layers are graded alike; "
+                f"output_layers={names[-1]!r} names them",
+                UserWarning,
+                stacklevel=4,  # the caller of `init`
+            )
+    found = []
+    for leaf, bound in resolved:
+        if bound.s is not None:
+            chosen = range_of(rule, [leaf.name], named_as_output(rule, [leaf.name]), *_units_of(leaf))
+            no_match = Bound(None, reason="no pattern of kappa matches")
+            bound = no_match if chosen is None else replace(bound, range=chosen)
+        found.append((leaf, bound))
+    return found
+
+
+def _units_of(leaf: Leaf) -> tuple[Units, Units | None]:
+    """The dimension of a leaf that counts its units, and that of its inputs (None for a bias).
+
+    Units are the last dimension of Flax's and Haiku's arrays, and the first one of Equinox's.
+    """
+    dims = len(leaf.array.shape)
+    if leaf.layer is not None or leaf.own_name == "weight":
+        period = leaf.layer.hidden_size if _layer_type(leaf.layer) in ("GRUCell", "LSTMCell") else None
+        return Units(1.0, 1.0, 0, period), Units(1.0, 1.0, 1) if dims > 1 else None
+    if dims < 2 or leaf.own_name in ("bias", "b"):
+        return Units(1.0, 1.0, dims - 1, leaf.gates), None
+    module = leaf.keys[-2].rpartition("/")[2] if len(leaf.keys) > 1 else ""
+    units, inputs = (dims - 2, dims - 1) if leaf.own_name == "w" and "transpose" in module else (dims - 1, dims - 2)
+    return Units(1.0, 1.0, units, leaf.gates), Units(1.0, 1.0, inputs)
 
 
 def warn_of_unknown_layers(resolved: list[tuple[Leaf, Bound]]) -> None:

@@ -8,7 +8,7 @@ they are constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -17,12 +17,12 @@ import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import tree_map_with_path
 
-from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers
+from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers, with_ranges
+from weightclip._ranges import ByLayer, Graded, Units, read_kappa
 from weightclip.bounds import Bound
-from weightclip.checks import check_number
 from weightclip.patterns import Patterns
 
-Kappa = float | jax.Array
+Kappa = float | jax.Array | Mapping[str, float] | Graded | ByLayer
 
 _T = TypeVar("_T")
 
@@ -62,7 +62,9 @@ def clip_weights(
         >>> clip = optax.inject_hyperparams(clip_weights, static_args="bounds")(schedule, bounds=lambda path, leaf: 0.5)
 
     Args:
-        kappa: the half-width of the box in units of s_l; positive, may be infinite. An array is not checked.
+        kappa: the clipping range in units of s_l: a positive number, which may be infinite, or an array, which is not
+            checked; a mapping of paths or glob patterns to numbers, of which the first that matches decides; or
+            `weightclip.graded(output_layers=...)`, a range for each unit, with the paths of the output layers.
         bounds: `"fan_in"`, a mapping or a function: see `resolve_bounds`.
         include: paths or glob patterns; every other leaf is left alone.
         exclude: paths or glob patterns of leaves to leave alone.
@@ -80,7 +82,7 @@ def clip_weights(
     kappa = _check_kappa(kappa)
 
     def init(params: Any) -> Any:
-        _check(params, bounds, include, exclude)
+        _check(params, kappa, bounds, include, exclude)
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -140,7 +142,7 @@ def clip_schedule_free(
     inner = optax.with_extra_args_support(schedule_free)
 
     def init(params: Any) -> Any:
-        _check(params, bounds, include, exclude)
+        _check(params, kappa, bounds, include, exclude)
         return _check_schedule_free_state(inner.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
@@ -245,9 +247,11 @@ def resolve_bounds(
     return {leaf.name: bound for leaf, bound in resolve(params, bounds, include, exclude)}
 
 
-def _check_kappa(kappa: Kappa) -> Kappa:
+def _check_kappa(kappa: Kappa) -> Any:
+    """The kappa, with a mapping as a rule."""
     if not isinstance(kappa, jax.Array):
-        return check_number("kappa", kappa, infinite=True)
+        number, rule = read_kappa(kappa)
+        return number if rule is None else rule
     if kappa.shape:
         raise ValueError(f"kappa: got an array of shape {kappa.shape}, expected a positive number or a scalar array")
     return kappa
@@ -279,13 +283,14 @@ def _clip_update(u: Any, p: Any, limit: Any) -> Any:
     return jnp.where(kept == moved, u, kept - p).astype(jnp.result_type(u))
 
 
-def _check(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> None:
+def _check(params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> None:
     """Raise or warn before training starts."""
     if type(params).__name__ == "_ParamsPlaceholder":  # by which optax.tree_map_params finds parameters in a state
         return
     resolved = _resolve(params, bounds, include, exclude)
     if not callable(bounds):
         warn_of_unknown_layers(resolved)
+    with_ranges(resolved, kappa if isinstance(kappa, (Graded, ByLayer)) else None, warn=True)
 
 
 def _resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[tuple[Leaf, Bound]]:
@@ -298,23 +303,31 @@ def _resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patte
 
 
 def _limits(
-    params: Any, kappa: Kappa, bounds: Rule, include: Patterns | None, exclude: Patterns | None
+    params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None
 ) -> Callable[[Path, Any], Any]:
     """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
-    scales = {leaf.path: bound.s for leaf, bound in _resolve(params, bounds, include, exclude)}
+    rule = kappa if isinstance(kappa, (Graded, ByLayer)) else None
+    number: Any = kappa if rule is None else 1.0
+    found = {leaf.path: bound for leaf, bound in with_ranges(_resolve(params, bounds, include, exclude), rule)}
 
     def limit(path: Path, leaf: Any) -> Any:
-        s = scales.get(path)
-        return None if s is None else _limit(kappa, s, jnp.result_type(leaf))
+        bound = found.get(path)
+        return None if bound is None or bound.s is None else _limit(number, bound, leaf)
 
     return limit
 
 
-def _limit(kappa: Kappa, s: float, dtype: Any) -> Any:
-    """For a number, the largest of `dtype` that is not above kappa * s; for an array, the nearest."""
+def _limit(kappa: Any, bound: Bound, leaf: Any) -> Any:
+    """For a number, the largest of the leaf's dtype that is not above kappa k s; for an array, the nearest."""
+    dtype, s = jnp.result_type(leaf), bound.s or 0.0
     if isinstance(kappa, jax.Array):
         return (kappa.astype(jnp.promote_types(dtype, jnp.float32)) * s).astype(dtype)
-    exact = kappa * s
+    if not isinstance(bound.range, Units):
+        exact = np.asarray(kappa * bound.range * s)
+    else:
+        shape = [1] * len(leaf.shape)
+        shape[bound.range.dim] = -1
+        exact = (kappa * np.array(bound.range.kappas(leaf.shape[bound.range.dim])) * s).reshape(shape)
     with np.errstate(over="ignore"):
-        rounded = np.asarray(exact, dtype)
-    return rounded if float(rounded) <= exact else np.nextafter(rounded, np.zeros_like(rounded))
+        rounded = exact.astype(dtype)
+    return np.where(rounded.astype(np.float64) <= exact, rounded, np.nextafter(rounded, np.zeros_like(rounded)))

@@ -15,6 +15,8 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
     cannot be traced, or that has layers which its forward pass does not reach (another method may), is a
     ValueError that asks for names.
     """
+    if _is_weight_layer(model, is_layer):
+        return [model]
     layers = {name: m for name, m in model.named_modules() if is_layer(m) and _has_weights(m)}
     tracer = _Tracer(is_layer)
     try:

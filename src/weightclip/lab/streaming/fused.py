@@ -186,8 +186,8 @@ class _Box:
         box: kappa s rounded towards 0 in the tensor's type; infinite where it is not clipped.
         rms: the root mean square of the tensor's entries.
         entries: of the tensor, if it is clipped, else 0.
-        rows, columns: where units have boxes of their own, those of its rows and columns: the smaller one holds. A bias
-            is one row.
+        rows, columns: where units have boxes of their own, those of its rows, or of its columns where those of the rows
+            are infinite. A bias is one row.
     """
 
     s: float
@@ -219,6 +219,6 @@ def _boxes(model: torch.nn.Module, kappa: Kappa | None) -> list[_Box]:
             (rows if along_rows else columns)[:] = limits
         elif bound.s is not None:
             box = limit(number, bound, p.dtype)
-            columns[:] = box
+            rows[:] = box
         found.append(_Box(s, box, rms, p.numel() if bound.s is not None else 0, per_unit, rows, columns))
     return found

@@ -169,7 +169,7 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     reads = {read for part in parts for read in part.text.reads}
     change = ["w, g = w_row[j], d * h[j]"]
     change += ["w0 = w0_row[j]"] if "w0" in reads else []
-    change += ["box = min(r_box, column_box[j])"] if "box" in reads else []
+    change += ["box = column_box[j]"] if "box" in reads else []
     change += ["noise = noise_row[j]"] if "noise" in reads else []
     for part in parts:
         if part.kind == "before":
@@ -190,17 +190,22 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     row = ["a = start + i * columns", "w_row = theta[a : a + columns]", "d = delta[i]"]
     row += [f"{state}_row = state[{i}, a : a + columns]" for i, state in enumerate(parts[0].states.values())]
     row += ["w0_row = initial[a : a + columns]"] if "w0" in reads else []
-    row += ["r_box = row_box[i]"] if "box" in reads else []
     if "noise" in reads:
         row += [
             "noise_row = normals[: columns + columns % 2]",
             "draw(noise_row, bits, columns, a, seed, step, injected, t)",
         ]
     row.append("sum_ahead, sum_after, sum_squares, sum_absolutes, sum_clipped = F(0), F(0), F(0), F(0), F(0)")
-    row += ["for j in range(columns):", *(f"    {line}" for line in change)]
+    loop = ["for j in range(columns):", *(f"    {line}" for line in change)]
     if _is_slow(parts):
-        row += ["for j in range(columns):", "    w = w_row[j]"]
-    row += [f"    {line}" for line in use]
+        loop += ["for j in range(columns):", "    w = w_row[j]"]
+    loop += [f"    {line}" for line in use]
+    if "box" in reads:  # where a row has one box, nothing is read for it in the loop
+        whole = [line for line in loop if line.strip() != "box = column_box[j]"]
+        row += ["box = row_box[i]", "if box < np.inf:", *(f"    {line}" for line in whole)]
+        row += ["else:", *(f"    {line}" for line in loop)]
+    else:
+        row += loop
     row += ["z_ahead[i] = sum_ahead", "z_after[i] = sum_after"]
     row += ["squares += sum_squares", "absolutes += sum_absolutes", "clipped += sum_clipped"]
     scalars = sorted((read for read in reads if read.startswith("c_")), key=lambda read: int(read[2:]))

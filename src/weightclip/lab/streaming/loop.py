@@ -333,7 +333,7 @@ def learn(
     codes, labels, table, rows, columns, classes,  # the task
     theta, state, initial,  # all parameters, [P], [states, P], [P]
     sizes, constants, settings,  # units in each layer; s, box, rms of each tensor; the method's settings
-    row_box, column_box,  # [tensors, widest], where units have boxes of their own: an entry's is the smaller of the two
+    row_box, column_box,  # [tensors, widest], for units with boxes of their own: the row's, or the column's if it is inf
     step, seed, injected,  # updates made before; noise to use instead of our own, [steps, P] or empty
     totals,  # [10]: sums over the steps of what is measured, added to
 ):  # fmt: skip

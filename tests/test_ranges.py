@@ -1,0 +1,381 @@
+"""Clipping ranges by layer and by unit."""
+
+import io
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import weightclip as wc
+from vectors import (
+    HIDDEN_GRADIENTS,
+    HIDDEN_WEIGHTS,
+    OUTPUT_GRADIENTS,
+    OUTPUT_WEIGHTS,
+    RANGE_LR,
+    RANGE_VECTORS,
+    unit_range,
+)
+from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, unit_kappa
+from weightclip.clipping import Clipper
+from weightclip.lab.streaming.fused import _boxes
+from weightclip.lab.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.streaming.methods import parse_method
+
+
+def network() -> nn.Sequential:
+    """Of the table: 4 inputs, 3 units, 1 output."""
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor(HIDDEN_WEIGHTS, dtype=torch.float64))
+        model[2].weight.copy_(torch.tensor(OUTPUT_WEIGHTS, dtype=torch.float64))
+    return model
+
+
+class TestTheTable:
+    """One table of test vectors for all implementations."""
+
+    @pytest.mark.parametrize("kappa", RANGE_VECTORS)
+    def test_torch(self, kappa: str) -> None:
+        model, vector = network(), RANGE_VECTORS[kappa]
+        optimizer = torch.optim.SGD(model.parameters(), lr=RANGE_LR)
+        wc.clip_weights(optimizer, model, parse_kappa(kappa))
+        for step in range(2):
+            model[0].weight.grad = torch.tensor(HIDDEN_GRADIENTS[step], dtype=torch.float64)
+            model[2].weight.grad = torch.tensor(OUTPUT_GRADIENTS[step], dtype=torch.float64)
+            optimizer.step()
+            for layer, expected in ((model[0], vector.hidden[step]), (model[2], vector.output[step])):
+                torch.testing.assert_close(
+                    layer.weight.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-15
+                )
+
+    @pytest.mark.parametrize("kappa", [name for name in RANGE_VECTORS if not name.startswith(("hidden", "output"))])
+    def test_optax(self, kappa: str) -> None:
+        """By the names of leaves, as a tree does not show its output layers."""
+        jax = pytest.importorskip("jax", reason="needs jax")
+        optax = pytest.importorskip("optax", reason="needs optax")
+        import weightclip.optax as wco
+
+        vector, rule = RANGE_VECTORS[kappa], parse_kappa(kappa)
+        if isinstance(rule, Graded):
+            rule = wc.graded(rule.low, rule.high, rule.output, output_layers="Dense_1/*")
+        with jax.enable_x64(True):
+            params = {"Dense_0": {"kernel": _columns(HIDDEN_WEIGHTS)}, "Dense_1": {"kernel": _columns(OUTPUT_WEIGHTS)}}
+            optimizer = optax.chain(optax.sgd(RANGE_LR), wco.clip_weights(rule))
+            state = optimizer.init(params)
+            for step in range(2):
+                gradients = {
+                    "Dense_0": {"kernel": _columns(HIDDEN_GRADIENTS[step])},
+                    "Dense_1": {"kernel": _columns(OUTPUT_GRADIENTS[step])},
+                }
+                updates, state = optimizer.update(gradients, state, params)
+                params = optax.apply_updates(params, updates)
+                for name, expected in (("Dense_0", vector.hidden[step]), ("Dense_1", vector.output[step])):
+                    np.testing.assert_allclose(np.asarray(params[name]["kernel"]).T, expected, rtol=1e-12, atol=1e-15)
+
+    @pytest.mark.parametrize("kappa", RANGE_VECTORS)
+    def test_fused(self, kappa: str, tmp_path: Path) -> None:
+        vector, model = RANGE_VECTORS[kappa], network()
+        hidden, output = _boxes(model, parse_kappa(kappa))
+        per_unit = hidden.per_unit or output.per_unit
+        kernel = load_kernel(kernel_source(parse_method("sgd+wc"), "relu", "float64", True, per_unit), tmp_path)
+        tables = (
+            (hidden, HIDDEN_WEIGHTS, HIDDEN_GRADIENTS, vector.hidden),
+            (output, OUTPUT_WEIGHTS, OUTPUT_GRADIENTS, vector.output),
+        )
+        for box, weights, gradients, expected in tables:
+            for row, theta in enumerate(np.array(weights)):
+                scalars, z = np.zeros(kernel.SCALARS), np.zeros(len(theta))
+                for step in range(2):
+                    kernel.update_one(
+                        *(theta, np.zeros((0, len(theta))), theta.copy(), scalars, np.array([RANGE_LR, 1.0])),
+                        *(np.array([box.s, box.box, box.rms]), box.rows[row : row + 1], box.columns),
+                        *(np.array(gradients[step][row]), z, step + 1, np.zeros((0, 0))),
+                    )
+                    np.testing.assert_allclose(theta, expected[step][row], rtol=1e-12, atol=1e-15)
+
+
+def _columns(rows: list[list[float]]) -> np.ndarray:
+    """As Flax has it: (in, out)."""
+    return np.array(rows).T
+
+
+def clip(model: nn.Module, kappa: object, **options: object) -> Clipper:
+    """Clip weights that are all far outside."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(100.0)
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.0), model, kappa, **options)  # type: ignore[arg-type]
+    clipper.clip()
+    return clipper
+
+
+def ranges(tensor: Tensor, s: float) -> list[float]:
+    return (tensor.detach().double() / s).flatten().tolist()
+
+
+GRADED = wc.graded(0.5, 8.0, output_layers="head.*")
+
+
+class Headed(nn.Module):
+    """A layer and a head, which is not traced."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(2, 2)
+
+
+def test_units_are_rows_of_weights_and_entries_of_biases() -> None:
+    model = Headed(nn.Linear(4, 3))
+    clip(model, GRADED)
+    kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
+    assert ranges(model.layer.weight, 0.5) == pytest.approx([k for k in kappas for _ in range(4)], rel=1e-6)
+    assert ranges(model.layer.bias, 0.5) == pytest.approx(kappas, rel=1e-6)
+    assert ranges(model.head.weight, 1 / math.sqrt(2)) == pytest.approx([2.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "unit"),
+    [
+        (nn.Conv2d(2, 5, 3), "weight", lambda index: index[0]),
+        (nn.ConvTranspose2d(2, 5, 3), "weight", lambda index: index[1]),
+        (nn.ConvTranspose1d(4, 6, 3, groups=2), "weight", lambda index: index[1]),
+        (nn.ConvTranspose1d(4, 6, 3, groups=2), "bias", lambda index: index[0] % 3),
+        (nn.LSTM(3, 4), "weight_ih_l0", lambda index: index[0] % 4),
+        (nn.LSTM(3, 4), "bias_hh_l0", lambda index: index[0] % 4),
+        (nn.LSTM(3, 4, proj_size=2), "weight_hr_l0", lambda index: index[0]),
+        (nn.GRUCell(3, 4), "weight_hh", lambda index: index[0] % 4),
+        (nn.Bilinear(2, 3, 4), "weight", lambda index: index[0]),
+        (nn.Linear(4, 1), "weight", lambda index: index[0]),
+    ],
+)
+def test_where_each_layer_has_its_units(layer: nn.Module, name: str, unit: Callable[[tuple[int, ...]], int]) -> None:
+    model = Headed(layer)
+    clipper = clip(model, GRADED)
+    tensor = getattr(layer, name)
+    s = clipper.bounds[f"layer.{name}"].s
+    assert s is not None
+    for index, value in np.ndenumerate(tensor.detach().numpy()):
+        assert value / s == pytest.approx(unit_range(unit(index), 0.5, 8.0), rel=1e-5)
+
+
+def test_members_of_an_ensemble_have_the_same_ranges() -> None:
+    members = [nn.Linear(4, 3) for _ in range(2)]
+    params, _ = torch.func.stack_module_state(members)
+    model = wc.stacked(members[0], params)
+    clip(model, wc.graded(0.5, 8.0, output_layers="bias"))
+    weight = params["weight"]
+    assert torch.equal(weight[0], weight[1])
+    assert ranges(weight[0, :, 0], 0.5) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(3)], rel=1e-6)
+
+
+def test_the_output_layer_is_found_by_tracing() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    clip(model, wc.graded(0.5, 8.0, output=1.0))
+    assert ranges(model[2].weight, 1 / math.sqrt(3)) == pytest.approx([1.0] * 6)
+    clip(model, {"hidden": 5.0, "output": 1.0})
+    assert ranges(model[0].bias, 0.5) == pytest.approx([5.0] * 3)
+    assert ranges(model[2].bias, 1 / math.sqrt(3)) == pytest.approx([1.0] * 2)
+
+
+def test_an_output_layer_graded_by_its_inputs_has_the_geometric_mean_for_its_bias() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    clip(model, wc.graded(0.5, 8.0, output=(0.25, 4.0)))
+    s = 1 / math.sqrt(3)
+    assert ranges(model[2].weight[0], s) == pytest.approx([unit_range(j, 0.25, 4.0) for j in range(3)], rel=1e-6)
+    assert torch.equal(model[2].weight[0], model[2].weight[1])
+    assert ranges(model[2].bias, s) == pytest.approx([1.0, 1.0])
+
+
+def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
+    model = Headed(nn.Linear(4, 3))
+    with pytest.warns(UserWarning, match=r"the output layers are not known .* output_layers='head\.\*' names them"):
+        clip(model, wc.graded())
+    assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(2)])
+    with pytest.raises(ValueError, match="name layers instead of 'output' and 'hidden'"):
+        clip(model, {"output": 1.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clip(model, wc.graded(output="head.*"))
+    assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([2.0] * 2)
+
+
+def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
+    layer = nn.Linear(4, 3)
+    with pytest.warns(UserWarning, match="only shapes are"):
+        optimizer = wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa=wc.graded())
+    with torch.no_grad():
+        layer.weight.fill_(9.0)
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    optimizer.step()
+    assert ranges(layer.weight[:, 0], 0.5) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(3)], rel=1e-6)
+    with pytest.raises(ValueError, match="the output layers are not known from shapes"):
+        wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa={"output": 1.0})
+
+
+def test_a_mapping_leaves_alone_what_it_does_not_name_and_the_first_match_decides() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    clipper = clip(model, {"0.weight": 3.0, "*.weight": 1.0})
+    assert ranges(model[0].weight, 0.5) == pytest.approx([3.0] * 12)
+    assert ranges(model[2].weight, 1 / math.sqrt(3)) == pytest.approx([1.0] * 6)
+    assert (model[0].bias == 100).all()
+    assert clipper.bounds["0.bias"].reason == "no pattern of kappa matches"
+
+
+def test_kappa_in_the_groups_scales_the_rule_and_can_be_scheduled() -> None:
+    model = nn.Linear(4, 3)
+    clipper = clip(model, wc.graded(0.5, 8.0, output_layers="bias"))
+    group = clipper.optimizer.param_groups[0]
+    assert group["kappa"] == 1.0
+    before = model.weight.detach().clone()
+    group["kappa"] = 0.5
+    clipper.optimizer.step()
+    assert torch.equal(model.weight.detach(), before / 2)
+
+
+def test_the_rule_is_in_the_checkpoint_which_brings_it_along() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    graded = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded(0.3, 7.0, output=(0.1, 3.0)))
+    buffer = io.BytesIO()
+    torch.save(graded.optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, weights_only=True)
+    assert state["param_groups"][0]["kappa"] == 1.0
+    assert state["weightclip"]["clip_weights"]["rule"] == "graded(0.3, 7, output=0.1-3)"
+    other = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, 2.0)
+    scalar = other.optimizer.state_dict()
+    other.optimizer.load_state_dict(state)
+    assert other.rule == wc.graded(0.3, 7.0, output=(0.1, 3.0))
+    graded.optimizer.load_state_dict(scalar)
+    assert graded.rule is None
+    assert graded.optimizer.param_groups[0]["kappa"] == 2.0
+
+
+@pytest.mark.parametrize("size", [(3, 4), (300, 400)])  # with limits of the tensor's shape, and with broadcast ones
+def test_counting_and_clipping_agree_with_the_definition(size: tuple[int, int]) -> None:
+    rows, columns = size
+    layer = nn.Linear(columns, rows)
+    clipper = wc.clip_weights(
+        torch.optim.SGD(layer.parameters(), lr=1.0), layer, wc.graded(0.5, 8.0, output_layers="bias"), statistics=True
+    )
+    s = 1 / math.sqrt(columns)
+    limits = torch.tensor([unit_range(i, 0.5, 8.0) * s for i in range(rows)], dtype=torch.float64)
+    for p in layer.parameters():
+        p.grad = torch.randn_like(p) * 3 * s
+    moved = layer.weight.detach() - layer.weight.grad
+    clipper.optimizer.step()
+    inside = moved.double().clamp(-limits[:, None], limits[:, None])
+    assert (layer.weight.detach().double().abs() <= limits[:, None]).all()  # exactly: rounded towards 0
+    torch.testing.assert_close(layer.weight.detach().double(), inside, rtol=1e-6, atol=1e-9)
+    cut = (moved.double().abs() > limits[:, None]).double().mean().item()
+    assert clipper.clipped_fractions["weight"] == pytest.approx(cut, abs=1e-3)
+
+
+def test_a_second_set_of_weights_is_clipped_to_the_same_ranges() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.ASGD(model.parameters(), lr=10.0, t0=0)
+    wc.clip_weights(optimizer, model, wc.graded(0.5, 8.0, output_layers="bias"))
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    limits = torch.tensor([unit_range(i, 0.5, 8.0) * 0.5 for i in range(3)])
+    assert (optimizer.state[model.weight]["ax"].abs() <= limits[:, None]).all()
+
+
+def test_the_clipper_shows_the_ranges() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
+    assert "kappa=graded(0.5, 8, output=2)" in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("0.weight"))
+    assert line.split()[3:6] == ["0.5", "0.5-8", "0.25-4"]
+
+
+def test_the_certificate_has_the_norms_of_the_ranges() -> None:
+    layer = nn.Linear(4, 3, bias=False)
+    kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
+    prior = wc.lipschitz(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
+    assert prior is not None  # the one layer is the output layer, graded by its inputs: columns
+    columns = [unit_range(j, 0.5, 8.0) for j in range(4)]
+    assert prior[1] == pytest.approx(0.5 * 3 * max(columns))
+    assert prior[math.inf] == pytest.approx(0.5 * sum(columns))
+    model = nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2, bias=False))
+    rows = wc.lipschitz(model, wc.graded(0.5, 8.0, output=1.0)).layers["0"].prior
+    assert rows is not None
+    assert rows[1] == pytest.approx(0.5 * sum(kappas))
+    assert rows[2] == pytest.approx(0.5 * math.sqrt(4 * sum(k * k for k in kappas)))
+    assert rows[math.inf] == pytest.approx(0.5 * 4 * max(kappas))
+
+
+def test_the_change_of_the_output_between_any_two_weights_in_the_ranges_is_bounded() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    kappa = wc.graded(0.5, 8.0, output=(0.25, 4.0))
+    x = torch.randn(1, 5)
+    bound = wc.update_bound(model, kappa, x)
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa)
+    outputs = []
+    for _ in range(50):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(torch.randn_like(p).sign() * 100)
+        clipper.clip()
+        outputs.append(model(x).detach())
+    largest = max(float((a - b).abs().sum()) for a in outputs for b in outputs)
+    assert 0 < largest <= bound
+
+
+@given(
+    low=st.floats(1e-3, 10),
+    factor=st.floats(1, 100),
+    output=st.one_of(st.floats(1e-2, 10), st.tuples(st.floats(1e-2, 1), st.floats(1, 10))),
+)
+def test_a_rule_survives_its_text(low: float, factor: float, output: float | tuple[float, float]) -> None:
+    rule = wc.graded(low, low * factor, output)
+    assert parse_kappa(str(rule)) == rule
+    by_layer = read_kappa({"hidden": low, "4.*": low * factor})[1]
+    assert isinstance(by_layer, ByLayer)
+    assert parse_kappa(str(by_layer)) == by_layer
+
+
+def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
+    logs = sorted(math.log(unit_kappa(i, 0.5, 8.0) / 0.5) / math.log(16) for i in range(100))
+    assert max(abs(u - (i + 0.5) / 100) for i, u in enumerate(logs)) < 0.03
+    assert unit_kappa(0, 3.0, 3.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: wc.graded(8.0, 0.5), "high: got 0.5, expected at least low, 8"),
+        (lambda: wc.graded(0.0), "low: got 0.0, expected a positive number"),
+        (lambda: wc.graded(math.nan), "low: got nan, expected a positive number"),
+        (lambda: wc.graded(1.0, math.inf), "high: got inf, expected a positive number"),
+        (lambda: wc.graded(output=(3.0, 1.0)), "output: got 1, expected at least output, 3"),
+        (lambda: wc.graded(output=-1.0), "output: got -1.0, expected a positive number"),
+        (lambda: clip(nn.Linear(2, 2), {"nothing.*": 1.0}), "kappa: 'nothing.*' matches no parameter"),
+        (lambda: clip(nn.Linear(2, 2), wc.graded(output="nothing")), "output_layers: 'nothing' matches no parameter"),
+        (lambda: clip(nn.Linear(2, 2), {}), "kappa: got an empty mapping"),
+        (lambda: clip(nn.Linear(2, 2), {"weight": -1.0}), "kappa['weight']: got -1.0, expected a positive number"),
+        (lambda: clip(nn.Linear(2, 2), "graded"), "kappa: got 'graded', expected a positive number, a mapping, or"),
+        (lambda: parse_kappa("graded(1,2,3)"), "kappa: got 'graded(1,2,3)', expected a positive number, graded"),
+        (lambda: parse_kappa("=1"), "kappa: got the key ''"),
+    ],
+)
+def test_bad_input_is_one_clear_line(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_one_kappa_needs_no_output_layers() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clip(Headed(nn.Linear(4, 3)), 2.0)
