@@ -333,7 +333,7 @@ def learn(
     codes, labels, table, rows, columns, classes,  # the task
     theta, state, initial,  # all parameters, [P], [states, P], [P]
     sizes, constants, settings,  # units in each layer; s, box, rms of each tensor; the method's settings
-    row_box, column_box,  # [tensors, widest], for units with boxes of their own: the row's, or the column's if it is inf
+    row_box, column_box,  # [tensors, widest], for units with boxes of their own: the row's, or if inf the column's
     step, seed, injected,  # updates made before; noise to use instead of our own, [steps, P] or empty
     totals,  # [10]: sums over the steps of what is measured, added to
 ):  # fmt: skip
