@@ -130,6 +130,7 @@ def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool,
         f"F = np.{dtype}",
         f"DIAGNOSTICS = {diagnostics}",
         f"SNAPSHOT = {snapshot}",
+        f"PER_UNIT = {per_unit}",
         f"SCALARS = {max(1, len(names.uniform))}",
         f"STATES = {len(states)}",
         f"INITIAL = {initial}",
@@ -146,6 +147,12 @@ def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool,
             _scalars(names),
             *(_rows_pass(name, parts, diagnostics, first=first) for name, first in passes.items()),
             "" if snapshot else "first_rows_pass = rows_pass\n",
+            *(
+                _rows_pass(name.replace("rows", "columns"), parts, diagnostics, first=first, by_column=True)
+                for name, first in (passes.items() if per_unit else ())
+            ),
+            "" if snapshot and per_unit else f"first_columns_pass = {'columns' if per_unit else 'first_rows'}_pass",
+            "" if per_unit else "columns_pass = rows_pass\n",
         ]
     )
 
@@ -164,12 +171,15 @@ def _scalars(names: Names) -> str:
     return _compiled("scalars(out, step, s, box, rms, settings)", lines)
 
 
-def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: bool) -> str:
-    """The pass over the rows of a tensor, with the parts one after the other for each weight."""
+def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: bool, by_column: bool = False) -> str:
+    """The pass over the rows of a tensor, with the parts one after the other for each weight.
+
+    Where units have boxes of their own, they are those of the rows or, `by_column`, of the columns.
+    """
     reads = {read for part in parts for read in part.text.reads}
     change = ["w, g = w_row[j], d * h[j]"]
     change += ["w0 = w0_row[j]"] if "w0" in reads else []
-    change += ["box = column_box[j]"] if "box" in reads else []
+    change += ["box = column_box[j]"] if "box" in reads and by_column else []
     change += ["noise = noise_row[j]"] if "noise" in reads else []
     for part in parts:
         if part.kind == "before":
@@ -190,6 +200,7 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     row = ["a = start + i * columns", "w_row = theta[a : a + columns]", "d = delta[i]"]
     row += [f"{state}_row = state[{i}, a : a + columns]" for i, state in enumerate(parts[0].states.values())]
     row += ["w0_row = initial[a : a + columns]"] if "w0" in reads else []
+    row += ["box = row_box[i]"] if "box" in reads and not by_column else []
     if "noise" in reads:
         row += [
             "noise_row = normals[: columns + columns % 2]",
@@ -200,12 +211,7 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
     if _is_slow(parts):
         loop += ["for j in range(columns):", "    w = w_row[j]"]
     loop += [f"    {line}" for line in use]
-    if "box" in reads:  # where a row has one box, nothing is read for it in the loop
-        whole = [line for line in loop if line.strip() != "box = column_box[j]"]
-        row += ["box = row_box[i]", "if box < np.inf:", *(f"    {line}" for line in whole)]
-        row += ["else:", *(f"    {line}" for line in loop)]
-    else:
-        row += loop
+    row += loop
     row += ["z_ahead[i] = sum_ahead", "z_after[i] = sum_after"]
     row += ["squares += sum_squares", "absolutes += sum_absolutes", "clipped += sum_clipped"]
     scalars = sorted((read for read in reads if read.startswith("c_")), key=lambda read: int(read[2:]))

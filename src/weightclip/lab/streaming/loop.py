@@ -173,6 +173,7 @@ def draw(out, bits, columns, start, seed, step, injected, t):
 F = np.float32
 DIAGNOSTICS = True
 SNAPSHOT = False
+PER_UNIT = False
 SCALARS = 1
 STATES = 0
 INITIAL = False
@@ -226,7 +227,7 @@ def rows_pass(
     return squares, absolutes, clipped
 
 
-first_rows_pass = rows_pass
+first_rows_pass = columns_pass = first_columns_pass = rows_pass
 # to here
 
 
@@ -306,6 +307,16 @@ def update(
 ):  # fmt: skip
     """One tensor's pass: weights, or biases as one row with the gradient 1 * delta."""
     scalars(c, step, constants[0], constants[1], constants[2], settings)
+    if PER_UNIT and row_box[0] == np.inf:
+        if SNAPSHOT and step == 1:
+            return first_columns_pass(
+                theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead,
+                z_after, z_ahead, normals, bits, seed, step, injected, t,
+            )  # fmt: skip
+        return columns_pass(
+            theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead,
+            z_after, z_ahead, normals, bits, seed, step, injected, t,
+        )  # fmt: skip
     if SNAPSHOT and step == 1:
         return first_rows_pass(
             theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead,

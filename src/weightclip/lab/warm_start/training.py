@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -57,11 +58,14 @@ class Trainer:
         self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if config.compile else self.model
         always, self._once = config.when()
         later = own_settings(self._once)
+        settings: dict[str, Any] = dict(config.all_settings())
+        if config.kappa_rule is not None:
+            settings["kappa"] = config.clipping_range()
         self.optimizer = make_optimizer(
             self.model,
             config.parts()[0],
             always,
-            {name: value for name, value in config.all_settings().items() if name not in later},
+            {name: value for name, value in settings.items() if name not in later},
             seed=config.seed,
             bounds=self._bounds,
             statistics=True,
