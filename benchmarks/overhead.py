@@ -175,6 +175,32 @@ def compare_clips(budget: float) -> float:
     return statistics.median(times["graded"]) / statistics.median(times["one kappa"])
 
 
+def compare_monitor(budget: float) -> float:
+    """The ratio of training with a monitor, at its default interval, to training without one.
+
+    Stretches of training alternate, each with a monitor of its own, which counts the time since it was made.
+    """
+    x, y = torch.randn(32, 784), torch.randint(10, (32,))
+
+    def train(monitored: bool, steps: int) -> None:
+        network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 10))
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
+        if monitored:
+            wc.Monitor(optimizer, network)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+
+    train(True, 20)
+    times: dict[bool, list[float]] = {False: [], True: []}
+    start = time.perf_counter()
+    while time.perf_counter() - start < budget or len(times[True]) < 3:
+        for monitored, each in times.items():
+            each.append(seconds(lambda monitored=monitored: train(monitored, 1000)))  # type: ignore[misc]
+    return statistics.median(times[True]) / statistics.median(times[False])
+
+
 def attaching(budget: float) -> tuple[float, float]:
     """Seconds for one optimizer per parameter of 400, and their quotient with those of one optimizer for all."""
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(200)])
@@ -208,6 +234,7 @@ def main(quick: bool) -> None:
             ratios[f"mlp {remedy}"] = compare_whole_steps(remedy, x, y, budget[remedy])
         for name, ratio in compare_many_tensors(3 if quick else 30).items():
             ratios[f"1,000 tensors {name}"] = ratio
+        ratios["training with a monitor"] = compare_monitor(5 if quick else 60)
         ratios["graded clip / one kappa"] = compare_clips(1 if quick else 10)
         took, ratios["attaching per parameter"] = attaching(1 if quick else 10)
         print(f"attaching one optimizer to each of 400 parameters takes {took:.2f} s")

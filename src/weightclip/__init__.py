@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weightclip.bounds import Bound, register_bound, resolve_bounds
     from weightclip.certificate import Lipschitz, lipschitz, update_bound
     from weightclip.clipping import Clipper, clip_weights, find_clipper
+    from weightclip.monitor import Monitor
     from weightclip.optimizer_class import clipped
     from weightclip.rivals.l2 import l2
     from weightclip.rivals.l2_init import l2_init
@@ -31,6 +32,7 @@ __all__ = [
     "Clipper",
     "Lipschitz",
     "Madam",
+    "Monitor",
     "clip_weights",
     "clipped",
     "diagnostics",
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazily(
         "Clipper": "clipping",
         "Lipschitz": "certificate",
         "Madam": "rivals.madam",
+        "Monitor": "monitor",
         "clip_weights": "clipping",
         "clipped": "optimizer_class",
         "diagnostics": "diagnostics",

@@ -30,7 +30,7 @@ def unit_kappa(i: int, low: float, high: float) -> float:
 
     Examples:
         >>> [round(unit_kappa(i, 0.5, 8.0), 2) for i in range(5)]
-        [0.5, 2.77, 0.96, 5.33, 1.85]
+        [0.5, 2.77, 0.96, 5.34, 1.85]
     """
     return float(low * (high / low) ** math.fmod(i * GOLDEN, 1.0))
 

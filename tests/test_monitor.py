@@ -1,0 +1,243 @@
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import weightclip as wc
+from weightclip.monitor import Measurement, effective_rank, judge
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
+
+
+def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None, closure: bool = True) -> wc.Monitor:
+    """A classifier of 512 points, whose labels stay or are drawn anew every 200 steps."""
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(512, 20, generator=generator), torch.randn(20, 5, generator=generator)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    batch: dict[str, Tensor] = {}
+
+    def loss() -> Tensor:
+        return cross_entropy(model(batch["x"]), batch["y"])
+
+    monitor = wc.Monitor(optimizer, model, every=100, closure=loss if closure else None)
+    if kappa is not None:
+        wc.clip_weights(optimizer, model, kappa)
+    for _ in range(tasks):
+        y = torch.randint(5, (512,), generator=generator) if new_labels else (x @ w).argmax(1)
+        for _ in range(200):
+            i = torch.randint(512, (16,), generator=generator)
+            batch |= {"x": x[i], "y": y[i]}
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+    return monitor
+
+
+def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clipping_is_suggested() -> None:
+    monitor = train(0.01, 15, new_labels=True)
+    verdict = monitor.verdict()
+    assert verdict.problem
+    assert "plasticity fell" in verdict.text
+    assert "growing weights" in verdict.text
+    assert verdict.suggestion.startswith("suggestion: clip_weights(optimizer, model, kappa=")
+    assert verdict.text in str(monitor)
+
+
+def test_the_same_network_with_clipping_has_no_problem() -> None:
+    monitor = train(0.01, 15, new_labels=True, kappa=1.0)
+    assert monitor.verdict().text.startswith("verdict: no problem")
+    assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured behind the clip, which was attached later
+
+
+def test_a_network_that_has_converged_has_no_problem() -> None:
+    """Its updates do little because little is left to learn."""
+    monitor = train(0.001, 10, new_labels=False)
+    assert monitor.verdict().text.startswith("verdict: no problem")
+
+
+def test_training_is_not_changed() -> None:
+    def trained(monitored: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        if monitored:
+            wc.Monitor(optimizer, model, every=2, closure=lambda: model(torch.ones(1, 20)).sum())
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(4, 20)).square().mean().backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    for a, b in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(a, b)
+
+
+def one_step(model: nn.Module, x: Tensor, lr: float = 0.1, **options: Any) -> tuple[wc.Monitor, list[dict[str, Any]]]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    monitor = wc.Monitor(optimizer, model, every=1, **options)
+    model(x).square().mean().backward()
+    optimizer.step()
+    return monitor, monitor.table()
+
+
+def test_what_is_measured_of_a_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    before = [layer.weight.detach().clone() for layer in (model[0], model[2])]
+    _, rows = one_step(model, torch.randn(8, 4), lr=1.0)
+    for row, layer, old in zip(rows, (model[0], model[2]), before, strict=True):
+        w = layer.weight.detach()
+        s = 1 / math.sqrt(w.shape[1])
+        assert row["step"] == 1
+        assert row["norm_ratio"] == pytest.approx(float(w.norm() / old.norm()), rel=1e-5)
+        assert row["relative_update"] == pytest.approx(float((w - old).norm() / old.norm()), rel=1e-5)
+        assert row["beyond_1"] == pytest.approx(float((w.abs() > s).float().mean()))
+        assert row["effective_rank"] == pytest.approx(effective_rank(w))
+
+
+def test_dormant_units_are_those_below_a_layer_that_hardly_answer() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    with torch.no_grad():
+        model[0].weight[:2] = 0
+        model[0].bias.fill_(1.0)
+        model[0].bias[:2] = -1.0  # units 0 and 1 never answer
+    _, (first, second) = one_step(model, 0.1 * torch.randn(16, 4))
+    assert math.isnan(first["dormant"])  # its inputs are the data
+    assert second["dormant"] == pytest.approx(2 / 5)
+
+
+def test_channels_are_the_units_of_a_convolution() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    with torch.no_grad():
+        model[0].weight.fill_(0.1)
+        model[0].weight[0] = 0
+        model[0].bias.zero_()
+    _, (_, second) = one_step(model, torch.rand(2, 1, 6, 6))
+    assert second["dormant"] == pytest.approx(1 / 4)
+
+
+def test_the_effective_rank_is_that_of_the_singular_values() -> None:
+    w = torch.randn(6, 9, dtype=torch.float64)
+    sigma = torch.linalg.svdvals(w)
+    p = sigma / sigma.sum()
+    assert effective_rank(w) == pytest.approx(math.exp(float(-(p * p.log()).sum())), rel=1e-6)
+    assert effective_rank(torch.ones(4, 7)) == pytest.approx(1.0, abs=1e-3)
+    assert effective_rank(torch.randn(3, 2, 5, 5)) <= 3.0001
+    assert math.isnan(effective_rank(torch.tensor([[math.nan, 1.0], [0.0, 1.0]])))
+
+
+def test_by_default_measurements_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that takes a second for a step, and ten for a measurement."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def slow(w: Tensor) -> float:
+        nonlocal now
+        now += 10.0
+        return 1.0
+
+    monkeypatch.setattr("weightclip.monitor.effective_rank", slow)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model)
+    for _ in range(5000):
+        now += 1.0
+        optimizer.step()
+    measured = len(monitor.table())
+    assert measured >= 5
+    assert measured * 10 <= 0.02 * now
+
+
+class Notes:
+    """Like a SummaryWriter."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, tuple[float, int]] = {}
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars[name] = value, step
+
+
+class Project:
+    """Like a run of Weights & Biases."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[dict[str, float], int]] = []
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.logged.append((values, step))
+
+
+def test_the_last_measurement_can_be_logged(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    monitor, rows = one_step(model, torch.randn(8, 4), closure=lambda: torch.tensor(1.0))
+    notes, project = Notes(), Project()
+    monitor.log(notes)
+    monitor.log(project, step=7)
+    assert notes.scalars["weightclip/2.weight/norm_ratio"] == (rows[1]["norm_ratio"], 1)
+    assert notes.scalars["weightclip/plasticity"] == (0.0, 1)
+    assert "weightclip/0.weight/dormant" not in notes.scalars  # NaN
+    assert project.logged == [({name: value for name, (value, _) in notes.scalars.items()}, 7)]
+    with pytest.raises(TypeError, match="writer: got int, expected add_scalar"):
+        monitor.log(3)
+    tensorboard = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        monitor.log(writer)
+
+
+def test_it_can_be_removed_and_measures_no_more() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wc.Monitor(optimizer, model, every=1) as monitor:
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    optimizer.step()
+    assert [row["step"] for row in monitor.table()] == [1]
+    assert not optimizer._optimizer_step_post_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_too_few_measurements_and_wrong_arguments() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model)
+    assert str(monitor) == "Monitor: no measurement yet"
+    assert "too few measurements" in monitor.verdict().text
+    with pytest.raises(ValueError, match="every: got 0"):
+        wc.Monitor(optimizer, model, every=0)
+    with pytest.raises(ValueError, match="holds none of its weight matrices"):
+        wc.Monitor(optimizer, nn.Linear(3, 3))
+
+
+def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
+    """Measurements of one layer that go evenly from the first value to the last."""
+    usual = {
+        "norm_ratio": (1.0, 1.0),
+        "effective_rank": (10.0, 10.0),
+        "relative_update": (0.1, 0.1),
+        "dormant": (0.0, 0.0),
+    }
+    found = []
+    for step in range(steps):
+        at = step / (steps - 1)
+        each = {name: (1 - at) * first + at * last for name, (first, last) in {**usual, **values}.items()}
+        found.append(Measurement(step + 1, "0.weight", beyond_1=0.0, beyond_2=0.0, beyond_5=0.0, **each))
+    return found
+
+
+def test_without_a_loss_two_signs_are_needed() -> None:
+    dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
+    assert not judge(rows(dormant)).problem
+    assert not judge(rows(rank)).problem
+    both = judge(rows({**dormant, **rank}))
+    assert both.problem
+    assert "look for another cause" in both.suggestion  # the weights have not grown
+    grown = judge(rows({**dormant, **rank, "norm_ratio": (1.0, 3.0)}))
+    assert "kappa=1" in grown.suggestion
