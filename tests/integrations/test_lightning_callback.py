@@ -73,3 +73,19 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tmp_path: Path) -
     fit(part, tmp_path / "part", 2, **options)
     fit(resumed, tmp_path / "resumed", 4, checkpoint=tmp_path / "part" / "2.ckpt", **options)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_fitting_twice_and_resuming_without_the_callback(tmp_path: Path) -> None:
+    from lightning.pytorch import Trainer
+
+    module = make_module()
+    fit(module, tmp_path, 1)
+    fit(module, tmp_path, 2)
+    assert module.layers[0].weight.abs().max() == 0.25
+    data = torch.utils.data.TensorDataset(torch.randn(40, 16))
+    trainer = Trainer(
+        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="kappa"):
+        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=tmp_path / "2.ckpt")

@@ -133,6 +133,31 @@ def test_wrong_options_are_refused_when_training_starts() -> None:
         make("A2C").learn(STEPS, callback=callback(include="nothing"))
 
 
+def test_the_lstm_of_a_recurrent_policy_is_in_its_box() -> None:
+    agent = make("RecurrentPPO")
+    clip = callback()
+    agent.learn(STEPS, callback=clip)
+    (clipper,) = clip.clippers
+    lstm = {id(p) for module in agent.policy.modules() if isinstance(module, nn.LSTM) for p in module.parameters()}
+    inside = {id(tensor): bool((tensor.abs() <= side * (1 + 1e-6)).all()) for tensor, side in clipper.sides().items()}
+    assert lstm
+    assert all(inside[key] for key in lstm)
+
+
+def test_ranges_by_unit_through_the_callback() -> None:
+    agent = make("A2C")
+    clip = callback(wc.graded(0.2, 1.0, output=0.5, output_layers=["action_net.*", "value_net.*"]))
+    agent.learn(STEPS, callback=clip)
+    (clipper,) = clip.clippers
+    assert all((tensor.abs() <= side * (1 + 1e-6)).all() for tensor, side in clipper.sides().items())
+    assert "0.2-1" in str(clipper)
+
+
+def test_an_unknown_option_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"ClipCallback: got 'evry'.*did you mean 'every'"):
+        callback(evry=3)
+
+
 def test_the_callback_clips_what_clip_weights_does() -> None:
     by_callback = make("A2C").learn(STEPS, callback=callback())
     by_hand = make("A2C")
