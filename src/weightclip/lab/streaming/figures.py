@@ -25,6 +25,7 @@ from weightclip.lab.results.text import settings_text
 from weightclip.lab.streaming.config import NAME
 from weightclip.lab.streaming.methods import PAPER_METHODS
 from weightclip.lab.streaming.metrics import METRICS
+from weightclip.lab.streaming.range_figure import figure_ranges
 from weightclip.lab.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
@@ -230,4 +231,5 @@ FIGURES = (
     Figure("streaming-diagnostics", "4", "Loss, plasticity and norms on input-permuted MNIST", figure_4),
     Figure("label-permuted-diagnostics", "10", "The same on label-permuted EMNIST and mini-ImageNet", figure_10),
     Figure("streaming-sensitivity", "", "Accuracy against step size, decay and kappa", draw_sensitivity),
+    Figure("streaming-ranges", "", "Accuracy against the ranges of hidden and output layers", figure_ranges),
 )
