@@ -176,6 +176,17 @@ def test_members_of_an_ensemble_have_the_same_ranges() -> None:
     assert ranges(weight[0, :, 0], 0.5) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(3)], rel=1e-6)
 
 
+def test_an_offset_for_each_layer_shifts_its_units() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    clip(model, wc.graded(0.5, 8.0, layer_offset=2))
+    for number, layer, s in ((0, model[0], 0.5), (1, model[2], 1 / math.sqrt(3))):
+        kappas = [unit_range(i + 2 * number, 0.5, 8.0) for i in range(3)]
+        assert ranges(layer.weight[:, 0], s) == pytest.approx(kappas, rel=1e-6)
+        assert ranges(layer.bias, s) == pytest.approx(kappas, rel=1e-6)
+    rule = wc.graded(0.5, 8.0, layer_offset=2)
+    assert parse_kappa(str(rule)) == rule
+
+
 def test_the_output_layer_is_found_by_tracing() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     clip(model, wc.graded(0.5, 8.0, output=1.0))
@@ -366,6 +377,7 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
         (lambda: clip(nn.Linear(2, 2), "graded"), "kappa: got 'graded', expected a positive number, a mapping, or"),
         (lambda: parse_kappa("graded(1,2,3)"), "kappa: got 'graded(1,2,3)', expected a positive number, graded"),
         (lambda: parse_kappa("=1"), "kappa: got the key ''"),
+        (lambda: wc.graded(layer_offset=-1), "layer_offset: got -1, expected a whole number of at least 0"),
     ],
 )
 def test_bad_input_is_one_clear_line(make: Callable[[], object], message: str) -> None:

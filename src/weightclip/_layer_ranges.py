@@ -61,13 +61,15 @@ def with_ranges(
     if rule is None:
         return dict(resolved)
     names = tensor_names(unwrap(model))
+    layers = list(dict.fromkeys(some[0].rpartition(".")[0] for some in names.values()))
     found: dict[int, Resolved] = {}
     for key, one in resolved.items():
         if one.bound.s is not None and key in tensors:
             layer, own = one.layers[0], one.name.rpartition(".")[2]
             unit, input_unit = units_of(layer, own, tensors[key])
             is_output = None if output_names is None else any(name in output_names for name in names[key])
-            chosen = range_of(rule, names[key], is_output, unit, input_unit)
+            number = layers.index(names[key][0].rpartition(".")[0])
+            chosen = range_of(rule, names[key], is_output, unit, input_unit, number)
             if chosen is None:
                 one = one._replace(bound=Bound(None, reason="no pattern of kappa matches"))
             else:

@@ -131,10 +131,12 @@ def with_ranges(
                 UserWarning,
                 stacklevel=4,  # the caller of `init`
             )
+    layers = list(dict.fromkeys(leaf.keys[:-1] for leaf, _ in resolved))
     found = []
     for leaf, bound in resolved:
         if bound.s is not None:
-            chosen = range_of(rule, [leaf.name], named_as_output(rule, [leaf.name]), *_units_of(leaf))
+            number = layers.index(leaf.keys[:-1])
+            chosen = range_of(rule, [leaf.name], named_as_output(rule, [leaf.name]), *_units_of(leaf), number)
             no_match = Bound(None, reason="no pattern of kappa matches")
             bound = no_match if chosen is None else replace(bound, range=chosen)
         found.append((leaf, bound))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from weightclip.checks import check_number
+from weightclip.checks import check_count, check_number
 from weightclip.patterns import Patterns, as_list, check_pattern
 
 GOLDEN = 0.6180339887498949
@@ -43,16 +43,18 @@ class Units:
         low, high: the smallest and the largest range.
         dim: the dimension of the tensor that counts units.
         period: units i and i + period are the same one: the gates of a recurrent unit. None: all are different.
+        offset: is added to the index of each unit.
     """
 
     low: float
     high: float
     dim: int = 0
     period: int | None = None
+    offset: int = 0
 
     def kappas(self, size: int) -> list[float]:
         """k_i of each index of the dimension, which has that size."""
-        return [unit_kappa(i % (self.period or size), self.low, self.high) for i in range(size)]
+        return [unit_kappa(i % (self.period or size) + self.offset, self.low, self.high) for i in range(size)]
 
 
 Range = float | Units
@@ -67,11 +69,13 @@ class Graded:
     high: float = HIGH
     output: float | tuple[float, float] = OUTPUT_KAPPA
     output_layers: tuple[str, ...] = ()
+    layer_offset: int = 0
 
     def __str__(self) -> str:
         inner = f"{_text(self.low)}, {_text(self.high)}, output={_output_text(self.output)}"
         names = f", output_layers={'|'.join(self.output_layers)}" if self.output_layers else ""
-        return f"graded({inner}{names})"
+        offset = f", layer_offset={self.layer_offset}" if self.layer_offset else ""
+        return f"graded({inner}{names}{offset})"
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ def graded(
     output: float | tuple[float, float] | str = OUTPUT_KAPPA,
     *,
     output_layers: Patterns | None = None,
+    layer_offset: int = 0,
 ) -> Graded:
     """Give each unit of a layer its own clipping range, so that no kappa has to be chosen.
 
@@ -110,6 +115,8 @@ def graded(
             geometric mean for their bias. A string names the output layers, as `output_layers` does.
         output_layers: names or glob patterns of the tensors of the output layers, such as "head.*". By default they are
             found by tracing the forward pass; where that fails, all layers are graded alike, with a warning.
+        layer_offset: unit i of the l-th layer of the model has the range of unit i + l * layer_offset. In a residual
+            network, where channel i runs through all blocks, 0 gives it the same range in each of them.
 
     Examples:
         >>> print(graded())
@@ -120,7 +127,7 @@ def graded(
     if isinstance(output, str):
         if output_layers is not None:
             raise ValueError(f"output: got {output!r} and output_layers, expected one of them to name the layers")
-        return graded(low, high, output_layers=output)
+        return graded(low, high, output_layers=output, layer_offset=layer_offset)
     low, high = _interval("low", "high", low, high)
     if isinstance(output, (tuple, list)):
         if len(output) != 2:
@@ -128,7 +135,7 @@ def graded(
         checked: float | tuple[float, float] = _interval("output", "output", *output)
     else:
         checked = check_number("output", output, infinite=True)
-    return Graded(low, high, checked, tuple(as_list(output_layers)))
+    return Graded(low, high, checked, tuple(as_list(output_layers)), check_count("layer_offset", layer_offset, least=0))
 
 
 def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
@@ -173,7 +180,12 @@ def parse_kappa(text: str) -> Kappa:
 
 
 def range_of(
-    rule: RangeRule | None, names: Sequence[str], is_output: bool | None, unit: Units, input_unit: Units | None
+    rule: RangeRule | None,
+    names: Sequence[str],
+    is_output: bool | None,
+    unit: Units,
+    input_unit: Units | None,
+    layer: int = 0,
 ) -> Range | None:
     """The range of one tensor; None where a rule by layer does not name it.
 
@@ -183,6 +195,7 @@ def range_of(
         is_output: whether it belongs to an output layer; None where that is not known.
         unit: where the tensor has its units; `low` and `high` do not matter.
         input_unit: where it has the units of its inputs; None for a bias.
+        layer: the number of its layer in the model, from 0.
     """
     if rule is None:
         return 1.0
@@ -192,7 +205,7 @@ def range_of(
                 return number
         return None
     if not is_output:
-        return Units(rule.low, rule.high, unit.dim, unit.period)
+        return Units(rule.low, rule.high, unit.dim, unit.period, layer * rule.layer_offset)
     if not isinstance(rule.output, tuple):
         return rule.output
     low, high = rule.output
@@ -266,8 +279,12 @@ def _parse_graded(text: str) -> Graded:
             named[name] = _number(text, value)
         elif name == "output_layers":
             named[name] = value.split("|")
+        elif name == "layer_offset" and value.isdigit():
+            named[name] = int(value)
         else:
-            raise ValueError(f"kappa: got {name!r} in {text!r}, expected low, high, output or output_layers")
+            raise ValueError(
+                f"kappa: got {part!r} in {text!r}, expected low, high, output, output_layers or layer_offset"
+            )
     if len(positional) > 2:
         raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
     return graded(*positional, **named)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa
+from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
 
 METHOD, PROBLEM, ALGORITHM, OUTPUT = "method", "problem", "algorithm", "output"
 GROUPS = (METHOD, PROBLEM, ALGORITHM, OUTPUT)
@@ -20,6 +20,25 @@ KAPPA = "KAPPA"
 def option(help_text: str, group: str = ALGORITHM, metavar: str = "") -> dict[str, str]:
     """The metadata of a field: its line of help, the group it is listed in, and the name of its value."""
     return {"help": help_text, "group": group, "metavar": metavar}
+
+
+def kappa_option(methods: str) -> dict[str, str]:
+    """The metadata of the field `kappa`, which these methods have."""
+    help_text = (
+        f"clipping range in units of s_l ({methods}): a number, graded, graded(0.5,8,output=1) or hidden=5,output=1"
+    )
+    return option(help_text, METHOD, KAPPA)
+
+
+class Ranged:
+    """A configuration with a `kappa`, or a rule of ranges in `kappa_rule`."""
+
+    kappa: float | None
+    kappa_rule: str | None
+
+    def clipping_range(self) -> Kappa | None:
+        """What `clip_weights` takes as kappa; of a resolved configuration."""
+        return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
 
 
 def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:

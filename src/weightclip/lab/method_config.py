@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from weightclip._ranges import Kappa, parse_kappa
 from weightclip.checks import check_name, check_seed
-from weightclip.lab.config import KAPPA, METHOD, option, split_kappa
+from weightclip.lab.config import METHOD, Ranged, kappa_option, option, split_kappa
 from weightclip.lab.methods import (
     check_other_settings,
     choose_settings,
@@ -30,7 +29,7 @@ BOUNDS = ("paper", "fan_in")
 
 
 @dataclass(frozen=True)
-class MethodConfig:
+class MethodConfig(Ranged):
     """A method and its settings; experiments add fields of their own.
 
     Class attributes:
@@ -44,14 +43,7 @@ class MethodConfig:
         default="adam+wc", metadata=option("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)
     )
     lr: float | None = field(default=None, metadata=option("step size", METHOD))
-    kappa: float | None = field(
-        default=None,
-        metadata=option(
-            "clipping range in units of s_l (wc): a number, graded, graded(0.5,8,output=1), or hidden=5,output=1",
-            METHOD,
-            KAPPA,
-        ),
-    )
+    kappa: float | None = field(default=None, metadata=kappa_option("wc"))
     kappa_rule: str | None = field(default=None, metadata=option("the rule of ranges, where kappa is not a number"))
     decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
     sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
@@ -109,10 +101,6 @@ class MethodConfig:
     def display_settings(self) -> dict[str, Any]:
         """Every setting, with the rule of ranges if there is one."""
         return {**self.all_settings(), "kappa_rule": self.kappa_rule}
-
-    def clipping_range(self) -> Kappa | None:
-        """What `clip_weights` takes as kappa; of a resolved configuration."""
-        return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
 
     def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
         """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weightclip._ranges import Kappa, parse_kappa
 from weightclip.checks import check_count, check_name, check_seed
-from weightclip.lab.config import KAPPA, METHOD, OUTPUT, PROBLEM, option, split_kappa
+from weightclip.lab.config import METHOD, OUTPUT, PROBLEM, Ranged, kappa_option, option, split_kappa
 from weightclip.lab.nets import ACTIVATIONS
 from weightclip.lab.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.streaming.problem import find_problem
@@ -27,7 +26,7 @@ NAMED = ("lr", "kappa", "decay", "sigma")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Ranged):
     """One run. What is None takes the paper's value for the problem and the method (`resolve`)."""
 
     problem: str = field(metadata=option("the problem, for example input-permuted-mnist"))
@@ -35,14 +34,7 @@ class Config:
         default="adam+wc", metadata=option("optimizer+regularizer+..., for example sgd, adam+wc, adam+sp", METHOD)
     )
     lr: float | None = field(default=None, metadata=option("step size", METHOD))
-    kappa: float | None = field(
-        default=None,
-        metadata=option(
-            "clipping range in units of s_l (wc, madam): a number, graded, graded(0.5,8,output=1) or hidden=5,output=1",
-            METHOD,
-            KAPPA,
-        ),
-    )
+    kappa: float | None = field(default=None, metadata=kappa_option("wc, madam"))
     kappa_rule: str | None = field(default=None, metadata=option("the rule of ranges, where kappa is not a number"))
     decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
     sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
@@ -75,10 +67,6 @@ class Config:
     def display_settings(self) -> dict[str, Any]:
         """Every setting, with the rule of ranges if there is one."""
         return {**self.all_settings(), "kappa_rule": self.kappa_rule}
-
-    def clipping_range(self) -> Kappa | None:
-        """What `clip_weights` takes as kappa; of a resolved configuration."""
-        return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
 
     def as_dict(self) -> dict[str, Any]:
         """All fields; without a rule of ranges where there is none, as in records of older versions."""
