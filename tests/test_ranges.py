@@ -166,6 +166,22 @@ def test_where_each_layer_has_its_units(layer: nn.Module, name: str, unit: Calla
         assert value / s == pytest.approx(unit_range(unit(index), 0.5, 8.0), rel=1e-5)
 
 
+def test_layers_with_inputs_first_have_their_units_in_the_second_dimension() -> None:
+    """As Hugging Face's Conv1D, whose weight is (in, out)."""
+
+    class Conv1D(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.zeros(4, 3)), nn.Parameter(torch.zeros(3))
+
+    Conv1D.__module__ = "transformers.pytorch_utils"
+    model = Headed(Conv1D())
+    clip(model, GRADED)
+    kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
+    assert ranges(model.layer.weight[0], 0.5) == pytest.approx(kappas, rel=1e-6)
+    assert ranges(model.layer.bias, 0.5) == pytest.approx(kappas, rel=1e-6)
+
+
 def test_members_of_an_ensemble_have_the_same_ranges() -> None:
     members = [nn.Linear(4, 3) for _ in range(2)]
     params, _ = torch.func.stack_module_state(members)

@@ -153,6 +153,14 @@ def test_ranges_by_unit_through_the_callback() -> None:
     assert "0.2-1" in str(clipper)
 
 
+def test_another_kappa_on_an_optimizer_that_is_clipped_already_warns() -> None:
+    agent = make("A2C")
+    agent.learn(STEPS, callback=callback())
+    with pytest.warns(UserWarning, match="the optimizer keeps Clipper.* kappa=3.0 of the callback is ignored"):
+        agent.learn(STEPS, callback=callback(3.0))
+    assert agent.policy.optimizer.param_groups[0]["kappa"] == KAPPA
+
+
 def test_an_unknown_option_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"ClipCallback: got 'evry'.*did you mean 'every'"):
         callback(evry=3)

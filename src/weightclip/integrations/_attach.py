@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,10 +33,24 @@ def attach_once(
     clippers: list[Clipper] = []
     nothing: NothingToClipError | None = None
     for optimizer in optimizers:
+        attached = find_clipper(optimizer)
+        if attached is not None:
+            _warn_if_other(attached, kappa)
+            clippers.append(attached)
+            continue
         try:
-            clippers.append(find_clipper(optimizer) or clip_weights(optimizer, model, kappa, **options))
+            clippers.append(clip_weights(optimizer, model, kappa, **options))
         except NothingToClipError as error:
             nothing = error
     if not clippers:
         raise nothing or ValueError("optimizer: the host has none, so there is nothing to attach clip_weights to")
     return clippers
+
+
+def _warn_if_other(attached: Clipper, kappa: Kappa) -> None:
+    number, rule = read_kappa(kappa)
+    kappas = {group.get("kappa") for group in attached.optimizer.param_groups}
+    if rule != attached.rule or (rule is None and kappas != {number}):
+        warnings.warn(
+            f"ClipCallback: the optimizer keeps {attached!r}; kappa={kappa!s} of the callback is ignored", stacklevel=3
+        )
