@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
+from lab.results.made_records import made_record, store
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
@@ -238,3 +239,8 @@ def test_a_saved_table_will_do(tmp_path: Path) -> None:
     content = gather(saved)
     assert content.facts["runs"] == "20"
     assert (content.software, content.failures, content.sweeps) == ((), (), ())
+
+
+def test_versions_of_a_rule_are_two_settings_of_a_method(tmp_path: Path) -> None:
+    store(tmp_path, made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new"))
+    assert gather(tmp_path).facts["runs"] == "2"

@@ -6,7 +6,7 @@ import pytest
 from made_records import digest, made_record, tidy
 
 from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.best import as_presets, best_settings, paper_setting, told_setting
+from weightclip.lab.results.best import as_presets, best_settings, paper_setting, setting_notes, told_setting
 from weightclip.lab.sweep.grid import best
 
 if sys.version_info >= (3, 11):
@@ -135,3 +135,19 @@ def test_versions_of_a_rule_are_told_apart_by_a_hash() -> None:
     assert told_setting(row, table)["rules"] == digest("new")[:6]
     alone = tidy(made_record(method="lion", rules="old"))
     assert "rules" not in told_setting(best_settings(alone).to_dicts()[0], alone)
+
+
+def test_a_run_with_a_single_task_that_was_cut_short_is_there_with_a_note() -> None:
+    table = tidy(*(made_record([0.5], columns={"cut_short": [True]}, seed=seed) for seed in range(2)))
+    (row,) = best_settings(table).to_dicts()
+    assert row["score"] == 0.5
+    assert any("the last task is cut short" in note for note in setting_notes(row))
+    (whole,) = best_settings(tidy(made_record([0.5, 0.6]))).to_dicts()
+    assert not any("cut short" in note for note in setting_notes(whole))
+
+
+def test_records_of_older_versions_are_marked_by_their_samples() -> None:
+    old = made_record([0.5, 0.6, 0.9], period=10, steps=25)
+    new = made_record([0.5, 0.6, 0.9], period=10, steps=25, seed=1, columns={"cut_short": [False, False, True]})
+    (row,) = best_settings(tidy(old, new), criterion="final", last=1).to_dicts()
+    assert row["score"] == pytest.approx(0.6)  # of both, the third task does not count
