@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import weightclip
 
 
@@ -15,3 +17,10 @@ def test_the_core_imports_nothing_but_torch_and_the_standard_library() -> None:
 
 def test_the_public_names_are_all_there() -> None:
     assert all(hasattr(weightclip, name) for name in weightclip.__all__)
+
+
+def test_the_part_for_jax_imports_no_pytorch() -> None:
+    pytest.importorskip("optax", reason="needs optax")
+    code = "import sys, weightclip.optax; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

@@ -13,9 +13,10 @@ from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip import diagnostics, lab
+    from weightclip._bound_rules import Bound
     from weightclip._ranges import graded
     from weightclip._stacked import stacked
-    from weightclip.bounds import Bound, register_bound, resolve_bounds
+    from weightclip.bounds import register_bound, resolve_bounds
     from weightclip.certificate import Lipschitz, lipschitz, update_bound
     from weightclip.clipping import Clipper, clip_weights, find_clipper
     from weightclip.monitor import Monitor
@@ -53,7 +54,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Bound": "bounds",
+        "Bound": "_bound_rules",
         "Clipper": "clipping",
         "Lipschitz": "certificate",
         "Madam": "rivals.madam",

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weightclip._bound_rules import Bound
 from weightclip._counting import CutCounter
 from weightclip._ranges import Units
-from weightclip.bounds import Bound
 from weightclip.checks import check_number
 from weightclip.scratch import Scratch
 

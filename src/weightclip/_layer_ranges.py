@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from weightclip._bound_rules import USE_CLIP_WEIGHTS, Bound
 from weightclip._ranges import (
     ByLayer,
     RangeRule,
@@ -18,7 +19,7 @@ from weightclip._ranges import (
     range_of,
 )
 from weightclip._stacked import unstacked
-from weightclip.bounds import USE_CLIP_WEIGHTS, Bound, Resolved, inputs_first, output_tensors, tensor_names, unwrap
+from weightclip.bounds import Resolved, inputs_first, output_tensors, tensor_names, unwrap
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 

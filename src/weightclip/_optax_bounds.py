@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
+from weightclip._bound_rules import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
-from weightclip.bounds import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip.patterns import Patterns, check_pattern, unwanted
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,11 +17,20 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from weightclip._ranges import Range
+from weightclip._bound_rules import (
+    EMBEDDING,
+    FROZEN,
+    NO_INPUTS,
+    NORMALISATION,
+    SLOPE,
+    UNKNOWN,
+    Bound,
+    check_included,
+    make_bound,
+)
 from weightclip._stacked import Stacked, unstacked
-from weightclip.checks import check_number
 from weightclip.output_layers import find_output_layers
-from weightclip.patterns import Patterns, as_list, check_pattern, unwanted
+from weightclip.patterns import Patterns, check_pattern, unwanted
 
 LayerRule = Callable[[Any, str], "float | str"]
 """A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""
@@ -34,19 +42,6 @@ Rule = str | Mapping[str, "float | str"] | Callable[[str, Tensor, nn.Module], "f
 RULES = ("fan_in", "init", "paper")
 
 _M = TypeVar("_M", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How far one tensor may go: to `kappa * s` either way, or anywhere (`s` is None) for the `reason` given.
-
-    `range` multiplies kappa: a number, or one for each unit of the tensor.
-    """
-
-    s: float | None
-    rule: str = ""
-    reason: str = ""
-    range: Range = field(default=1.0, repr=False)
 
 
 def fan_in_bound(weight: Tensor) -> float:
@@ -84,14 +79,6 @@ def _attention_rule(layer: nn.MultiheadAttention, name: str) -> float | str:
 def _leave(reason: str) -> LayerRule:
     return lambda layer, name: reason
 
-
-NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
-EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
-NO_INPUTS = "its layer has no inputs"
-FROZEN = "frozen (requires_grad=False)"
-SLOPE = "activation: a slope, not a weight"
-UNKNOWN = "no bound rule for"
-USE_CLIP_WEIGHTS = "use weightclip.clip_weights or a callback of weightclip.integrations, which know the layers"
 
 _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _fan_in_rule,
@@ -387,13 +374,6 @@ def _mapping_rule(rule: Mapping[str, float | str], owners: list[list[Place]], na
     return decide
 
 
-def make_bound(name: str, value: float | str | None, rule: str, reason: str) -> Bound:
-    """The bound that a rule gave for the tensor `name`; None means left alone for the `reason` given."""
-    if value is None or isinstance(value, str):
-        return Bound(None, reason=value or reason)
-    return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
-
-
 def _tied(conflicts: list[list[tuple[str, Bound]]], rule: Rule, others: bool) -> str:
     """The message about tied weights with different bounds; `others`: whether anything else can be clipped."""
     first = conflicts[0]
@@ -448,15 +428,3 @@ def _full(tensor: Tensor) -> Tensor:
     """A sharded tensor's value on every process (a DTensor is reduced over its shards)."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
-
-
-def check_included(include: Patterns | None, bounds: Mapping[str, Bound]) -> None:
-    """Raise where a pattern of `include` matches only tensors without a bound."""
-    for pattern in as_list(include):
-        matched = {name: bound for name, bound in bounds.items() if fnmatchcase(name, pattern)}
-        if all(bound.s is None for bound in matched.values()):
-            name, bound = next(iter(matched.items()))
-            raise ValueError(
-                f"include: {pattern!r} matches only tensors without a bound ({name}: {bound.reason}); "
-                "bounds={name: number, '*': 'fan_in'} gives them one"
-            )

@@ -20,14 +20,7 @@ from torch.nn.parameter import is_lazy
 from weightclip._box import exact_limits
 from weightclip._layer_ranges import find_output_names, with_ranges
 from weightclip._ranges import Kappa, read_kappa
-from weightclip.bounds import (
-    REPARAMETRISING_HOOKS,
-    Rule,
-    bounds_by_tensor,
-    is_reparametrised,
-    named_tensors,
-    unwrap,
-)
+from weightclip.bounds import REPARAMETRISING_HOOKS, Rule, bounds_by_tensor, is_reparametrised, named_tensors, unwrap
 from weightclip.checks import check_number
 from weightclip.clipping import Clipper
 

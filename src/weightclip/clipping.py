@@ -18,11 +18,12 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
+from weightclip._bound_rules import EMBEDDING, UNKNOWN, Bound
 from weightclip._box import Box, Entry, exact_limits, limit, local, unit_limits
 from weightclip._layer_ranges import find_output_names, with_ranges
 from weightclip._ranges import Kappa, RangeRule, Units, parse_kappa, read_kappa
 from weightclip._second_weights import check_nested, find_second_weights
-from weightclip.bounds import EMBEDDING, UNKNOWN, Bound, Resolved, Rule, bounds_by_tensor, named_tensors
+from weightclip.bounds import Resolved, Rule, bounds_by_tensor, named_tensors
 from weightclip.checks import check_count, check_number, check_truth
 from weightclip.patterns import Patterns
 from weightclip.remedy import (

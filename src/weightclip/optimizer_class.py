@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from weightclip._bound_rules import FROZEN, NO_INPUTS, USE_CLIP_WEIGHTS, Bound
 from weightclip._layer_ranges import with_ranges_by_shape
 from weightclip._ranges import Kappa, RangeRule, read_kappa
-from weightclip.bounds import FROZEN, NO_INPUTS, USE_CLIP_WEIGHTS, Bound, Resolved, fan_in_bound
+from weightclip.bounds import Resolved, fan_in_bound
 from weightclip.clipping import KEY, Clipper
 from weightclip.remedy import attach, find_remedy, owns_kappa
 
