@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} reproduce",
         usage="weightclip reproduce [ITEM] [-o DIR] [--seeds N] [options]",
         description="Run, one after the other, the commands that make a figure or a table of the paper.\n"
-        "What is finished is not run again: the same command resumes after an interruption.",
+        "Finished runs are not repeated: the same command resumes after an interruption.",
         epilog="examples:\n"
         "  weightclip reproduce --list\n"
         "  weightclip reproduce figure 3 --seeds 5 --steps 100k --dry-run\n",
@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, (metavar, help_text) in PASSED_ON.items():
         sweeps.add_argument(f"--{name}", metavar=metavar, help=help_text)
     sweeps.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE", help="options of Slurm jobs")
-    sweeps.add_argument("--retry-failed", action="store_true", help="run again what failed before")
+    sweeps.add_argument("--retry-failed", action="store_true", help="rerun failed runs")
     parser.set_defaults(action=_reproduce)
     return parser
 

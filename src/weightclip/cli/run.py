@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     output = add_output(parser)
-    output.add_argument("--overwrite", action="store_true", help="run again what is finished")
+    output.add_argument("--overwrite", action="store_true", help="rerun finished runs")
 
 
 def _add_options(

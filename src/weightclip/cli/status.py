@@ -101,7 +101,7 @@ def _show_note(note: Note) -> None:
 
 
 def _time_left(state: State) -> str:
-    """From what the finished runs took, and those that are running."""
+    """The time left, from the finished and the running runs."""
     if not state.left:
         return "nothing left to run"
     now = time.time()

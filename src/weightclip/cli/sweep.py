@@ -76,7 +76,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     running = parser.add_argument_group("execution")
     running.add_argument("--dry-run", action="store_true", help="only count runs, time and space")
-    running.add_argument("--retry-failed", action="store_true", help="run again what failed before")
+    running.add_argument("--retry-failed", action="store_true", help="rerun failed runs")
     running.add_argument("--workers", type=count, metavar="N", help="parallel runs (default: one per core)")
     running.add_argument(
         "--executor", default="local", metavar="NAME", help=f"one of {', '.join(EXECUTORS)} (default: local)"
