@@ -33,24 +33,23 @@ def attach_once(
     clippers: list[Clipper] = []
     nothing: NothingToClipError | None = None
     for optimizer in optimizers:
-        attached = find_clipper(optimizer)
-        if attached is not None:
-            _warn_if_other(attached, kappa)
-            clippers.append(attached)
-            continue
         try:
-            clippers.append(clip_weights(optimizer, model, kappa, **options))
+            clipper = find_clipper(optimizer) or clip_weights(optimizer, model, kappa, **options)
         except NothingToClipError as error:
             nothing = error
+            continue
+        _warn_if_other(clipper, kappa)
+        clippers.append(clipper)
     if not clippers:
         raise nothing or ValueError("optimizer: the host has none, so there is nothing to attach clip_weights to")
     return clippers
 
 
-def _warn_if_other(attached: Clipper, kappa: Kappa) -> None:
+def _warn_if_other(clipper: Clipper, kappa: Kappa) -> None:
+    """Warn if the optimizer keeps the kappa of an attached clipper or of a checkpoint."""
     number, rule = read_kappa(kappa)
-    kappas = {group.get("kappa") for group in attached.optimizer.param_groups}
-    if rule != attached.rule or (rule is None and kappas != {number}):
+    kappas = {group.get("kappa") for group in clipper.optimizer.param_groups}
+    if rule != clipper.rule or (rule is None and kappas != {number}):
         warnings.warn(
-            f"ClipCallback: the optimizer keeps {attached!r}; kappa={kappa!s} of the callback is ignored", stacklevel=3
+            f"ClipCallback: the optimizer keeps {clipper!r}; kappa={kappa!s} of the callback is ignored", stacklevel=3
         )
