@@ -35,7 +35,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    """Three digits in the official format."""
+    """Write three digits in the official format."""
     directory = tmp_path / "data" / "mnist"
     directory.mkdir(parents=True)
     (directory / "train-images-idx3-ubyte.gz").write_bytes(
@@ -45,7 +45,7 @@ def mnist(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_without_data_the_list_says_where_it_would_come_from(
+def test_list_shows_the_sources_of_missing_data(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WEIGHTCLIP_OFFLINE")
@@ -58,24 +58,24 @@ def test_without_data_the_list_says_where_it_would_come_from(
     )
     assert "11.6 MB" in table["mnist"]
     assert "weightclip data features" in table["mini-imagenet"]
-    assert all(line.rstrip().endswith("not here") for line in table.values())
+    assert all(line.rstrip().endswith("missing") for line in table.values())
 
 
-def test_offline_the_list_does_not_promise_a_download(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_no_downloads_if_offline(capsys: pytest.CaptureFixture[str]) -> None:
     run()
     table = rows(capsys)
-    assert "bundled digits (WEIGHTCLIP_OFFLINE is set)" in table["mnist"]
-    assert "nowhere (WEIGHTCLIP_OFFLINE is set)" in table["cifar10"]
+    assert "bundled subset (WEIGHTCLIP_OFFLINE is set)" in table["mnist"]
+    assert "none (WEIGHTCLIP_OFFLINE is set)" in table["cifar10"]
 
 
-def test_the_list_tells_a_stand_in_from_the_official_data(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_marks_unofficial_data(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--data-dir", mnist)
     line = rows(capsys)["mnist"]
     assert str(mnist / "mnist") in line
     assert line.rstrip().endswith("unofficial")
 
 
-def test_the_list_names_what_is_unusable(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_unusable_files(mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (mnist / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b")
     run("--data-dir", mnist)
     line = rows(capsys)["mnist"]
@@ -83,7 +83,7 @@ def test_the_list_names_what_is_unusable(mnist: Path, capsys: pytest.CaptureFixt
     assert line.rstrip().endswith("unusable")
 
 
-def test_the_list_needs_the_directory_that_it_is_given(tmp_path: Path) -> None:
+def test_list_rejects_a_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--data-dir: got '.*nowhere', expected a directory"):
         run("--data-dir", tmp_path / "nowhere")
 
@@ -95,18 +95,18 @@ def test_get_prints_the_source(mnist: Path, capsys: pytest.CaptureFixture[str], 
     assert capsys.readouterr().out == f"mnist from {mnist / 'mnist'} (unofficial)\n"
 
 
-def test_get_does_not_take_the_bundled_digits_for_the_data(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match=r"mnist: cannot be had: .*WEIGHTCLIP_OFFLINE is set"):
+def test_get_does_not_use_the_bundled_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=r"mnist: not available: .*WEIGHTCLIP_OFFLINE is set"):
         run("get", "mnist")
     assert capsys.readouterr().err == "mnist: WEIGHTCLIP_OFFLINE is set\n"
 
 
-def test_an_unknown_name_gets_a_suggestion() -> None:
+def test_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"NAME: got 'cifar-10', expected one of .*; did you mean 'cifar10'"):
         run("get", "cifar-10")
 
 
-def test_features_go_to_the_cache_where_they_are_found(
+def test_features_are_written_to_the_cache_by_default(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b"):

@@ -92,7 +92,7 @@ def test_without_diagnostics(tmp_path: Path) -> None:
         (["input-permuted-mnist", "--set", "beta9=1"], "beta9: got 1.0, but adam+wc has no such setting"),
         (["input-permuted-mnist", "--rules", "none.py"], "rules: got 'none.py', expected a Python file"),
         (["input-permuted-mnist", "--data-dir", "nowhere"], "data_dir: nowhere has no mnist"),
-        (["label-permuted-emnist"], "emnist: cannot be had"),
+        (["label-permuted-emnist"], "emnist: not available"),
         (["input-permuted-mnist", "--out", "file"], "file: File exists; choose a directory, not a file"),
         (["input-permuted-mnist", "--out", "file/inside"], "file/inside: Not a directory; choose a directory, not a"),
     ],

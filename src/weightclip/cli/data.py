@@ -1,4 +1,4 @@
-"""`weightclip data`: what there is, getting it, and making features."""
+"""`weightclip data`: list data sets, download one, or extract features."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from rich.text import Text
 from weightclip.checks import check_count, check_name
 from weightclip.cli.arguments import PROGRAM, Choose, Parser, count
 from weightclip.cli.tables import print_table
-from weightclip.lab.data import DATASETS, load
-from weightclip.lab.data.description import Description
-from weightclip.lab.data.fetch import in_megabytes
-from weightclip.lab.data.mini_imagenet import MINI_IMAGENET
-from weightclip.lab.data.places import cache_directory
-from weightclip.lab.data.status import status
+from weightclip.lab.data import DATASETS, cache_directory, load
+from weightclip.lab.data.download import in_megabytes
+from weightclip.lab.data.loading import status
+from weightclip.lab.data.mini_imagenet import MINI_IMAGENET, extract_features
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command."""
-    listed = "\n".join(f"  {name:10}{what}" for name, (what, _) in _COMMANDS.items())
+    """Build the parser of the command."""
+    commands = "\n".join(f"  {name:10}{text}" for name, (text, _) in _COMMANDS.items())
     parser = Parser(
         prog=_PROGRAM,
         usage=f"{_PROGRAM} [COMMAND] [options]",
-        description="List the data sets, get one, or make the features of mini-ImageNet.",
-        epilog=f"commands:\n{listed}",
+        description="List data sets, download one, or extract the features of mini-ImageNet.",
+        epilog=f"commands:\n{commands}",
     )
     _add_directory(parser)
     command = parser.add_argument(
@@ -49,27 +47,30 @@ def make_parser() -> argparse.ArgumentParser:
         build=lambda name: _COMMANDS[name][1](),
         help=argparse.SUPPRESS,
     )
-    command.required = False  # `weightclip data` lists them
+    command.required = False  # `weightclip data` lists the data sets
     parser.set_defaults(action=_list)
     return parser
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
-    # It may stand before or after the command: the default must not replace a value that was given before.
+    # The option is accepted before and after the command; a default would overwrite a value given before it.
     parser.add_argument(
-        "--data-dir", metavar="DIR", default=argparse.SUPPRESS, help="look here first (default: $WEIGHTCLIP_DATA)"
+        "--data-dir",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="directory to search first (default: $WEIGHTCLIP_DATA)",
     )
 
 
 def _list_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=f"{_PROGRAM} list", description="List the data sets, and where each is found.")
+    parser = Parser(prog=f"{_PROGRAM} list", description="List data sets and their locations.")
     _add_directory(parser)
     parser.set_defaults(action=_list)
     return parser
 
 
 def _get_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=f"{_PROGRAM} get", description="Get a data set into the cache.")
+    parser = Parser(prog=f"{_PROGRAM} get", description="Download a data set into the cache.")
     parser.add_argument("name", metavar="NAME", help=", ".join(DATASETS))
     _add_directory(parser)
     parser.set_defaults(action=_get)
@@ -77,12 +78,12 @@ def _get_parser() -> argparse.ArgumentParser:
 
 
 def _features_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=f"{_PROGRAM} features", description="Make the features of mini-ImageNet from its images.")
-    parser.add_argument("--images", metavar="DIR", type=Path, required=True, help="has a folder for each class")
+    parser = Parser(prog=f"{_PROGRAM} features", description="Extract the features of mini-ImageNet from its images.")
+    parser.add_argument("--images", metavar="DIR", type=Path, required=True, help="directory with one folder per class")
     parser.add_argument(
-        "--weights", metavar="FILE", type=Path, required=True, help="a state dict of torchvision's ResNet-50"
+        "--weights", metavar="FILE", type=Path, required=True, help="state dict of torchvision's ResNet-50"
     )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="the .npz to write (default: in the cache)")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="output .npz (default: in the cache)")
     parser.add_argument("--batch", metavar="N", type=count, default=64, help="batch size (default: 64)")
     parser.set_defaults(action=_features)
     return parser
@@ -90,9 +91,9 @@ def _features_parser() -> argparse.ArgumentParser:
 
 _PROGRAM = f"{PROGRAM} data"
 _COMMANDS: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
-    "list": ("list the data sets, and where each is found", _list_parser),
-    "get": ("get a data set into the cache", _get_parser),
-    "features": ("make the features of mini-ImageNet from its images", _features_parser),
+    "list": ("list data sets and their locations", _list_parser),
+    "get": ("download a data set into the cache", _get_parser),
+    "features": ("extract the features of mini-ImageNet from its images", _features_parser),
 }
 
 
@@ -101,16 +102,12 @@ def _list(arguments: argparse.Namespace) -> int:
     if directory is not None and not Path(directory).expanduser().is_dir():
         raise ValueError(f"--data-dir: got {directory!r}, expected a directory")
     rows = []
-    for description in DATASETS.values():
-        now = status(description, directory)
-        size = "-" if now.size is None else in_megabytes(now.size)
-        rows.append((description.name, _holds(description), now.where, size, now.checksum))
-    print_table(("data set", "holds", "where it is, or would come from", "size", "checksum"), rows, right=(3,))
+    for info in DATASETS.values():
+        current = status(info, directory)
+        size = "-" if current.size is None else in_megabytes(current.size)
+        rows.append((info.name, f"{info.summary}, {info.classes} classes", current.location, size, current.checksum))
+    print_table(("data set", "contents", "location or source", "size", "checksum"), rows, right=(3,))
     return 0
-
-
-def _holds(description: Description) -> str:
-    return f"{description.summary}, {description.classes} classes"
 
 
 def _get(arguments: argparse.Namespace) -> int:
@@ -129,13 +126,11 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _features(arguments: argparse.Namespace) -> int:
-    from weightclip.lab.data.features import make_features
-
     check_count("--batch", arguments.batch)
     out = arguments.out or cache_directory(MINI_IMAGENET.name) / MINI_IMAGENET.all_files[0].name
     with _progress(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("images", total=None)
-        images, classes = make_features(
+        images, classes = extract_features(
             arguments.images,
             arguments.weights,
             out,
@@ -148,8 +143,9 @@ def _features(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(*columns: ProgressColumn) -> Iterator[Progress]:
-    """A bar on stderr that leaves nothing behind."""
+    """Show a transient progress bar on stderr, if it is a terminal."""
     console = Console(stderr=True)
-    first = TextColumn("{task.description}", markup=False)
-    with Progress(first, BarColumn(), *columns, console=console, transient=True, disable=not console.is_terminal) as it:
-        yield it
+    label = TextColumn("{task.description}", markup=False)
+    shown = console.is_terminal
+    with Progress(label, BarColumn(), *columns, console=console, transient=True, disable=not shown) as progress:
+        yield progress

@@ -37,7 +37,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix.lower() not in ENDINGS:
         raise ValueError(f"-o: got {str(arguments.out)!r}, expected a file that ends in {' or '.join(ENDINGS)}")
     check_results(arguments)
-    from weightclip.lab.data.fetch import in_megabytes
+    from weightclip.lab.data.download import in_megabytes
     from weightclip.lab.files import write_whole
 
     try:

@@ -1,4 +1,4 @@
-"""Small files in the official formats, and descriptions that take them for the official ones."""
+"""Small files in the official formats, and data sets for which they are the official files."""
 
 import dataclasses
 import gzip
@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from weightclip.lab.data import DATASETS, Description
-from weightclip.lab.data.description import Archive, File
+from weightclip.lab.data import DATASETS, DatasetInfo
+from weightclip.lab.data.dataset import Archive, File
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -48,21 +48,22 @@ def emnist_files(train: int = 94, test: int = 47) -> dict[str, bytes]:
     }
 
 
-def photographs(count: int, seed: int) -> np.ndarray:
+def color_images(count: int, seed: int) -> np.ndarray:
     """[count, 3, 32, 32]"""
     return np.random.default_rng(seed).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
 
 
 def cifar_files(count: int = 10) -> dict[str, bytes]:
     names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-    records = [np.column_stack([labels(count), photographs(count, i).reshape(count, -1)]) for i in range(6)]
+    records = [np.column_stack([labels(count), color_images(count, i).reshape(count, -1)]) for i in range(6)]
     return {name: record.tobytes() for name, record in zip(names, records)}
 
 
-def write(directory: Path, files: Mapping[str, bytes], *, packed: bool = False) -> Path:
+def write(directory: Path, files: Mapping[str, bytes], *, compressed: bool = False) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        (directory / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
+        path = directory / (f"{name}.gz" if compressed else name)
+        path.write_bytes(gzip.compress(content) if compressed else content)
     return directory
 
 
@@ -85,12 +86,12 @@ def tarred(members: Mapping[str, bytes]) -> bytes:
 
 
 def emnist_zip() -> bytes:
-    other = {"gzip/emnist-letters-train-images-idx3-ubyte.gz": b"not needed", "../outside": b"harm"}
+    other = {"gzip/emnist-letters-train-images-idx3-ubyte.gz": b"not needed", "../outside": b"malicious"}
     return zipped(other | {f"gzip/{name}.gz": gzip.compress(content) for name, content in emnist_files().items()})
 
 
 def cifar_tar() -> bytes:
-    other = {"cifar-10-batches-bin/readme.html": b"not needed", "/outside": b"harm"}
+    other = {"cifar-10-batches-bin/readme.html": b"not needed", "/outside": b"malicious"}
     return tarred(other | {f"cifar-10-batches-bin/{name}": content for name, content in cifar_files().items()})
 
 
@@ -101,13 +102,13 @@ def mnist_package() -> bytes:
 def cifar_package(count: int = 10) -> bytes:
     members: dict[str, bytes] = {}
     for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
-        rows = photographs(count, i).transpose(0, 2, 3, 1).reshape(count, 1024, 3)
+        rows = color_images(count, i).transpose(0, 2, 3, 1).reshape(count, 1024, 3)
         buffer = io.BytesIO()
         Image.fromarray(rows).save(buffer, "png")
         members[f"package/{name}.png"] = buffer.getvalue()
-    own = labels(count).tolist()
-    members["package/train_lables.json"] = json.dumps(own * 5).encode()
-    members["package/test_lables.json"] = json.dumps(own).encode()
+    batch = labels(count).tolist()
+    members["package/train_lables.json"] = json.dumps(batch * 5).encode()
+    members["package/test_lables.json"] = json.dumps(batch).encode()
     return tarred(members)
 
 
@@ -122,8 +123,8 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def as_official(name: str, contents: Mapping[str, bytes], served: Mapping[str, bytes], address: str) -> Description:
-    """The description of `name`, were `contents` its official files and `served` what its address serves."""
+def as_official(name: str, contents: Mapping[str, bytes], served: Mapping[str, bytes], url: str) -> DatasetInfo:
+    """Return the data set `name` with `contents` as its official files and `served` as its downloads at `url`."""
     original = DATASETS[name]
     published = all(file.md5 for file in original.all_files)
     files = {
@@ -131,20 +132,20 @@ def as_official(name: str, contents: Mapping[str, bytes], served: Mapping[str, b
         for split, files in original.files.items()
     }
     archives = tuple(
-        Archive(f"{address}/{each.name}", md5(served[each.name]), len(served[each.name]), each.members)
+        Archive(f"{url}/{each.name}", md5(served[each.name]), len(served[each.name]), each.members)
         for each in original.archives
     )
     return dataclasses.replace(original, files=files, archives=archives)
 
 
-def official_mnist(address: str) -> tuple[Description, dict[str, bytes]]:
+def official_mnist(url: str) -> tuple[DatasetInfo, dict[str, bytes]]:
     contents = mnist_files()
     served = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in contents.items()}
-    return as_official("mnist", contents, served, address), served
+    return as_official("mnist", contents, served, url), served
 
 
 def fake_npm(directory: Path, package: bytes, *, fails: str = "") -> Path:
-    """A program called npm that leaves `package` where it is run, or fails with that code."""
+    """Write a program `npm` that creates the tar file `package`, or fails with an error code."""
     directory.mkdir()
     (directory / "package.tgz").write_bytes(package)
     fail = f'echo "npm error code {fails}" >&2; exit 1' if fails else ""

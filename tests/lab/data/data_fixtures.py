@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def isolation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache in tmp_path / "cache", no directory named, no proxy, and no npm."""
+    """Use an empty cache in tmp_path / "cache", without WEIGHTCLIP_DATA, proxy and npm."""
     (tmp_path / "no-programs").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))

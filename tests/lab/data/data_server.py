@@ -1,4 +1,4 @@
-"""An HTTP server on this machine that can misbehave."""
+"""A local HTTP server that can fail in several ways."""
 
 import threading
 import time
@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Server(ThreadingHTTPServer):
     """Serves `files` by name.
 
-    `status` is the answer to every request; `cut` breaks off each file's first answer after so many bytes; `ranges`
-    says whether it can go on in the middle of a file; `delay` is in seconds. `requests` lists what was asked for.
+    `status` is the HTTP status of every response. `cut` closes the connection after that many bytes, once per file or,
+    with `always_cut`, every time. `ranges` enables range requests. `delay` is in seconds. `requests` records the name
+    and the range of each request.
     """
 
     daemon_threads = True
@@ -28,10 +29,10 @@ class Server(ThreadingHTTPServer):
         self._seen: set[str] = set()
 
     @property
-    def address(self) -> str:
+    def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def first(self, name: str) -> bool:
+    def is_first_request(self, name: str) -> bool:
         seen = name in self._seen
         self._seen.add(name)
         return not seen
@@ -41,19 +42,20 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        name, asked = self.path.strip("/"), self.headers.get("Range")
-        self.server.requests.append((name, asked))
+        name, requested = self.path.strip("/"), self.headers.get("Range")
+        self.server.requests.append((name, requested))
         time.sleep(self.server.delay)
         if self.server.status != 200 or name not in self.server.files:
             self.send_error(self.server.status if self.server.status != 200 else 404)
             return
         content = self.server.files[name]
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
+        resumed = requested is not None and self.server.ranges
+        start = int(requested.removeprefix("bytes=").removesuffix("-")) if resumed else 0
         body = content[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        cut = self.server.cut is not None and (self.server.first(name) or self.server.always_cut)
+        cut = self.server.cut is not None and (self.server.is_first_request(name) or self.server.always_cut)
         self.wfile.write(body[: self.server.cut] if cut else body)
 
     def log_message(self, *_: object) -> None:

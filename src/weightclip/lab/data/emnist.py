@@ -1,31 +1,31 @@
-"""EMNIST (Cohen et al., 2017), its `balanced` split: handwritten digits and letters."""
+"""EMNIST (Cohen et al., 2017), `balanced` split: handwritten digits and letters."""
 
 from __future__ import annotations
 
-from weightclip.lab.data.description import Archive, Arrays, Content, Description, File
-from weightclip.lab.data.idx import SIDE, read_images, read_labels
+from weightclip.lab.data.dataset import Archive, Arrays, Content, DatasetInfo, File
+from weightclip.lab.data.formats import decode_idx
 
-_CLASSES = 47
 _BLOCK = 4096
 
 _TRAIN = (File("emnist-balanced-train-images-idx3-ubyte"), File("emnist-balanced-train-labels-idx1-ubyte"))
 _TEST = (File("emnist-balanced-test-images-idx3-ubyte"), File("emnist-balanced-test-labels-idx1-ubyte"))
 
 
-def _decode(contents: list[Content]) -> Arrays:
-    images, labels = contents.pop(0), contents.pop(0)
-    inputs = read_images(images)
-    for start in range(0, len(inputs), _BLOCK):  # the files hold them transposed; in place, for the sake of memory
-        block = inputs[start : start + _BLOCK]
+def _decode(info: DatasetInfo, contents: list[Content]) -> Arrays:
+    """Transpose the images, which the files store transposed."""
+    inputs, labels = decode_idx(info, contents)
+    images = inputs.reshape(len(inputs), *info.shape)
+    for start in range(0, len(images), _BLOCK):  # in place, to save memory
+        block = images[start : start + _BLOCK]
         block[:] = block.transpose(0, 2, 1).copy()
-    return inputs.reshape(len(inputs), SIDE * SIDE), read_labels(labels, _CLASSES)
+    return inputs, labels
 
 
-EMNIST = Description(
+EMNIST = DatasetInfo(
     name="emnist",
     summary="handwritten digits and letters (balanced)",
-    classes=_CLASSES,
-    shape=(SIDE, SIDE),
+    classes=47,
+    shape=(28, 28),
     files={"train": _TRAIN, "test": _TEST},
     decode=_decode,
     archives=(

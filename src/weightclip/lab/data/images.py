@@ -1,4 +1,4 @@
-"""Photographs for training in batches: decoded once into a file that is mapped into memory, and shared by processes."""
+"""Images for training in batches: decoded once into a file in the cache that processes share through memory mapping."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from weightclip.checks import check_name
 from weightclip.lab.data import DATASETS
-from weightclip.lab.data.dataset import Dataset, Source
-from weightclip.lab.data.description import Description, Split
-from weightclip.lab.data.errors import DataError
-from weightclip.lab.data.loading import find, load_described
-from weightclip.lab.data.places import Found, cache_directory
+from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
+from weightclip.lab.data.download import cache_directory
+from weightclip.lab.data.loading import LocalFiles, find_files, load_dataset
 from weightclip.lab.files import remove_leftovers, writing
 
 _OFFICIAL = {"official": True, "unofficial": False}
@@ -25,14 +23,14 @@ _OFFICIAL = {"official": True, "unofficial": False}
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A split of a data set of photographs.
+    """A split of an image data set.
 
     Args:
-        name: of the data set.
-        pixels: uint8 [n, height, width, colours]; what a channels-last tensor has in its memory.
-        labels: uint8 [n], below `classes`.
-        classes: how many there are.
-        source: where the files were taken from.
+        name: name of the data set.
+        pixels: uint8 [n, height, width, channels], the memory layout of a channels-last tensor.
+        labels: uint8 [n], less than `classes`.
+        classes: number of classes.
+        source: origin of the files.
     """
 
     name: str
@@ -45,25 +43,25 @@ class Images:
 def load_images(
     name: str, split: Split, data_dir: str | Path | None = None, on_event: Callable[[str], None] | None = None
 ) -> Images:
-    """The photographs of a split, mapped into memory from a file in the cache, which is made when it is missing.
+    """Load the images of a split, memory-mapped from a decoded file in the cache, which is created if it is missing.
 
-    The file stands for the data set's own files, by their places, sizes and times. Where the cache cannot be written,
-    the photographs are held in memory instead.
+    The decoded file is identified by paths, sizes and modification times of the data set's files. If the cache is not
+    writable, the images are kept in memory.
     """
-    description = DATASETS[check_name("name", name, [known for known, one in DATASETS.items() if len(one.shape) == 3])]
-    say = on_event or (lambda _: None)
-    found = find(description, split, data_dir, lambda _: None)
-    # A directory that the user names and that lacks the files is an error, which loading tells.
-    if found is not None and (data_dir is None or found.kind == "directory"):
-        ready = _mapped(description, split, found)
-        if ready is not None:
-            return ready
-    dataset = load_described(description, split, data_dir, False, say, None)
-    found = find(description, split, data_dir, lambda _: None)
-    rows = _rows(dataset)
-    if found is not None:
+    info = DATASETS[check_name("name", name, [known for known, one in DATASETS.items() if len(one.shape) == 3])]
+    report = on_event or (lambda _: None)
+    files = find_files(info, split, data_dir)
+    # If `data_dir` is given but lacks the files, load_dataset raises the error.
+    if files is not None and (data_dir is None or files.kind == "directory"):
+        images = _open_decoded(info, split, files)
+        if images is not None:
+            return images
+    dataset = load_dataset(info, split, data_dir, False, report, None)
+    rows = _to_rows(dataset)
+    files = find_files(info, split, data_dir)  # again, because they may have been downloaded
+    if files is not None:
+        stem = _decoded_stem(info, split, files)
         verdict = "official" if dataset.source.official else "unofficial"
-        stem = _stem(description, split, found)
         path = stem.with_name(f"{stem.name}.{dataset.source.checksum}.{verdict}.npy")
         try:
             remove_leftovers(path)
@@ -71,43 +69,43 @@ def load_images(
                 np.save(file, rows)
             rows = np.load(path, mmap_mode="c")
         except OSError as error:
-            say(f"{path}: cannot be written ({error.strerror or error}); holding the data in memory")
-    return _from_rows(description, rows, dataset.source)
+            report(f"{path}: not writable ({error.strerror or error}); the images are kept in memory")
+    return _from_rows(info, rows, dataset.source)
 
 
-def _mapped(description: Description, split: Split, found: Found) -> Images | None:
-    stem = _stem(description, split, found)
+def _open_decoded(info: DatasetInfo, split: Split, files: LocalFiles) -> Images | None:
+    stem = _decoded_stem(info, split, files)
     for path in stem.parent.glob(f"{stem.name}.*.npy"):
         _, checksum, verdict, _ = path.name.rsplit(".", 3)
         try:
-            rows = np.load(path, mmap_mode="c")  # a write would stay in this process; PyTorch warns of read-only memory
-            source = Source(found.kind, str(found.directory), checksum, _OFFICIAL[verdict], description.name)
-            return _from_rows(description, rows, source)
-        except (OSError, ValueError, KeyError):  # a file that is cut short
+            rows = np.load(path, mmap_mode="c")  # copy-on-write, because PyTorch warns about read-only memory
+            source = Source(files.kind, str(files.directory), checksum, _OFFICIAL[verdict], info.name)
+            return _from_rows(info, rows, source)
+        except (OSError, ValueError, KeyError):  # a truncated file
             continue
     return None
 
 
-def _stem(description: Description, split: Split, found: Found) -> Path:
-    """The decoded file without checksum and ending."""
-    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
+def _decoded_stem(info: DatasetInfo, split: Split, files: LocalFiles) -> Path:
+    """Return the path of the decoded file without checksum and ending."""
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files.paths]
     stamp = hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
-    return cache_directory(description.name) / f"decoded-{split}-{stamp}"
+    return cache_directory(info.name) / f"decoded-{split}-{stamp}"
 
 
-def _rows(dataset: Dataset) -> NDArray[Any]:
-    """[n, 1 + height * width * colours], the label first: one file for both."""
-    colours, height, width = dataset.shape
-    pixels = dataset.inputs.reshape(-1, colours, height, width).transpose(0, 2, 3, 1)
+def _to_rows(dataset: Dataset) -> NDArray[Any]:
+    """Return [n, 1 + height * width * channels], label first, so that one file contains both."""
+    channels, height, width = dataset.shape
+    pixels = dataset.inputs.reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
     rows = np.empty((len(pixels), 1 + dataset.inputs.shape[1]), np.uint8)
     rows[:, 0] = dataset.labels
     rows[:, 1:] = pixels.reshape(len(pixels), -1)
     return rows
 
 
-def _from_rows(description: Description, rows: NDArray[Any], source: Source) -> Images:
-    colours, height, width = description.shape
-    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 1 + colours * height * width:
-        raise DataError(f"{description.name}: got decoded rows of the shape {rows.shape}; delete the decoded file")
-    pixels = rows[:, 1:].reshape(-1, height, width, colours)
-    return Images(description.name, pixels, np.ascontiguousarray(rows[:, 0]), description.classes, source)
+def _from_rows(info: DatasetInfo, rows: NDArray[Any], source: Source) -> Images:
+    channels, height, width = info.shape
+    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 1 + channels * height * width:
+        raise DataError(f"{info.name}: decoded rows have the shape {rows.shape}; delete the decoded file")
+    pixels = rows[:, 1:].reshape(-1, height, width, channels)
+    return Images(info.name, pixels, np.ascontiguousarray(rows[:, 0]), info.classes, source)

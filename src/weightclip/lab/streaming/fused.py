@@ -17,8 +17,7 @@ from weightclip._layer_ranges import find_output_names, with_ranges
 from weightclip._ranges import Kappa, Units, read_kappa
 from weightclip.bounds import bounds_by_tensor, resolve_bounds
 from weightclip.lab.checkpoint import Arrays
-from weightclip.lab.data import Dataset
-from weightclip.lab.data.places import cache_directory
+from weightclip.lab.data import Dataset, cache_directory
 from weightclip.lab.nets.mlp import mlp
 from weightclip.lab.streaming.config import Config, check_outputs
 from weightclip.lab.streaming.kernel import call, is_compiled, kernel_source, load_kernel

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.data.errors import DataError
-from weightclip.lab.data.loading import OFFLINE_VARIABLE, offline
+from weightclip.lab.data import DataError
+from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
 from weightclip.lab.results.record import identity
 from weightclip.lab.sweep.grid import Settings
