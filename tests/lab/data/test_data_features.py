@@ -13,7 +13,7 @@ from PIL import Image
 
 from weightclip.lab.data import DataError, load
 from weightclip.lab.data.features import find_images, make_features, misfits, read_image
-from weightclip.lab.nets.resnet import resnet50
+from weightclip.lab.networks.resnet import resnet50
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from weightclip.lab.data.description import Bytes
 from weightclip.lab.data.errors import DataError
 from weightclip.lab.data.mini_imagenet import CLASSES, FEATURES, all_finite
 from weightclip.lab.files import writing
-from weightclip.lab.nets.resnet import ResNet, resnet50
+from weightclip.lab.networks.resnet import ResNet, resnet50
 
 SIDE = 84
 _ENDINGS = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
