@@ -43,9 +43,9 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecFrameStack
 from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit, without_warm_up
 
-from weightclip.lab.replay.config import Config, resolve
-from weightclip.lab.replay.memory import Memory
-from weightclip.lab.replay.training import Trainer
+from weightclip.lab.experiments.dqn.config import Config, resolve
+from weightclip.lab.experiments.dqn.memory import Memory
+from weightclip.lab.experiments.dqn.training import Trainer
 
 BATCH = 32
 OURS, THEIRS = 100_000, 5_000

@@ -20,10 +20,10 @@ import numpy as np
 import polars as pl
 from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit
 
-from weightclip.lab.results.loading import load
-from weightclip.lab.results.record import Record, identity, read_record, write_record
-from weightclip.lab.results.store import record_path
-from weightclip.lab.streaming.metrics import METRICS
+from weightclip.lab.experiments.streaming.metrics import METRICS
+from weightclip.lab.records.loading import load
+from weightclip.lab.records.record import Record, identity, read_record, write_record
+from weightclip.lab.records.store import record_path
 
 FILLED_BY = 18.0
 """Seconds since the process started after which `--quick` writes no more records than it needs."""

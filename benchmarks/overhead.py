@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import weightclip as wc
-from weightclip.lab.nets.resnet import resnet18
+from weightclip.lab.networks.resnet import resnet18
 
 REMEDIES: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[object]]] = {
     "plain": lambda optimizer, model: nullcontext(),

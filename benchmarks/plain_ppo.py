@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions.normal import Normal
 
-from weightclip.lab.nets.actor_critic import ActorCritic
-from weightclip.lab.policy.environments import make_environment
+from weightclip.lab.experiments.ppo.environments import make_environment
+from weightclip.lab.networks.actor_critic import ActorCritic
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import torch
 from plain_ppo import Settings, train
 from timing import deadline, elapsed, leave, print_claim, rounds, time_limit, without_warm_up
 
-from weightclip.lab.policy.config import LOCKSTEP, Config, resolve
-from weightclip.lab.policy.ppo import Learners
+from weightclip.lab.experiments.ppo.config import LOCKSTEP, Config, resolve
+from weightclip.lab.experiments.ppo.ppo import Learners
 
 ENVIRONMENTS = ("Walker2d-v4", "Humanoid-v4")
 MINIBATCH = 64

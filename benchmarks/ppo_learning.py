@@ -19,11 +19,11 @@ import torch
 from plain_ppo import Settings, train
 
 from weightclip.cli.arguments import count
+from weightclip.lab.analysis.statistics import half_width
+from weightclip.lab.experiments.ppo.config import Config, resolve
+from weightclip.lab.experiments.ppo.runs import identify
 from weightclip.lab.files import write_whole
-from weightclip.lab.policy.config import Config, resolve
-from weightclip.lab.policy.experiment import identify
-from weightclip.lab.results.loading import load
-from weightclip.lab.results.statistics import half_width
+from weightclip.lab.records.loading import load
 
 LAST = 0.1
 LEVEL = 0.95

@@ -29,10 +29,10 @@ from torch.nn.functional import cross_entropy
 
 import weightclip as wc
 from weightclip.lab.data import Dataset, load
-from weightclip.lab.nets.mlp import mlp
-from weightclip.lab.streaming.config import Config, resolve
-from weightclip.lab.streaming.fused import Fused
-from weightclip.lab.streaming.problem import Task, make_task
+from weightclip.lab.experiments.streaming.config import Config, resolve
+from weightclip.lab.experiments.streaming.fused import Fused
+from weightclip.lab.experiments.streaming.problem import Task, make_task
+from weightclip.lab.networks.mlp import mlp
 
 METHODS = ("sgd+wc", "adam+wc", "adam+sp", "madam", "sgd", "adam", "sgd+sp", "sgd+l2init", "adam+l2init")
 CLAIMED = METHODS[:4]

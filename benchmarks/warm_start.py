@@ -29,12 +29,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from weightclip.lab.data.images import Images
-from weightclip.lab.nets.resnet import resnet18
-from weightclip.lab.nets.small_conv import Conv3x3
-from weightclip.lab.warm_start.batches import MEAN, STD, Pixels
-from weightclip.lab.warm_start.config import Config, resolve
-from weightclip.lab.warm_start.experiment import load
-from weightclip.lab.warm_start.training import Trainer
+from weightclip.lab.experiments.warm_start.batches import MEAN, STD, Pixels
+from weightclip.lab.experiments.warm_start.config import Config, resolve
+from weightclip.lab.experiments.warm_start.runs import load
+from weightclip.lab.experiments.warm_start.training import Trainer
+from weightclip.lab.networks.resnet import resnet18
+from weightclip.lab.networks.small_conv import Conv3x3
 
 BATCH = 125
 

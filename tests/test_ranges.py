@@ -25,9 +25,9 @@ from vectors import (
 )
 from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, unit_kappa
 from weightclip.clipping import Clipper
-from weightclip.lab.streaming.fused import _boxes
-from weightclip.lab.streaming.kernel import kernel_source, load_kernel
-from weightclip.lab.streaming.methods import parse_method
+from weightclip.lab.experiments.streaming.fused import _boxes
+from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.experiments.streaming.methods import parse_method
 
 
 def network() -> nn.Sequential:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 from weightclip.cli import _COMMANDS, _command_parser
-from weightclip.lab.plugins import problems
+from weightclip.lab.registry import problems
 
 VALUES = (
     *("0", "1", "2", "-1", "0.5", "1e-3", "1e400", "nan", "inf", "50k", "2,4", "0-2", "3-1", "", "x", "all", "none"),

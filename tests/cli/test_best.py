@@ -4,9 +4,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lab.results.made_records import made_record, store
+from lab.records.made_records import made_record, store
 from weightclip.cli import best
-from weightclip.lab.plugins import find_experiment
+from weightclip.lab.registry import find_experiment
 
 if sys.version_info >= (3, 11):
     import tomllib

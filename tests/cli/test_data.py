@@ -8,7 +8,7 @@ from PIL import Image
 
 from weightclip.cli import data
 from weightclip.lab.data import DataError
-from weightclip.lab.nets.resnet import resnet50
+from weightclip.lab.networks.resnet import resnet50
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 

@@ -12,7 +12,7 @@ from weightclip import cli
 from weightclip.cli import main
 from weightclip.cli.arguments import given
 from weightclip.lab.experiment import Experiment
-from weightclip.lab.plugins import experiment_of, experiments
+from weightclip.lab.registry import experiment_of, experiments
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 

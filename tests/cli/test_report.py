@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from weightclip.cli import report
-from weightclip.lab.results.record import Record, write_record
-from weightclip.lab.results.store import Failure, write_failure
+from weightclip.lab.records.record import Record, write_record
+from weightclip.lab.records.store import Failure, write_failure
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 

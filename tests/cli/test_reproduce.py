@@ -5,9 +5,9 @@ import pytest
 
 from weightclip.cli import main
 from weightclip.lab import paper
+from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
 from weightclip.lab.paper import ITEMS
-from weightclip.lab.plugins import find_experiment
-from weightclip.lab.streaming.methods import PAPER_METHODS
+from weightclip.lab.registry import find_experiment
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 

@@ -10,8 +10,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip.cli import main
-from weightclip.lab.results.record import read_record
-from weightclip.lab.streaming import experiment
+from weightclip.lab.experiments.streaming import runs as streaming_runs
+from weightclip.lab.records.record import read_record
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -47,7 +47,7 @@ def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.C
 
 def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
     assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seed", "3"]) == 0
-    table = experiment.run(
+    table = streaming_runs.run(
         "input-permuted-mnist",
         seed=3,
         hidden=(8,),
@@ -163,7 +163,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "run_config", interrupted)
+    monkeypatch.setattr(streaming_runs, "run_config", interrupted)
     assert main([*SMALL, *(["--overwrite"] * overwrite)]) == 130
     hint = "the same command without --overwrite resumes" if overwrite else "the same command resumes"
     assert hint in capsys.readouterr().out
@@ -183,7 +183,7 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
-    undisturbed = experiment.run("input-permuted-mnist", hidden=(8,), steps=300, period=30, backend="reference")
+    undisturbed = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=300, period=30, backend="reference")
     assert_frame_equal(read_record(records(tmp_path)[0]).table, undisturbed, check_exact=True)
 
 

@@ -5,9 +5,9 @@ import pytest
 from polars import DataFrame
 
 from weightclip.cli import main
-from weightclip.lab.results.record import Record, write_record
-from weightclip.lab.results.store import Failure, now, record_path, write_failure
-from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.records.record import Record, write_record
+from weightclip.lab.records.store import Failure, now, record_path, write_failure
 from weightclip.lab.sweep import claims
 from weightclip.lab.sweep.claims import claimed
 from weightclip.lab.sweep.manifest import FOLDER, write_manifest

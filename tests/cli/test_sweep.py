@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weightclip.cli import main
-from weightclip.lab.results.record import read_record
+from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.manifest import read_manifests
 
 pytestmark = pytest.mark.usefixtures("empty_directory")

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from weightclip.cli.sweep_display import Tally, display
-from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.sweep.executor import Advanced, Ended, Said, Started
 from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.sweep import Inventory

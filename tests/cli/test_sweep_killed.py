@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from weightclip.lab.results.record import read_record
+from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.claims import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]

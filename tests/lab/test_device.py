@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from weightclip.lab import device
-from weightclip.lab.device import check_precision, describe_device, find_device
-from weightclip.lab.threads import threads
+from weightclip.lab.device import check_precision, describe_device, find_device, threads
 
 
 def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

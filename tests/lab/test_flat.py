@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from weightclip.lab.flat import flatten, load_training_state, training_state, unflatten
+from weightclip.lab.checkpoint import flatten, load_training_state, training_state, unflatten
 
 
 def test_a_nested_state_comes_back_with_its_types() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weightclip.lab.one_copy import pack, to_device, unpack
+from weightclip.lab.device import pack, to_device, unpack
 
 ARRAYS = (
     np.arange(2 * 3 * 5 * 7, dtype=np.uint8).reshape(2, 3, 5, 7).transpose(0, 3, 1, 2),

@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import weightclip as wc
-from weightclip.lab.results.record import read_record
+from weightclip.lab.records.record import read_record
 
 STREAM = {"method": "sgd", "steps": 90, "period": 30, "hidden": (8,), "backend": "reference"}
 GAME = {

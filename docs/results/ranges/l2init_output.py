@@ -6,7 +6,7 @@ The rule is L2 Init as run for the paper, with a decay of 0 wherever s = 1/sqrt(
 of the 300-150 network, 1/sqrt(150) = 0.0816; its other layers have s of 0.0577 and less.
 """
 
-from weightclip.lab.streaming.rules import Rule
+from weightclip.lab.experiments.streaming.rules import Rule
 
 
 def before(w, g, s, decay):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_o
 
 from weightclip.checks import check_name
 from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, PROBLEM, nearest_name, split_kappa
-from weightclip.lab.plugins import problems
+from weightclip.lab.registry import problems
 from weightclip.numerals import read_count
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results, check_results, load_results
 from weightclip.cli.tables import print_table
-from weightclip.lab.results.criteria import CRITERIA
+from weightclip.lab.records.metrics import CRITERIA
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.results.metrics import Metric
+    from weightclip.lab.records.metrics import Metric
 
 ENDINGS = (".toml", ".csv")
 
@@ -49,8 +49,8 @@ def _best(arguments: argparse.Namespace) -> int:
     check_results(arguments)
     import polars as pl
 
-    from weightclip.lab.results.best import as_presets, best_settings
-    from weightclip.lab.results.setups import columns_of, main_setup
+    from weightclip.lab.analysis.best import as_presets, best_settings
+    from weightclip.lab.analysis.setups import columns_of, main_setup
 
     notes: list[str] = []
     table = main_setup(load_results(arguments), notes.append)
@@ -74,10 +74,10 @@ def _best(arguments: argparse.Namespace) -> int:
 
 def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, arguments: argparse.Namespace) -> None:
     """The table of a problem, and of a value of each of the axes, and what to know of it."""
-    from weightclip.lab.plugins import find_experiment
-    from weightclip.lab.results.best import setting_notes
-    from weightclip.lab.results.setups import score_of
-    from weightclip.lab.results.text import value_text
+    from weightclip.lab.analysis.best import setting_notes
+    from weightclip.lab.analysis.setups import score_of
+    from weightclip.lab.registry import find_experiment
+    from weightclip.lab.text import value_text
 
     first = best.row(0, named=True)
     metric = score_of(best, arguments.metric)
@@ -103,9 +103,9 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
 
 def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.Namespace) -> None:
     """An experiment's methods over all of its problems, where that says something."""
-    from weightclip.lab.results.problems import across_problems, is_telling
-    from weightclip.lab.results.setups import score_of
-    from weightclip.lab.results.text import metric_text, value_text
+    from weightclip.lab.analysis.setups import score_of
+    from weightclip.lab.analysis.statistics import across_problems, is_telling
+    from weightclip.lab.text import metric_text, value_text
 
     metric = score_of(runs, arguments.metric)
     if not is_telling(runs, metric):
@@ -135,8 +135,8 @@ def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.
 
 
 def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[str, ...]:
-    from weightclip.lab.results.best import told_setting
-    from weightclip.lab.results.text import error_text, settings_text
+    from weightclip.lab.analysis.best import told_setting
+    from weightclip.lab.text import error_text, settings_text
 
     return (
         row["method"],
@@ -150,8 +150,8 @@ def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[s
 
 
 def _paper(row: Mapping[str, Any], metric: Metric) -> str:
-    from weightclip.lab.results.best import paper_setting
-    from weightclip.lab.results.text import metric_text, settings_text
+    from weightclip.lab.analysis.best import paper_setting
+    from weightclip.lab.text import metric_text, settings_text
 
     paper = paper_setting(row)
     if paper is None:
@@ -163,7 +163,7 @@ def _paper(row: Mapping[str, Any], metric: Metric) -> str:
 
 
 def _slope(row: Mapping[str, Any], metric: Metric) -> str:
-    from weightclip.lab.results.text import change_text
+    from weightclip.lab.text import change_text
 
     slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
     return slope if row["verdict"] is None else f"{slope} [{low}, {high}] {row['verdict']}"

@@ -15,7 +15,7 @@ from weightclip.lab.paper import FIGURES, all_figures, find_figure
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.results.figure import Drawing
+    from weightclip.lab.plotting.figure import Drawing
 
 ALL = "all"
 DIAGRAM = "diagram"
@@ -68,7 +68,7 @@ def _figure(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None) -> pl.DataFrame:
     if needs_results:
-        from weightclip.lab.results.loading import NoTableError
+        from weightclip.lab.records.loading import NoTableError
 
         try:
             return load_results(arguments, table)
@@ -80,7 +80,7 @@ def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None
 
 
 def _save(drawing: Drawing, directory: Path, name: str) -> None:
-    from weightclip.lab.results.figure import save
+    from weightclip.lab.plotting.figure import save
 
     for note in drawing.notes:
         print(note)

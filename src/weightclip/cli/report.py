@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results, check_results
-from weightclip.lab.results.text import TITLE
+from weightclip.lab.text import TITLE
 
 ENDINGS = (".html", ".htm")
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from weightclip.cli.arguments import pair
-from weightclip.lab.results.criteria import CRITERIA, DEFAULT
+from weightclip.lab.records.metrics import CRITERIA, DEFAULT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,7 +47,7 @@ def check_results(arguments: argparse.Namespace) -> None:
 def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.DataFrame:
     """The tidy table of the runs that were asked for, or a further one; files that are left out are told."""
     check_results(arguments)
-    from weightclip.lab.results.loading import load
-    from weightclip.lab.results.setups import where
+    from weightclip.lab.analysis.setups import where
+    from weightclip.lab.records.loading import load
 
     return where(load(*arguments.results, table=table, on_event=print), dict(arguments.where))

@@ -21,10 +21,10 @@ from weightclip.cli.arguments import (
     problem_command,
 )
 from weightclip.lab.experiment import Experiment
-from weightclip.lab.plugins import experiment_of
+from weightclip.lab.registry import experiment_of
 
 if TYPE_CHECKING:
-    from weightclip.lab.results.record import Record
+    from weightclip.lab.records.record import Record
 
 
 _DESCRIPTION = """\
@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     live = live_from(arguments)
     import_torch()
 
-    from weightclip.lab.results.store import record_path
+    from weightclip.lab.records.store import record_path
     from weightclip.lab.running import run_configs
 
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.tables import print_table
 from weightclip.lab.progress import duration
-from weightclip.lab.results.store import failures
+from weightclip.lab.records.store import failures
 from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
 from weightclip.numerals import counted
 

@@ -32,7 +32,7 @@ from weightclip.cli.arguments import (
     read_field,
 )
 from weightclip.lab.experiment import Experiment
-from weightclip.lab.plugins import experiment_of
+from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
 from weightclip.numerals import counted
 

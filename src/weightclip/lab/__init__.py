@@ -1,14 +1,19 @@
-"""The laboratory: what runs the paper's experiments. It needs the `lab` extra: pip install "weightclip[lab]"."""
+"""The laboratory: the paper's experiments. It needs the `lab` extra: pip install "weightclip[lab]"."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weightclip._renamed import import_old_modules
 from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
-    from weightclip.lab import data, nets, report, results, streaming, sweep
+    from weightclip.lab import analysis, data, experiments, networks, records, report, sweep
+    from weightclip.lab.records.loading import load
     from weightclip.lab.running import run
 
-__all__ = ["data", "nets", "report", "results", "run", "streaming", "sweep"]
-__getattr__, __dir__ = lazily(__name__, {name: name for name in __all__} | {"run": "running"})
+__all__ = ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]
+__getattr__, __dir__ = lazily(
+    __name__, {name: name for name in __all__} | {"load": "records.loading", "run": "running"}
+)
+import_old_modules()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from weightclip.lab.files import write_whole
+from weightclip.remedy import CHECKPOINT_KEY
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -67,3 +73,83 @@ def read_checkpoint(path: Path) -> Checkpoint:
         )
     except Exception as error:
         raise ValueError(f"{path}: the checkpoint is damaged ({type(error).__name__})") from error
+
+
+NUMBER, EMPTY = ":number", ":empty"
+"""At the end of a key: the array stands for a Python number or string, or for a dict with nothing in it."""
+
+
+def training_state(model: nn.Module, optimizer: Optimizer) -> Arrays:
+    """The network's parameters and buffers, and the state of the optimizer and of what is attached to it."""
+    own = optimizer.state_dict()
+    kept = {key: own[key] for key in ("state", CHECKPOINT_KEY) if key in own}
+    return flatten({"model": model.state_dict(), "optimizer": kept})
+
+
+def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -> None:
+    """Go on where `training_state` was taken."""
+    tree = unflatten(state)
+    model.load_state_dict(tree["model"])
+    optimizer.load_state_dict({**optimizer.state_dict(), **tree["optimizer"]})
+    # Fused optimizers go through a parameter's memory and its state's side by side, so both need one order in memory.
+    for p, own in optimizer.state.items():
+        for name, value in own.items():
+            if isinstance(value, Tensor) and value.shape == p.shape and value.stride() != p.stride():
+                own[name] = torch.empty_like(p).copy_(value)
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
+    """Dicts of dicts of tensors, numbers and strings -> arrays, named by the path to them; copies.
+
+    Keys are strings without a slash, or whole numbers.
+
+    Examples:
+        >>> list(flatten({"state": {0: {"v": torch.zeros(2), "step": 3}}, "measured": {}}))
+        ['state/0/v', 'state/0/step:number', 'measured:empty']
+    """
+    flat: Arrays = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Tensor):
+            flat[path] = value.detach().cpu().numpy().copy()
+        elif isinstance(value, (bool, int, float, str)):
+            flat[path + NUMBER] = np.array(value)
+        elif isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{path}/")
+        elif isinstance(value, Mapping):
+            flat[path + EMPTY] = np.empty(0)
+        else:
+            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number, a string or a dict")
+    return flat
+
+
+def unflatten(flat: Arrays) -> dict[Any, Any]:
+    """What `flatten` made flat; keys of digits alone are whole numbers."""
+    tree: dict[Any, Any] = {}
+    for path, array in flat.items():
+        *parents, last = path.split("/")
+        name, _, kind = last.partition(":")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(_key(parent), {})
+        if kind == NUMBER[1:]:
+            branch[_key(name)] = array.item()
+        elif kind == EMPTY[1:]:
+            branch[_key(name)] = {}
+        else:
+            branch[_key(name)] = torch.from_numpy(array.copy())
+    return tree
+
+
+def _key(text: str) -> str | int:
+    return int(text) if text.isdigit() else text
+
+
+def to_array(generator: np.random.Generator) -> NDArray[np.uint8]:
+    """The generator's state as bytes of JSON: NumPy saves that without pickling."""
+    return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
+
+
+def from_array(generator: np.random.Generator, state: NDArray[np.uint8]) -> None:
+    """Go on where `to_array` was taken."""
+    generator.bit_generator.state = json.loads(state.tobytes())

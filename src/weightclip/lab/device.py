@@ -6,13 +6,18 @@ import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 _PROBE = """
 import sys, time, torch
-from weightclip.lab.nets.resnet import resnet18
+from weightclip.lab.networks.resnet import resnet18
 torch.set_num_threads(int(sys.argv[1]))
 network = resnet18(10).to(memory_format=torch.channels_last)
 x = torch.randn(32, 3, 32, 32).to(memory_format=torch.channels_last)
@@ -84,3 +89,53 @@ def bfloat16_gain(threads: int) -> float | str:
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no message"])[-1]
     return float(done.stdout)
+
+
+_ALIGNED = 16
+"""Bytes: each array begins at a multiple of it, as views of other types need."""
+
+
+def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """The arrays on a device; on the CPU they are not copied at all."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if device.type == "cpu":
+        return tensors
+    packed = pack(tensors, pinned=device.type == "cuda")
+    return unpack(packed.to(device, non_blocking=True), tensors)
+
+
+def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
+    """Their bytes one after the other; pinned memory is what a GPU reads without another copy."""
+    size = sum(end - begin for begin, end in _places(tensors))
+    packed = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    for one, own in zip(unpack(packed, tensors), tensors, strict=True):
+        one.copy_(own)
+    return packed
+
+
+def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Views of packed bytes, with the types and shapes of these tensors."""
+    return [
+        packed[begin : begin + own.nbytes].view(own.dtype).view(own.shape)
+        for own, (begin, _) in zip(tensors, _places(tensors), strict=True)
+    ]
+
+
+def _places(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """Where each begins, and where the next one does."""
+    begin = 0
+    for own in tensors:
+        end = begin + -(-own.nbytes // _ALIGNED) * _ALIGNED
+        yield begin, end
+        begin = end
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """PyTorch's threads on the CPU; None leaves them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

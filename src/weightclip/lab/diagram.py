@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightclip.clipping import clip_weights
-from weightclip.lab.results.figure import Drawing, Figure
-from weightclip.lab.results.panels import panels
-from weightclip.lab.results.style import COLOURS
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import panels
+from weightclip.lab.plotting.style import COLOURS
 from weightclip.rivals.l2 import l2
 from weightclip.rivals.l2_init import l2_init
 

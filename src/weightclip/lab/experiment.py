@@ -1,7 +1,7 @@
 """What an experiment is: a name, a typed configuration, `run(configs) -> records`, figures and presets.
 
 The command line, sweeps, figures and the report know experiments through this alone. An experiment is found by its
-entry point in the group `weightclip.experiments` (`weightclip.lab.plugins`), which other packages have too.
+entry point in the group `weightclip.experiments` (`weightclip.lab.registry`), which other packages have too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from weightclip.lab.paper import Reproduction
-    from weightclip.lab.results.figure import Figure
-    from weightclip.lab.results.metrics import Metric
-    from weightclip.lab.results.record import Record
+    from weightclip.lab.plotting.figure import Figure
+    from weightclip.lab.records.metrics import Metric
+    from weightclip.lab.records.record import Record
 
 C = TypeVar("C")
 
@@ -145,7 +145,7 @@ class Experiment(ABC, Generic[C]):
 
     def metric(self, column: str) -> Metric:
         """The definition of a column; of the score, if it is not named, the higher the better."""
-        from weightclip.lab.results.metrics import Metric
+        from weightclip.lab.records.metrics import Metric
 
         unnamed = Metric(column, column, "", direction="higher" if column == self.score else "")
         return self.metrics().get(column, unnamed)
@@ -187,7 +187,7 @@ class Experiment(ABC, Generic[C]):
 
     @abstractmethod
     def identify(self, config: C, data: Any) -> str:
-        """What stands for the run's numbers, by content: `weightclip.lab.results.record.identity`."""
+        """What stands for the run's numbers, by content: `weightclip.lab.records.record.identity`."""
 
     @abstractmethod
     def place(self, config: C) -> str:
@@ -200,7 +200,7 @@ class Experiment(ABC, Generic[C]):
         """Run configurations with equal `batch`, or go on with them, or read the records of finished ones.
 
         With `out`, records (and, until they are there, checkpoints) are written to the store in that directory at the
-        paths of `weightclip.lab.results.store.record_path`.
+        paths of `weightclip.lab.records.store.record_path`.
         """
 
     def batch(self, config: C) -> Hashable | None:

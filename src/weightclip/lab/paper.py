@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weightclip.checks import check_name
-from weightclip.lab.plugins import experiments
+from weightclip.lab.registry import experiments
 
 if TYPE_CHECKING:
-    from weightclip.lab.results.figure import Figure
+    from weightclip.lab.plotting.figure import Figure
 
 ITEMS = {
     "figure 1": "Where clipping, L2 and L2 Init lead a weight",

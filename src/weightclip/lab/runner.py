@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,8 +16,8 @@ import polars as pl
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Event
 from weightclip.lab.files import make_directory, remove_leftovers
-from weightclip.lab.results.record import Record, read_record, write_record
-from weightclip.lab.results.store import checkpoint_path, record_path
+from weightclip.lab.records.record import Record, read_record, write_record
+from weightclip.lab.records.store import checkpoint_path, record_path
 
 
 class Learner(Protocol):
@@ -168,3 +169,16 @@ def _begun(job: Job[L], path: Path | None, on_event: Event) -> tuple[L, list[Row
         return job.make(), [], 0.0
     on_event(f"{job.label}: resuming after {job.row} {len(checkpoint.rows)}")
     return learner, checkpoint.rows, checkpoint.seconds
+
+
+def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:
+    """The facts on the data of a run in an environment or a game of that name, made by these packages."""
+    made_by = ", ".join(f"{package} {_version(package)}" for package in packages)
+    return {"name": name, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # not every environment needs all of them
+        return "not installed"

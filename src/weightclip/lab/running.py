@@ -15,13 +15,13 @@ from weightclip.checks import check_count
 from weightclip.lab.config import check_field
 from weightclip.lab.experiment import Event, Experiment, Watch
 from weightclip.lab.files import make_directory
-from weightclip.lab.plugins import experiment_of
 from weightclip.lab.progress import Display, display
-from weightclip.lab.results.record import Record
-from weightclip.lab.results.text import seeds_text
+from weightclip.lab.records.record import Record
+from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.claims import Claim, claim, running
 from weightclip.lab.sweep.live import NOWHERE, Live, showing
 from weightclip.lab.sweep.plan import Run, batches, make_runs
+from weightclip.lab.text import seeds_text
 
 SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -9,22 +9,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from weightclip.lab.config import NAMED, M
 from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
-from weightclip.lab.method_config import NAMED, M
 from weightclip.lab.methods import REMEDIES
-from weightclip.lab.results.store import rule_name
+from weightclip.lab.records.store import rule_name
 
 if TYPE_CHECKING:
     from weightclip.lab.paper import Reproduction
-    from weightclip.lab.results.figure import Figure
-    from weightclip.lab.results.metrics import Metric
-    from weightclip.lab.results.record import Record
+    from weightclip.lab.plotting.figure import Figure
+    from weightclip.lab.records.metrics import Metric
+    from weightclip.lab.records.record import Record
 
 
 class TorchExperiment(Experiment[M], Generic[M]):
     """An experiment with a `MethodConfig`, in a folder with the usual rooms.
 
-    These are `config.py` (`resolve`), `experiment.py` (`identify`, `place`), `figures.py`
+    These are `config.py` (`resolve`), `runs.py` (`identify`, `place`), `figures.py`
     (`FIGURES`) and `reproductions.py` (`REPRODUCTIONS`), beside the module of the class.
 
     Class attributes:
@@ -100,16 +100,16 @@ class TorchExperiment(Experiment[M], Generic[M]):
         return {name: value for name, value in found.facts().items() if name not in self.not_compared}
 
     def remark(self, row: Mapping[str, Any]) -> str:
-        from weightclip.lab.results.departures import remark
+        from weightclip.lab.analysis.deviations import remark
 
         papers = self.papers(row)
         return remark(row, papers) if papers else ""
 
     def identify(self, config: M, data: Any) -> str:
-        return str(self.room("experiment").identify(self.resolve(config), data))
+        return str(self.room("runs").identify(self.resolve(config), data))
 
     def place(self, config: M) -> str:
-        return str(self.room("experiment").place(config))
+        return str(self.room("runs").place(config))
 
     def figures(self) -> Sequence[Figure]:
         found: Sequence[Figure] = self.room("figures").FIGURES
@@ -122,9 +122,9 @@ class TorchExperiment(Experiment[M], Generic[M]):
     def draw(self, records: Sequence[Record], path: Path) -> None:
         import polars as pl
 
-        from weightclip.lab.results.run_picture import draw_runs
-        from weightclip.lab.results.text import settings_text
-        from weightclip.lab.results.tidy import flat_config
+        from weightclip.lab.plotting.panels import draw_runs
+        from weightclip.lab.records.tidy import flat_config
+        from weightclip.lab.text import settings_text
 
         config = records[0].config
         tables = {config["method"]: pl.concat([record.table for record in records], how="diagonal_relaxed")}

@@ -40,7 +40,7 @@ def test_documented_steps_add_a_data_set(tmp_path: Path) -> None:
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (result.stdout, result.stderr) == (f"fashion-mnist from {files} (unofficial)\n", "")
 
-    script = "from weightclip.lab.streaming.problem import PROBLEMS; print(*PROBLEMS)"
+    script = "from weightclip.lab.experiments.streaming.problem import PROBLEMS; print(*PROBLEMS)"
     result = subprocess.run(
         [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True
     )

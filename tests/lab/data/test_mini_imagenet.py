@@ -15,7 +15,7 @@ from PIL import Image
 
 from weightclip.lab.data import DataError, load
 from weightclip.lab.data.mini_imagenet import extract_features, find_images, state_dict_mismatch
-from weightclip.lab.nets.resnet import resnet50
+from weightclip.lab.networks.resnet import resnet50
 
 FEATURES = "mini-imagenet-resnet50-features.npz"
 

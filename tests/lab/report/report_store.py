@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.results.record import Record, identity, write_record
-from weightclip.lab.results.store import Failure, record_path, write_failure
+from weightclip.lab.records.record import Record, identity, write_record
+from weightclip.lab.records.store import Failure, record_path, write_failure
 
 MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
 HOSTILE = "<img src=x onerror='window.injected=1'></script><script>window.injected=1</script>"

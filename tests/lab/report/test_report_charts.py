@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_run, write_store
 
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.report.charts import line_chart
 from weightclip.lab.report.content import gather
-from weightclip.lab.streaming.metrics import METRICS
 
 DATA = {"setup": ["a", "a"], "label": ["SGD", "SGD"], "Task": [1, 2]}
 

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
-from lab.results.made_records import made_record, store
+from lab.records.made_records import made_record, store
+from weightclip.lab.records.loading import load
+from weightclip.lab.records.record import read_record, write_record
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
-from weightclip.lab.results.loading import load
-from weightclip.lab.results.record import read_record, write_record
 from weightclip.lab.sweep.manifest import FOLDER, Manifest, Wanted
 
 

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 from report_store import EMNIST, HOSTILE, MNIST, write_failed, write_run, write_store
 
-from weightclip.lab import plugins
+from weightclip.lab import registry
+from weightclip.lab.experiments.streaming.experiment import Streaming
 from weightclip.lab.report import gather, render
-from weightclip.lab.streaming.plugin import Streaming
 
 
 class Page(HTMLParser):
@@ -147,7 +147,7 @@ class Other(Streaming):
 
 def test_experiments_of_other_packages_have_parts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = {"streaming": Streaming(), "other": Other()}
-    monkeypatch.setattr(plugins, "experiments", lambda: both)
+    monkeypatch.setattr(registry, "experiments", lambda: both)
     table = pl.DataFrame({"iteration": [1, 2, 3], "return": [10.0, math.nan, 31.0]})
     write_run(tmp_path, experiment="other", table=table)
     write_run(tmp_path)

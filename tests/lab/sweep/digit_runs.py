@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 from polars.testing import assert_frame_equal
 
-from weightclip.lab.results.record import read_record
-from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.executor import Ended, Report, Shared
 from weightclip.lab.sweep.plan import Plan, make_plan
 from weightclip.lab.sweep.work import Outcome

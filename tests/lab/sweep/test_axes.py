@@ -6,9 +6,9 @@ import pytest
 from toy import Toy
 
 from weightclip.cli import main
-from weightclip.lab.results.record import read_record
-from weightclip.lab.results.store import checkpoint_path, failures
-from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.records.record import read_record
+from weightclip.lab.records.store import checkpoint_path, failures
 from weightclip.lab.sweep.executor import Started
 from weightclip.lab.sweep.manifest import read_manifests
 
@@ -21,7 +21,7 @@ WORDS = ["sweep", "toy", "--workers", "1"]
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("weightclip.lab.plugins.experiments", lambda: {"streaming": EXPERIMENT, "toy": Toy()})
+    monkeypatch.setattr("weightclip.lab.registry.experiments", lambda: {"streaming": EXPERIMENT, "toy": Toy()})
 
 
 def records() -> list[Path]:

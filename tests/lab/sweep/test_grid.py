@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from weightclip.lab.streaming.plugin import EXPERIMENT
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.sweep.grid import best, lacking, read_presets, search
 
 PROBLEM = "input-permuted-mnist"

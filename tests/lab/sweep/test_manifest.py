@@ -2,7 +2,7 @@ from pathlib import Path
 
 from toy import Toy, toy_plan
 
-from weightclip.lab.results.store import failures, record_path
+from weightclip.lab.records.store import failures, record_path
 from weightclip.lab.sweep.claims import claimed
 from weightclip.lab.sweep.manifest import FOLDER, current, read_manifests, state_of, write_manifest
 from weightclip.lab.sweep.work import note_failure

@@ -10,7 +10,7 @@ from digit_runs import assert_same_records, digit_plan, outcomes_of, shared_by
 from toy import attempts, toy_plan
 from waiting import wait_for
 
-from weightclip.lab.results.store import failures
+from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, slurm
 from weightclip.lab.sweep.claims import claim, running
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from toy import Toy, attempts, toy_plan
 
-from weightclip.lab.results.record import read_record
-from weightclip.lab.results.store import checkpoint_path, failures, record_path
+from weightclip.lab.records.record import read_record
+from weightclip.lab.records.store import checkpoint_path, failures, record_path
 from weightclip.lab.sweep.claims import claim
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Shared, Started, run_job
 from weightclip.lab.sweep.local import Local

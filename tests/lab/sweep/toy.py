@@ -12,8 +12,8 @@ import polars as pl
 
 from weightclip.checks import check_name
 from weightclip.lab.experiment import NOBODY, Experiment, Watch
-from weightclip.lab.results.record import Record, identity, read_record, write_record
-from weightclip.lab.results.store import record_path
+from weightclip.lab.records.record import Record, identity, read_record, write_record
+from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.plan import Plan, make_plan
 
 METHODS = ("fast", "slow")

@@ -20,7 +20,7 @@ from weightclip.lab.files import writing
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from weightclip.lab.nets.resnet import ResNet
+    from weightclip.lab.networks.resnet import ResNet
 
 FEATURES = 2048
 IMAGE_SIZE = (84, 84)
@@ -109,7 +109,7 @@ def _load_network(weights: Path) -> ResNet:
     """Load a ResNet-50. The file may contain only tensors, so that loading it executes no code."""
     import torch
 
-    from weightclip.lab.nets.resnet import resnet50
+    from weightclip.lab.networks.resnet import resnet50
 
     try:
         state = torch.load(weights, map_location="cpu", weights_only=True)

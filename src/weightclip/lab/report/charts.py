@@ -10,8 +10,8 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from weightclip.lab.results.metrics import SHARE, Metric
-from weightclip.lab.results.style import COLOURS, style_of
+from weightclip.lab.plotting.style import COLOURS, style_of
+from weightclip.lab.records.metrics import SHARE, Metric
 
 SETUP, LABEL, NOTE = "setup", "label", "note"
 """Columns of a chart's data: which setup, which method by its label, and what a tooltip adds to the value."""

@@ -11,8 +11,12 @@ from types import MappingProxyType
 
 import polars as pl
 
+from weightclip.lab.analysis.setups import where
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.plugins import find_experiment
+from weightclip.lab.plotting.figure import Figure as PaperFigure
+from weightclip.lab.records.loading import NoTableError, load_any, no_records
+from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion, Metric
+from weightclip.lab.registry import find_experiment
 from weightclip.lab.report.figures import Figure, curves_figure, sensitivity_figures
 from weightclip.lab.report.provenance import (
     Data,
@@ -36,12 +40,7 @@ from weightclip.lab.report.tables import (
     score_metric,
     trend_table,
 )
-from weightclip.lab.results.criteria import CRITERIA, DEFAULT, Criterion
-from weightclip.lab.results.figure import Figure as PaperFigure
-from weightclip.lab.results.loading import NoTableError, load_any, no_records
-from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.setups import where
-from weightclip.lab.results.text import seeds_text, time_text
+from weightclip.lab.text import seeds_text, time_text
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -119,9 +118,9 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
     """Everything that the results under the paths say; of stores where nothing succeeded, what failed.
 
     Args:
-        paths: as `weightclip.lab.results.load` takes them.
-        chosen: of runs with these values in their configuration alone, as `weightclip.lab.results.where` takes them.
-        criterion: how best settings are found, as `weightclip.lab.results.select` takes it.
+        paths: as `weightclip.lab.load` takes them.
+        chosen: of runs with these values in their configuration alone, as `weightclip.lab.analysis.where` takes them.
+        criterion: how best settings are found, as `weightclip.lab.analysis.select` takes it.
     """
     notes: list[str] = []
     everything = load_any(paths, on_event=notes.append)

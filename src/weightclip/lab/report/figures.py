@@ -10,18 +10,17 @@ from typing import Any
 
 import polars as pl
 
+from weightclip.lab.analysis.best import told_setting
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.selection import best_runs
+from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.plotting.style import style_of
+from weightclip.lab.records.metrics import CRITERIA, Criterion, Metric
+from weightclip.lab.records.tidy import LAST
 from weightclip.lab.report.charts import LABEL, NOTE, SETUP, line_chart
 from weightclip.lab.report.setups import Setup, all_methods
 from weightclip.lab.report.tables import score_metric
-from weightclip.lab.results.best import told_setting
-from weightclip.lab.results.criteria import CRITERIA, Criterion
-from weightclip.lab.results.curves import curves
-from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.selection import best_runs
-from weightclip.lab.results.statistics import sensitivity
-from weightclip.lab.results.style import style_of
-from weightclip.lab.results.text import list_text, settings_text, value_text
-from weightclip.lab.results.tidy import LAST
+from weightclip.lab.text import list_text, settings_text, value_text
 
 SHORT, MOST = 50, 200
 """Curves of up to `SHORT` rows are drawn row by row; longer ones as at most `MOST` points, means of 2 rows or more."""

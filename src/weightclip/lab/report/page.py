@@ -8,11 +8,11 @@ from itertools import count
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from weightclip.lab.plotting.style import style_of
 from weightclip.lab.report.charts import colour_of, dashes_of, javascript
 from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
-from weightclip.lab.results.style import style_of
-from weightclip.lab.results.text import NOTHING, TITLE
+from weightclip.lab.text import NOTHING, TITLE
 from weightclip.numerals import counted
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.results.record import KEY
-from weightclip.lab.results.store import Failure, failures
+from weightclip.lab.records.record import KEY
+from weightclip.lab.records.store import Failure, failures
 from weightclip.lab.sweep.manifest import read_manifests
 
 PLACES = 20

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from weightclip.lab.analysis.setups import Columns, columns_of, ordered_methods
 from weightclip.lab.experiment import Experiment
-from weightclip.lab.plugins import find_experiment
-from weightclip.lab.results.setups import Columns, columns_of, ordered_methods
-from weightclip.lab.results.text import settings_text, value_text
+from weightclip.lab.registry import find_experiment
+from weightclip.lab.text import settings_text, value_text
 
 _CHECKSUM = "checksum"
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import polars as pl
 
+from weightclip.lab.analysis.best import best_settings, paper_setting, setting_notes, told_setting
+from weightclip.lab.analysis.statistics import across_problems, is_telling
 from weightclip.lab.experiment import Event
+from weightclip.lab.records.metrics import Criterion, Metric
 from weightclip.lab.report.setups import Setup
-from weightclip.lab.results.best import best_settings, paper_setting, setting_notes, told_setting
-from weightclip.lab.results.criteria import Criterion
-from weightclip.lab.results.metrics import Metric
-from weightclip.lab.results.problems import across_problems, is_telling
-from weightclip.lab.results.text import (
+from weightclip.lab.text import (
     NOTHING,
     change_text,
     error_text,

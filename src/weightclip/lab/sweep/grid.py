@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from weightclip.checks import check_count, check_name
-from weightclip.lab.config import check_field
+from weightclip.lab.config import check_field, read_toml
 from weightclip.lab.experiment import NONE, Experiment
-from weightclip.lab.toml import read_toml
 
 PAPER = "paper"
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.results.store import now
+from weightclip.lab.records.store import now
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.stored import find_record, has_failed

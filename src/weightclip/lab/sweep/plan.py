@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
-from weightclip.lab.results.record import identity
+from weightclip.lab.records.record import identity
 from weightclip.lab.sweep.grid import Settings
 
 if TYPE_CHECKING:

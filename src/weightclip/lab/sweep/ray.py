@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from weightclip.lab.experiment import Experiment, Watch
-from weightclip.lab.results.record import Record, write_record
-from weightclip.lab.results.store import record_path
+from weightclip.lab.records.record import Record, write_record
+from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.executor import (
     ATTEMPTS,
     THREADS,

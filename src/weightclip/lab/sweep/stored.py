@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from weightclip.lab.results.loading import FAILURES
-from weightclip.lab.results.record import KEY, SEAL, part_path, schema_text, seal
-from weightclip.lab.results.store import checkpoint_path, failure_path, record_path
+from weightclip.lab.records.loading import FAILURES
+from weightclip.lab.records.record import KEY, SEAL, part_path, schema_text, seal
+from weightclip.lab.records.store import checkpoint_path, failure_path, record_path
 
 
 @dataclass(frozen=True)

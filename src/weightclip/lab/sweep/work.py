@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weightclip.lab.experiment import NOBODY, Experiment, Watch
-from weightclip.lab.results.record import Record
-from weightclip.lab.results.store import Failure, failure_path, now, write_failure
+from weightclip.lab.records.record import Record
+from weightclip.lab.records.store import Failure, failure_path, now, write_failure
 from weightclip.lab.sweep.claims import Claim, claim
 from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.stored import failed_since, is_done, remove_checkpoints

@@ -1,0 +1,245 @@
+"""Statistics over seeds: means with errors and intervals, the interquartile mean, sensitivity, and the trend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from weightclip.checks import check_count, check_name
+from weightclip.lab.analysis.selection import best_of, best_runs, score_runs
+from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup, ordered_methods
+from weightclip.lab.experiment import Event
+from weightclip.lab.records.metrics import DEFAULT, LAST, SHARE, Criterion, Metric
+from weightclip.lab.records.tidy import whole_rows
+
+FLAT = 0.01
+"""Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, and the interval that it lies in."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_and_error(values: ArrayLike) -> tuple[float, float]:
+    """The mean and its standard error, s / sqrt(n); NaN for the error of a single value."""
+    found = _values("values", values)
+    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return float(found.mean()), float(error)
+
+
+def interval(values: ArrayLike, level: float = 0.95) -> Estimate:
+    """The mean and Student's interval of that level around it; the paper's Atari figures have 0.9."""
+    mean, error = mean_and_error(values)
+    width = error * float(_quantile(np.array(np.size(values)), level))
+    return Estimate(mean, mean - width, mean + width)
+
+
+def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Estimate:
+    """The interquartile mean over all runs of all tasks, and its stratified bootstrap interval (percentiles).
+
+    Args:
+        values_by_task: for each task (a game, say) the scores of its runs, at least two, on a scale that tasks share.
+        level: of the interval.
+        resamples: of the bootstrap, which draws runs anew within each task.
+        seed: of the draws.
+    """
+    from scipy.stats import bootstrap, trim_mean  # type: ignore[import-untyped]
+
+    _check_level(level)
+    tasks = [_values("values_by_task", values) for values in values_by_task]
+    if not tasks or min(map(len, tasks)) < 2:
+        raise ValueError(f"values_by_task: got {[len(task) for task in tasks]} runs, expected at least 2 of each task")
+
+    def statistic(*samples: NDArray[Any], axis: int = -1) -> Any:
+        return trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
+
+    found = bootstrap(
+        tasks,
+        statistic,
+        n_resamples=check_count("resamples", resamples),
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Estimate(float(statistic(*tasks)), float(found.low), float(found.high))
+
+
+def half_width(deviation: pl.Series, seeds: pl.Series, level: float | None = None) -> pl.Series:
+    """s / sqrt(n), or times Student's quantile, half an interval of that level; null for a single seed."""
+    error = deviation / seeds.sqrt()
+    return error if level is None else error * pl.Series(_quantile(seeds.to_numpy(), level)).fill_nan(None)
+
+
+def sensitivity(
+    table: pl.DataFrame,
+    parameter: str,
+    metric: str | None = None,
+    criterion: Criterion = DEFAULT,
+    last: float = LAST,
+) -> pl.DataFrame:
+    """A row per setup, method and value of the parameter: the best score over the other settings, as `select` has it.
+
+    Methods without that setting are left out.
+    """
+
+    def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        check_name("parameter", parameter, columns.settings)
+        runs = score_runs(part, metric, criterion, last).filter(pl.col(parameter).is_not_null())
+        group = (*columns.setup, "method", parameter)
+        return best_of(runs, group, columns, check_metric(part, metric, columns))
+
+    return by_experiment(table, choose)
+
+
+def trend(
+    table: pl.DataFrame,
+    metric: str | None = None,
+    share: float = 0.5,
+    level: float = 0.95,
+    band: float | None = None,
+) -> pl.DataFrame:
+    """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
+
+    A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
+    interval takes the slopes of the seeds for draws from a normal distribution: with two or three seeds it is wide. A
+    last task that was cut short does not count. The
+    verdict is "rising" or "falling" where the interval leaves 0 out, "flat" where it has 0 in it and lies within the
+    band around it, else "not decided"; of a single seed there is none.
+
+    Args:
+        table: a tidy one.
+        metric: a column of it; default: the experiment's own score.
+        share: of the rows, the last ones.
+        level: of the interval from `low` to `high`.
+        band: slopes up to this are called flat, in units of the metric per 100 rows; default: `FLAT`, one percentage
+            point, for shares, and 0 for others, whose scale is not known here.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share: got {share!r}, expected a number above 0, at most 1")
+
+    def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        name = check_metric(part, metric, columns)
+        value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
+        ordered = whole_rows(part).sort("identity", columns.along, maintain_order=True)
+        rows = (pl.len() * share).ceil().cast(pl.Int64)
+        x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
+        slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(
+            (100 * pl.cov(x, y) / x.var()).alias("slope")
+        )
+        slope = pl.col("slope")
+        found = (
+            slopes.group_by(columns.setting, maintain_order=True)
+            .agg(slope.mean(), slope.std().alias("_std"), pl.len().alias("seeds"))
+            .sort(columns.setting, nulls_last=True)
+        )
+        width = half_width(found["_std"], found["seeds"], level)
+        low, high = ((slope + end).fill_nan(None) for end in (-width, width))
+        verdict = _verdict(low, high, _band(columns.experiment.metric(name)) if band is None else band)
+        return found.select(
+            *columns.setting, slope, low.alias("low"), high.alias("high"), "seeds", verdict.alias("verdict")
+        )
+
+    return by_experiment(table, fit)
+
+
+def _verdict(low: pl.Expr, high: pl.Expr, band: float) -> pl.Expr:
+    return (
+        pl.when(low > 0)
+        .then(pl.lit("rising"))
+        .when(high < 0)
+        .then(pl.lit("falling"))
+        .when((low >= -band) & (high <= band))
+        .then(pl.lit("flat"))
+        .when(low.is_not_null())
+        .then(pl.lit("not decided"))
+    )
+
+
+def _band(metric: Metric) -> float:
+    return FLAT if metric.unit == SHARE else 0.0
+
+
+def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or not len(found):
+        raise ValueError(f"{name}: got an array of shape {found.shape}, expected one row of at least one number")
+    return found
+
+
+def _quantile(n: NDArray[Any], level: float) -> NDArray[np.float64]:
+    """Of Student's distribution for n values: half of an interval in units of the standard error; NaN for n = 1."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    return np.asarray(np.where(n > 1, stdtrit(np.maximum(n - 1, 1), (1 + _check_level(level)) / 2), math.nan))
+
+
+def _check_level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level: got {level!r}, expected a number between 0 and 1, such as 0.95")
+    return level
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+NUMBERS = {"iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64, "problems": pl.Int64, "runs": pl.Int64}
+
+
+def is_telling(table: pl.DataFrame, metric: Metric) -> bool:
+    """Whether a mean over problems says something: there are several, and they have the metric on one scale."""
+    return table["problem"].n_unique() > 1 and metric.unit == SHARE
+
+
+def across_problems(
+    table: pl.DataFrame,
+    metric: str | None = None,
+    criterion: Criterion = DEFAULT,
+    last: float = LAST,
+    level: float = 0.95,
+    on_event: Event = log,
+) -> pl.DataFrame:
+    """A row per method, and value of the experiment's other axes: `iqm`, with its interval from `low` to `high`.
+
+    They are those of `iqm`, with problems as its tasks. What is averaged are the scores of all
+    runs at the method's best setting on each problem (of the main setup), over the problems of which every method has
+    at least two seeds; `problems` and `runs` count them. There are no rows where these are fewer than two problems. A
+    score that is not a number makes all three NaN.
+
+    Args:
+        table: a tidy one.
+        metric: a column of it, on a scale that problems share; default: the experiment's own score.
+        criterion: as `score_runs` takes it.
+        last: as `score_runs` takes it.
+        level: of the interval.
+        on_event: called with a line for each problem of which setups are left out.
+    """
+
+    def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        key = ("experiment", *columns.axes, "method")
+        everyone = pl.struct(key).n_unique()
+        scores = score_runs(best_runs(part, metric, criterion, last), metric, criterion, last)
+        several = scores.filter(pl.len().over(*key, "problem") > 1)
+        common = several.filter(everyone.over("problem") == scores.select(everyone).item())
+        if common["problem"].n_unique() < 2:
+            common = common.clear()
+        common = common.sort("problem", "seed", maintain_order=True)  # the bootstrap draws by place
+        rows = []
+        for names, runs in common.group_by(key, maintain_order=True):
+            by_problem = [one["score"].to_numpy() for one in runs.partition_by("problem", maintain_order=True)]
+            found = iqm(by_problem, level) if runs["score"].is_finite().all() else UNKNOWN
+            rows.append((*names, found.value, found.low, found.high, len(by_problem), len(runs)))
+        kinds = {name: part.schema[name] for name in key} | NUMBERS
+        order = pl.Enum(ordered_methods(part["method"].cast(pl.String), columns.experiment))
+        return pl.DataFrame(rows, schema=kinds, orient="row").sort(*columns.axes, pl.col("method").cast(order))
+
+    return by_experiment(main_setup(table, on_event), average)

@@ -1,0 +1,41 @@
+"""DQN (Mnih et al., 2015): the target of Q(s, a) is R + gamma^m max_a' Q'(s', a'), R the return of the m steps to s'.
+
+Q' is the target network, a copy of Q that is taken now and then. Double (van Hasselt et al., 2016): a' is the action
+that Q finds best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from weightclip.lab.experiments.dqn.agent import Agent, Transitions
+from weightclip.lab.networks.q_networks import QNetwork
+
+
+class DQN(Agent):
+    """Learns the value of each action; explores by random actions."""
+
+    def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
+        return QNetwork(channels, size, actions, self.config.scaled, self.config.seed)
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    @torch.no_grad()
+    def targets(self, batch: Transitions) -> Tensor:
+        """R + gamma^m Q'(s', a'), [n]; R where the episode ended."""
+        following = self.target(batch.next_states)
+        best = (self.online(batch.next_states) if self.config.double else following).argmax(1, keepdim=True)
+        targets: Tensor = batch.returns + batch.discounts * following.gather(1, best).squeeze(1)
+        return targets
+
+    def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+        """(Q(s, a) - target)^2, or Huber's: half of that near 0, |Q(s, a) - target| - 1/2 beyond 1."""
+        chosen = outputs.gather(1, actions.unsqueeze(1)).squeeze(1)
+        if self.config.loss == "huber":
+            return smooth_l1_loss(chosen, targets, reduction="none")
+        return (chosen - targets).square()

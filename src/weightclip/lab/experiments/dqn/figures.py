@@ -1,0 +1,361 @@
+"""Figures of DQN and Rainbow: the paper's 8 (returns) and 9, 12 to 15 (gradient covariance). They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure as Picture
+from numpy.typing import NDArray
+
+from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.deviations import marked, remarks
+from weightclip.lab.analysis.selection import select
+from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
+from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.experiments.dqn.config import AGENTS, NAME
+from weightclip.lab.experiments.dqn.games import PAPER_GAMES
+from weightclip.lab.experiments.dqn.metrics import ALONG, METRICS
+from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
+from weightclip.lab.experiments.dqn.runs import COVARIANCE
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import (
+    ONE,
+    WIDTH,
+    about_seeds,
+    add_legend,
+    count_steps,
+    draw_curve,
+    panels,
+    seeds_text,
+    show_unit,
+)
+from weightclip.lab.plotting.style import MARKERS, Style, style_of
+from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion, Metric
+from weightclip.lab.registry import find_experiment
+from weightclip.lab.text import value_text
+
+LEVEL = 0.9
+"""Of the intervals in the paper's figure."""
+
+SHOWN = 20
+"""Points of a curve: an evaluation has few games, so that several of them make a point."""
+
+PANEL = ("suite", "agent", "game")
+LINE = ("replay_ratio", "method", "kappa")
+COLUMNS = (*PANEL, *LINE, "metric", "part", "samples", "mean", "low", "high", "seeds")
+AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
+SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
+
+VARIED = "varied."
+"""Before the names of settings, where they tell columns of a figure apart."""
+
+ONE_KAPPA = "results: got one value of kappa on each game, expected several"
+
+SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
+"""Lines of all replay ratios but the largest."""
+
+SHADED = tuple(marker for marker in MARKERS.values() if marker)
+"""Markers of several kappas, beside shades."""
+
+LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
+"""In inches: the legend's title needs the one, an entry the other."""
+
+
+def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
+    """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios.
+
+    A point is the mean over one of `SHOWN` equal parts of a run.
+    """
+    return _draw_curves(*chosen_runs(table, NAME, criterion), metric)
+
+
+def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Evaluated returns against frames with each kappa, the other settings at their best, where there are several."""
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, NAME), notes.append)
+    several = runs.filter(pl.col("kappa").n_unique().over(*PANEL, "method") > 1)
+    if several.is_empty():
+        raise ValueError(ONE_KAPPA)
+    runs = runs.join(several, PANEL, how="semi")
+    chosen = [chosen_runs(own, NAME, criterion) for own in runs.partition_by("kappa")]
+    notes += [note for _, own in chosen for note in own]
+    # Intervals of so many lines would hide them: the table has them.
+    return _draw_curves(pl.concat([own for own, _ in chosen]), notes, "test_return", shaded=False)
+
+
+def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str, shaded: bool = True) -> Drawing:
+    """A metric of runs against frames."""
+    found = curves(runs, metric, level=LEVEL, points=SHOWN)
+    data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+    lines = data if shaded else data.with_columns(low="mean", high="mean")
+    about = about_seeds(data, f"{LEVEL:.0%} interval" if shaded else "")
+    picture = _draw_panels(lines, *ALONG, count_steps, METRICS[metric], marked(about, runs))
+    return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game.
+
+    Methods without a kappa are level lines.
+    """
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, NAME), notes.append)
+    line, score, error = (*PANEL, "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
+    several = (
+        sensitivity(runs, "kappa", criterion=criterion)
+        .filter(pl.col("kappa").is_finite())
+        .filter(pl.len().over(line) > 1)
+    )
+    if several.is_empty():
+        raise ValueError(ONE_KAPPA)
+    without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
+    ratios = (*PANEL, "replay_ratio")
+    level = without.join(several.select(*ratios, "kappa").unique(), ratios)
+    data = (
+        pl.concat([several, level], how="diagonal_relaxed")
+        .select(
+            *line, "kappa", score.alias("mean"), (score - error).alias("low"), (score + error).alias("high"), "seeds"
+        )
+        .sort(*line, "kappa")
+    )
+    about = f"{CRITERIA[criterion]};\n{about_seeds(data)}"
+    scale = partial(_scale_kappa, sorted(set(data["kappa"])))
+    picture = _draw_panels(
+        data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], marked(about, runs)
+    )
+    return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def _draw_panels(
+    data: pl.DataFrame, along: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
+) -> Picture:
+    """Curves, a panel for each agent and game, with a line for each method, replay ratio and kappa."""
+    agents = [agent for agent in AGENTS if agent in data["agent"]]
+    games = _games(data)
+    styles = _styles(data, [name for name in LINE if name != along])
+    columns = min(4, len(games))
+    rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
+    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
+    width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
+    height = 0.8 + 1.6 * len(rows) + 0.2 * max(0, len(styles) - 4)
+    with panels(len(rows), columns, width, height) as (picture, found):
+        for (agent, some), row in zip(rows, found, strict=True):
+            for axes, game in zip(row, some, strict=False):
+                for line, style in styles:
+                    curve = _with(data, {"agent": agent, "game": game, **line})
+                    if len(curve):
+                        draw_curve(axes, curve, along, style)
+                axes.set_title(_title(game, data["suite"][0]))
+                show_unit(axes, metric)
+                scale(axes)
+            for axes in row[len(some) :]:
+                axes.set_axis_off()
+            row[0].set_ylabel(f"{AGENT_NAMES[agent]}\n{metric.label}")
+        for axes in found[-1]:
+            axes.set_xlabel(label)
+        add_legend(picture, [style for _, style in styles], f"RR: replay ratio; {about}")
+    return picture
+
+
+def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def draw_covariance(
+    table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False, number: str | None = None
+) -> Drawing:
+    """Heatmaps of the gradient covariance, the first seed's; of all runs, or of those in one of the paper's figures.
+
+    A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied, and
+    for each point of the runs, where it was taken at several. Above each stands the mean of |C[i, j]| over i != j, over
+    all seeds.
+    """
+    notes: list[str] = []
+    taken = own_runs(table, NAME)
+    if "percent" not in taken.columns or not taken["percent"].count():
+        expected = "records of runs that took it (--covariance 32), or a table of it"
+        raise ValueError(f"results: got no gradient covariance, expected {expected}")
+    if number is not None:
+        agent, games = HEATMAPS[number]
+        taken = taken.filter(pl.col("agent") == agent, pl.col("game").is_in(games))
+        if taken.is_empty():
+            raise ValueError(f"results: got no gradient covariance of {_shown_in(number)}, expected some")
+    runs = main_setup(taken, notes.append)
+    settings = [name for name in columns_of(runs).settings if runs[name].count()]
+    runs = _varied(runs, settings)
+    points = ("percent",) if runs["percent"].n_unique() > 1 else ()
+    key = ("replay_ratio", "method", *(VARIED + name for name in settings), *points)
+    rows = sorted(set(runs.select(PANEL).iter_rows()), key=lambda row: (AGENTS.index(row[1]), row[2]))
+    columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
+    numbers = []
+    with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
+        picture.set_layout_engine("compressed")  # panels are squares: without it, labels beside them are cut off
+        image = None
+        for (suite, agent, game), line in zip(rows, found, strict=True):
+            for axes, column in zip(line, columns, strict=True):
+                own = _with(runs, {"agent": agent, "game": game, **column})
+                axes.set_xticks([])
+                axes.set_yticks([])
+                axes.grid(visible=False)
+                if own.is_empty():
+                    axes.spines[:].set_visible(False)
+                    continue
+                seeds = own.sort("seed").partition_by("seed", maintain_order=True)
+                matrices = [_matrix(one) for one in seeds]
+                means = [_off_diagonal(matrix) for matrix in matrices]
+                told = [one.select(*PANEL, "replay_ratio", "method", *settings, "percent", "seed")[:1] for one in seeds]
+                numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
+                image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
+                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
+            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
+        if image is not None:
+            picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
+        data = pl.concat(numbers)
+        number = seeds_text([len(one) for one in numbers])
+        about = number if number == ONE else f"mean over {number}; the matrix is the first one's"
+        picture.supxlabel(marked(f"above: mean of |C[i, j]|, i ≠ j; {about}", runs), fontsize="medium")
+    return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def _shown_in(number: str) -> str:
+    """What one of the paper's figures shows: "DQN in Asterix, Beam Rider, Demon Attack, Ice Hockey"."""
+    agent, games = HEATMAPS[number]
+    return f"{AGENT_NAMES[agent]} in {', '.join(PAPER_GAMES[game] for game in games)}"
+
+
+def _games(data: pl.DataFrame) -> list[str]:
+    there = set(data["game"])
+    return [*(game for game in PAPER_GAMES if game in there), *sorted(there - {*PAPER_GAMES})]
+
+
+def _title(game: str, suite: str) -> str:
+    """The paper's games as it writes them; those of MinAtar with their suite."""
+    title = PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
+    return f"MinAtar {title}" if suite == "minatar" else title
+
+
+def _styles(data: pl.DataFrame, apart: Sequence[str]) -> list[tuple[dict[str, Any], Style]]:
+    """Lines, as the columns that tell them apart, with their styles: methods in the paper's order, as everywhere.
+
+    Smaller replay ratios have other lines; of several kappas each has a shade of the method's colour, and a marker.
+    """
+    there = data.select(apart).unique().to_dicts()
+    ratios = sorted({line["replay_ratio"] for line in there}, reverse=True)
+    kappas = sorted({line["kappa"] for line in there if line.get("kappa") is not None})
+    methods = ordered_methods((line["method"] for line in there), find_experiment(NAME))
+
+    def place(line: Mapping[str, Any]) -> tuple[int, int, float]:
+        return methods.index(line["method"]), ratios.index(line["replay_ratio"]), line.get("kappa") or 0.0
+
+    def styled(line: Mapping[str, Any]) -> Style:
+        style, kappa = style_of(line["method"]), line.get("kappa")
+        _, ratio, _ = place(line)
+        dashes = style.line if ratio == 0 else SMALLER[(ratio - 1) % len(SMALLER)]
+        drawn = replace(style, label=f"{style.label}, RR {line['replay_ratio']:g}", line=dashes)
+        if kappa is None:
+            return drawn
+        k = kappas.index(kappa)
+        return replace(
+            drawn,
+            label=f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}",
+            colour=_lighter(style.colour, 0.7 * k / len(kappas)),
+            marker=SHADED[k % len(SHADED)] if k else style.marker,
+        )
+
+    return [(line, styled(line)) for line in sorted(there, key=place)]
+
+
+def _lighter(colour: str, share: float) -> str:
+    """So far on its way to white."""
+    red, green, blue = (part + share * (1 - part) for part in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
+    """With a column for each setting besides, null of methods that have one value of it for each agent."""
+    numbers = runs.with_columns(pl.col(settings).n_unique().over("agent", "method").name.prefix(VARIED))
+    several = [(pl.col(VARIED + name).max().over("method") > 1, name) for name in settings]
+    return numbers.with_columns(pl.when(varied).then(name).alias(VARIED + name) for varied, name in several)
+
+
+def _label(column: Mapping[str, Any]) -> str:
+    """Method and replay ratio, and below them the settings that are varied, and the point of the run."""
+    given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
+    shown = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
+    own = ", ".join(f"{name} = {value_text(value)}" for name, value in shown.items())
+    first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
+    point = f"after {column['percent']}%" if "percent" in column else ""
+    return "\n".join(filter(None, (first, own, point)))
+
+
+def _with(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:
+    """The runs with these values."""
+    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+
+
+def _matrix(one: pl.DataFrame) -> NDArray[Any]:
+    size = int(one.select(pl.col("row").max()).item()) + 1
+    return one.sort("row", "column")["value"].to_numpy().reshape(size, size)
+
+
+def _off_diagonal(matrix: NDArray[Any]) -> float:
+    import torch
+
+    from weightclip.diagnostics import off_diagonal
+
+    return off_diagonal(torch.from_numpy(np.array(matrix)))
+
+
+def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
+    """With transitions whose gradients point alike beside each other, if that is wanted and all have a direction."""
+    if not clustered or len(matrix) < 3 or not np.isfinite(matrix).all():
+        return matrix
+    from scipy.cluster.hierarchy import leaves_list, linkage  # type: ignore[import-untyped]
+    from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
+
+    distances = np.clip(1 - (matrix + matrix.T) / 2, 0, 2)
+    np.fill_diagonal(distances, 0)
+    order = leaves_list(linkage(squareform(distances, checks=False), "average"))
+    return matrix[np.ix_(order, order)]
+
+
+FIGURES = (
+    Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return")),
+    Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return")),
+    Figure("replay-kappas", "", "Returns with each kappa", draw_kappas),
+    Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity),
+    Figure(
+        "gradient-covariance",
+        "",
+        "Gradient covariance of runs",
+        draw_covariance,
+        table=COVARIANCE,
+    ),
+    Figure(
+        "gradient-covariance-clustered",
+        "",
+        "The same, with similar gradients beside each other",
+        partial(draw_covariance, clustered=True),
+        table=COVARIANCE,
+    ),
+    *(
+        Figure(
+            f"gradient-covariance-{number}",
+            number,
+            f"Gradient covariance of {_shown_in(number)}",
+            partial(draw_covariance, number=number),
+            table=COVARIANCE,
+        )
+        for number in HEATMAPS
+    ),
+)

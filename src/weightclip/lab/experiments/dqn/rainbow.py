@@ -1,0 +1,90 @@
+"""Rainbow (Hessel et al., 2018): DQN with all that was found to improve it.
+
+Double, dueling, n-step, prioritised replay with importance weights, distributional (Bellemare et al., 2017: the return
+of an action as a distribution on atoms z_1 < ... < z_k), and noisy layers, whose noise explores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from weightclip.lab.checkpoint import Arrays
+from weightclip.lab.experiments.dqn.agent import Agent, Transitions, Update
+from weightclip.lab.experiments.dqn.config import Config
+from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.networks.noisy import draw_noise
+from weightclip.lab.networks.q_networks import RainbowNetwork
+from weightclip.lab.optimizers import noise_seed
+
+_LAYERS = 5
+"""Keeps the noise of layers apart from what else is drawn with the same seed, initial weights among it."""
+
+
+class Rainbow(Agent):
+    """Learns the distribution of each action's return."""
+
+    def __init__(self, config: Config, frame: Sequence[int], actions: int, device: torch.device) -> None:
+        super().__init__(config, frame, actions, device)
+        self.atoms = torch.linspace(config.v_min, config.v_max, config.atoms, device=device)
+        self._noise = torch.Generator().manual_seed(noise_seed(config.seed, _LAYERS))
+
+    def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
+        c = self.config
+        return RainbowNetwork(channels, size, actions, c.scaled, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noise)
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        """The mean of each action's distribution."""
+        return (outputs.exp() * self.atoms).sum(2)
+
+    def learn(self, batch: Batch) -> Update:
+        """One update; both networks have other noise in each, which stays while acting."""
+        draw_noise(self.online, self._noise)
+        draw_noise(self.target, self._noise)
+        return super().learn(batch)
+
+    @torch.no_grad()
+    def targets(self, batch: Transitions) -> Tensor:
+        """The distribution of R + gamma^m Z'(s', a') on the atoms, [n, atoms]; a' is the best by Q, or by Q'."""
+        following = self.target(batch.next_states)
+        chooser = self.online(batch.next_states) if self.config.double else following
+        chosen = of_actions(following, self.q_values(chooser).argmax(1)).exp()
+        places = batch.returns.unsqueeze(1) + batch.discounts.unsqueeze(1) * self.atoms
+        return projected(chosen, places, self.atoms)
+
+    def state(self) -> Arrays:
+        return {**super().state(), "noise": self._noise.get_state().numpy()}
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._noise.set_state(torch.tensor(state["noise"]))
+
+    def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy: - sum over atoms of target * log-probability."""
+        return -(targets * of_actions(outputs, actions)).sum(1)
+
+
+def of_actions(outputs: Tensor, actions: Tensor) -> Tensor:
+    """[n, actions, atoms], [n] -> [n, atoms]."""
+    return outputs.gather(1, actions.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])).squeeze(1)
+
+
+def projected(probabilities: Tensor, places: Tensor, atoms: Tensor) -> Tensor:
+    """A distribution on any places, moved to the atoms.
+
+    What lies between two of them goes to both, more to the nearer one. Places beyond the atoms count as at the first
+    or the last one. [n, k], [n, k], [k] -> [n, k].
+
+    Examples:
+        >>> projected(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.25, 9.0, 9.0]]), torch.tensor([0.0, 1.0, 2.0]))
+        tensor([[0.3750, 0.1250, 0.5000]])
+    """
+    step = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
+    at = ((places.clamp(atoms[0], atoms[-1]) - atoms[0]) / step).clamp(0, len(atoms) - 1)
+    low = at.floor().clamp(max=len(atoms) - 2)
+    upper = at - low
+    found = torch.zeros_like(probabilities)
+    found.scatter_add_(1, low.long(), probabilities * (1 - upper))
+    return found.scatter_add_(1, low.long() + 1, probabilities * upper)

@@ -1,0 +1,155 @@
+"""Several environments of one kind, each with a learner of its own."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of all environments gave; an environment whose episode ended has begun the next one.
+
+    Args:
+        observations: [s, d], the first one of the next episode where one ended.
+        rewards: [s].
+        terminated, truncated: [s], whether an episode ended, and how.
+        final: [s, d], the last observation of an episode that ended; elsewhere as `observations`.
+        episodes: learner, return and length of each episode that ended.
+    """
+
+    observations: Array
+    rewards: Array
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final: Array
+    episodes: list[tuple[int, float, int]]
+
+
+class Environments:
+    """Environments of one id, stepped one after the other; actions are clipped to their box.
+
+    Args:
+        name: the id, for example "Walker2d-v4"; actions must be vectors of real numbers.
+        number: how many.
+    """
+
+    def __init__(self, name: str, number: int) -> None:
+        self._environments = [make_environment(name) for _ in range(number)]
+        first = self._environments[0]
+        assert isinstance(first.action_space, gym.spaces.Box)
+        self.observations = int(np.prod(first.observation_space.shape or ()))
+        self.actions = int(np.prod(first.action_space.shape))
+        self._shape = first.action_space.shape
+        self._low, self._high = first.action_space.low.ravel(), first.action_space.high.ravel()
+        self._returns = np.zeros(number)
+        self._lengths = np.zeros(number, dtype=np.int64)
+        self._now = np.zeros((number, self.observations))
+
+    def reset(self, seeds: Sequence[int]) -> Array:
+        """Begin new episodes everywhere: the observations [s, d]."""
+        for i, (environment, seed) in enumerate(zip(self._environments, seeds, strict=True)):
+            self._begin(i, environment, seed)
+        return self._now.copy()
+
+    def step(self, actions: NDArray[Any], stopped: Container[int] = ()) -> Step:
+        """Actions [s, a] -> what came of them; environments of learners that have stopped stand still."""
+        clipped = np.clip(actions, self._low, self._high)
+        learners = len(self._environments)
+        rewards = np.zeros(learners)
+        terminated, truncated = np.zeros(learners, dtype=bool), np.zeros(learners, dtype=bool)
+        final = np.empty_like(self._now)
+        episodes = []
+        for i, environment in enumerate(self._environments):
+            if i in stopped:
+                final[i] = self._now[i]
+                continue
+            seen, reward, ended, cut, _ = environment.step(clipped[i].reshape(self._shape))
+            self._now[i] = final[i] = np.ravel(seen)
+            rewards[i], terminated[i], truncated[i] = reward, ended, cut
+            self._returns[i] += float(reward)
+            self._lengths[i] += 1
+            if ended or cut:
+                episodes.append((i, float(self._returns[i]), int(self._lengths[i])))
+                self._begin(i, environment, None)
+        return Step(self._now.copy(), rewards, terminated, truncated, final, episodes)
+
+    def close(self) -> None:
+        for environment in self._environments:
+            environment.close()
+
+    def _begin(self, i: int, environment: gym.Env[Any, Any], seed: int | None) -> None:
+        seen, _ = environment.reset(seed=seed)
+        self._now[i] = np.ravel(seen)
+        self._returns[i] = 0.0
+        self._lengths[i] = 0
+
+
+def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
+    """An environment by its id, whose observations are flat vectors of numbers.
+
+    A ValueError for one that is not there, that has no version, or whose actions are no vector.
+    """
+    _hear_mujoco()
+    with warnings.catch_warnings():
+        # That v4 is out of date is known: the paper has it.
+        warnings.filterwarnings("ignore", r".*is out of date", DeprecationWarning)
+        # Gymnasium would take the latest one, which is another environment than the one of the paper.
+        warnings.filterwarnings("error", r".*Using the latest versioned environment", UserWarning)
+        try:
+            environment = gym.make(name, disable_env_checker=True, **options)
+        except UserWarning:
+            raise ValueError(f"env: got {name!r}, expected a version, too; {_versions(name)}") from None
+        except gym.error.DependencyNotInstalled as error:
+            raise ValueError(f"env: {name} needs more than is installed: {error}") from error
+        except (gym.error.Error, ImportError) as error:
+            raise ValueError(f"env: got {name!r}: {' '.join(str(error).split())}") from error
+    if not _is_real(environment.action_space):
+        raise ValueError(
+            f"env: got {name!r}, whose actions are {environment.action_space}; expected vectors of real numbers (Box)"
+        )
+    if _is_real(environment.observation_space):
+        return environment  # flat without a wrapper, which would take its time in every step
+    if not environment.observation_space.is_np_flattenable:
+        raise ValueError(
+            f"env: got {name!r}, whose observations are {environment.observation_space}; "
+            "expected what can be made a vector of numbers"
+        )
+    return gym.wrappers.FlattenObservation(environment)
+
+
+def _is_real(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _versions(name: str) -> str:
+    """Those that Gymnasium knows, with the paper's as a hint, or else the latest."""
+    own = name.rpartition(":")[2]
+    there = [one for one in gym.registry if one.rpartition("-v")[0] == own]
+    near = next((one for one in ENVIRONMENTS if one in there), there[-1])
+    return f"there are {', '.join(there)}; did you mean {near!r}?"
+
+
+def _hear_mujoco() -> None:
+    """Log what MuJoCo warns of; by itself it writes to the terminal, and to a file where the user happens to be."""
+    try:
+        import mujoco  # type: ignore[import-untyped]
+    except ImportError:  # not every environment needs it
+        return
+    mujoco.set_mju_user_warning(_log)
+
+
+def _log(warning: str) -> None:
+    if "settotalmass" not in warning:  # in Gymnasium's own models: nothing that a user can mend
+        logging.getLogger(__name__).warning("MuJoCo: %s", warning)

@@ -1,0 +1,158 @@
+"""Figures of PPO runs: the paper's 5, 6, 7 and 11. They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import polars as pl
+
+from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.curves import PARTS, curves, peaks
+from weightclip.lab.analysis.deviations import marked, remarks
+from weightclip.lab.analysis.setups import ordered_methods
+from weightclip.lab.analysis.statistics import mean_and_error
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
+from weightclip.lab.experiments.ppo.metrics import ALONG, METRICS
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
+from weightclip.lab.plotting.style import style_of
+from weightclip.lab.records.metrics import DEFAULT, Criterion
+from weightclip.lab.registry import find_experiment
+from weightclip.lab.text import count_text, error_text
+from weightclip.numerals import counted
+
+POINTS = 100
+"""A curve has at most so many, each the mean of an equal part of its run."""
+
+PEAK_COLUMNS = ("env", "method", "seed", "peak", "at", "end", "fall", "steps")
+COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
+
+
+def draw_metrics(
+    table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str], envs: Sequence[str] = ()
+) -> Drawing:
+    """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
+    runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
+    notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
+    data = _curves(runs, metrics)
+    along, label = ALONG
+    shown = _envs(data)
+    # A single row of panels is a little higher than it is wide.
+    height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
+    with panels(len(metrics), len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), height) as (picture, rows):
+        for row, metric in zip(rows, metrics, strict=True):
+            for axes, env in zip(row, shown, strict=True):
+                draw_panel(axes, data.filter(env=env, metric=metric), along, METRICS[metric])
+                count_steps(axes)
+            row[0].set_ylabel(METRICS[metric].label)
+        for axes, env in zip(rows[0], shown, strict=True):
+            axes.set_title(env)
+        for axes in rows[-1]:
+            axes.set_xlabel(label)
+        methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
+        add_legend(picture, map(style_of, methods), marked(about_seeds(data), runs))
+    return Drawing(picture, data, tuple(notes))
+
+
+def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Of each seed a line from where its return was highest to where it ended; a panel for each environment."""
+    runs, notes = chosen_runs(table, NAME, criterion)
+    data = peaks(runs, "return").select(PEAK_COLUMNS)
+    shown = _envs(data)
+    methods = ordered_methods(data["method"], find_experiment(NAME))
+    with panels(1, len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), 2.4) as (picture, (row,)):
+        for axes, env in zip(row, shown, strict=True):
+            for method in methods:
+                style = style_of(method)
+                for one in data.filter(env=env, method=method).drop_nulls("peak").iter_rows(named=True):
+                    steps, returns = (one["at"], one["steps"]), (one["peak"], one["end"])
+                    axes.plot(steps, returns, style.line, color=style.colour, label=style.label, zorder=style.order)
+                    axes.plot(*steps[:1], *returns[:1], "o", color=style.colour, markersize=3, zorder=style.order)
+            axes.set_title(env)
+            axes.set_xlim(left=0)
+            axes.set_xlabel(ALONG[1])
+            count_steps(axes)
+        row[0].set_ylabel(METRICS["return"].label)
+        about = f"each seed, from its peak (dot) to its end;\nmeans over {PARTS} equal parts of a run"
+        add_legend(picture, map(style_of, methods), marked(about, runs))
+    return Drawing(picture, data, (*notes, *_stops(runs), *_falls(runs), *remarks(runs)))
+
+
+def _envs(data: pl.DataFrame) -> list[str]:
+    """Those in a table, the paper's first."""
+    return sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
+
+
+def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
+    """The runs in these environments, where some are named; a ValueError if there are none."""
+    if not envs:
+        return table
+    own = own_runs(table, NAME)
+    found = own.filter(pl.col("env").is_in(envs))
+    if found.is_empty():
+        there = ", ".join(own["env"].unique().sort())
+        raise ValueError(f"results: got runs in {there}, expected some in {' or '.join(envs)}")
+    return found
+
+
+def _stops(runs: pl.DataFrame) -> list[str]:
+    """Which seeds had stopped, and are in no mean from there on."""
+    ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
+    # In its last iteration a run has lost its weights, or had not a policy to update any more.
+    broken = ends.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
+        "env", "method", maintain_order=True
+    )
+    counts = broken.agg(pl.col("stopped").sum(), pl.len().alias("seeds")).filter(pl.col("stopped") > 0)
+    return [
+        f"{env}: {method}: {stopped} of {counted(seeds, 'seed')} stopped, and count until then"
+        for env, method, stopped, seeds in counts.iter_rows()
+    ]
+
+
+def _falls(runs: pl.DataFrame) -> list[str]:
+    """Where each method's return was highest, and how far below that it ends: means over seeds."""
+    found = []
+    for (env, method), part in peaks(runs, "return").group_by("env", "method", maintain_order=True):
+        begun, ended = part.drop_nulls("peak"), part.drop_nulls("end")
+        if begun.is_empty():
+            continue
+        highest, fall = (
+            error_text(*mean_and_error(some[name]), METRICS["return"]) if len(some) else ""
+            for some, name in ((begun, "peak"), (ended, "fall"))
+        )
+        at = sorted(begun["at"].cast(pl.Float64).round_sig_figs(2).to_list())
+        steps = " to ".join(dict.fromkeys(map(count_text, (at[0], at[-1]))))
+        stopped = f" ({len(ended)} of {counted(len(part), 'seed')})" if len(ended) < len(part) else ""
+        end = f"ends {fall} below that{stopped}" if fall else "no seed comes to its end"
+        found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; {end}")
+    return found
+
+
+def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """`COLUMNS`, the paper's methods first."""
+    order = ordered_methods(runs["method"], find_experiment(NAME))
+    runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
+    found = [
+        curves(runs, metric, points=POINTS).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
+        for metric in metrics
+    ]
+    return pl.concat(found)
+
+
+RETURN, KL, DIAGNOSTICS = ("return",), ("approx_kl",), ("weight_l2", "saturated")
+
+FIGURES = (
+    Figure("policy-return", "5", "Returns of PPO", partial(draw_metrics, metrics=RETURN)),
+    Figure(
+        "policy-kl", "6", "Approximate KL between the current and the old policy", partial(draw_metrics, metrics=KL)
+    ),
+    Figure("policy-diagnostics", "11", "Weight norm and saturated units", partial(draw_metrics, metrics=DIAGNOSTICS)),
+    Figure(
+        "policy-diagnostics-two",
+        "7",
+        "The same in Walker2d and Humanoid alone",
+        partial(draw_metrics, metrics=DIAGNOSTICS, envs=FIGURE_7),
+    ),
+    Figure("policy-peaks", "", "The highest return of each seed, and the last one", draw_peaks),
+)

@@ -1,0 +1,188 @@
+"""Looking at a learned policy: an episode, and a video of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.utils import vector_to_parameters
+
+from weightclip.lab.checkpoint import Arrays, read_checkpoint
+from weightclip.lab.experiments.ppo.config import NAME
+from weightclip.lab.experiments.ppo.environments import make_environment
+from weightclip.lab.experiments.ppo.normalise import normalised
+from weightclip.lab.experiments.ppo.runs import CONFIG, POLICY
+from weightclip.lab.networks.actor_critic import ActorCritic
+from weightclip.lab.records.record import read_record
+from weightclip.lab.records.store import checkpoint_path
+
+RECORD, CHECKPOINT = ".parquet", ".checkpoint.npz"
+
+MOST_FILES = 20_000
+"""Files of a directory that is searched for one run."""
+
+TOLD = 4
+"""Runs that are named where one was to be chosen."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A policy of a run, finished or not.
+
+    Args:
+        path: where it was read from.
+        config: the run's.
+        arrays: what `Learners.policy` says.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is seen of an episode at its beginning, or after a step.
+
+    Args:
+        picture: [height, width, 3].
+        rate: pictures for a second, at which the episode looks as fast as it is.
+        score: the return so far.
+    """
+
+    picture: NDArray[np.uint8]
+    rate: float
+    score: float
+
+
+def find_policy(path: Path) -> Saved:
+    """The policy of the one run whose record, or checkpoint, is at a path, or begins with it.
+
+    A ValueError says what is there instead: nothing, or several runs.
+    """
+    found = sorted(_runs(path))
+    if len(found) != 1:
+        there = f"{len(found)} runs, {_told(found)}" if found else "no run"
+        raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one, or its beginning")
+    return _checked(_saved(found[0]))
+
+
+def _saved(record: Path) -> Saved:
+    """What the record has of a policy, or the checkpoint where there is no record yet."""
+    if record.exists():
+        whole = read_record(record)
+        if whole.experiment != NAME:
+            raise ValueError(f"{record}: it is a run of {whole.experiment}, expected one of {NAME}")
+        return Saved(record, whole.config, dict(whole.arrays))
+    state = read_checkpoint(checkpoint_path(record)).state
+    if CONFIG not in state:
+        raise ValueError(f"{checkpoint_path(record)}: it is no checkpoint of {NAME}")
+    arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
+    return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
+
+
+def _told(records: Sequence[Path]) -> str:
+    """The first runs, each with what it has otherwise than the others."""
+    saved = [_saved(record) for record in records[:TOLD]]
+    names = [name for name in saved[0].config if len({str(one.config.get(name)) for one in saved}) > 1]
+    runs = [f"{one.path.name} ({', '.join(f'{name} {one.config.get(name)}' for name in names)})" for one in saved]
+    return ", ".join([*runs, *(["..."] if len(records) > TOLD else [])])
+
+
+def _checked(saved: Saved) -> Saved:
+    if not all(np.isfinite(array).all() for array in saved.arrays.values()):
+        raise ValueError(f"{saved.path}: the run had stopped, as its weights were not finite; expected another one")
+    return saved
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    """The records that there are, or will be."""
+    # seed1 is the beginning of seed10, too, but seed1_ is not.
+    whole, part = (list(path.parent.glob(path.name + ending)) for ending in ("_*", "*"))
+    within = _inside(path) if path.is_dir() else whole or part
+    names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
+    for name, one in names.items():
+        # Further tables of a record lie beside it: RECORD.episodes.parquet.
+        if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
+            yield Path(name + RECORD)
+
+
+def _inside(directory: Path) -> Iterator[Path]:
+    """The files in a directory tree; a ValueError if it is far larger than any store of runs."""
+    for seen, path in enumerate(directory.rglob("*")):
+        if seen == MOST_FILES:
+            raise ValueError(f"run: got {str(directory)!r}, with more than {MOST_FILES:,} files; expected one run")
+        yield path
+
+
+def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Iterator[Moment]:
+    """The first steps of an episode with the policy's mean actions, or with noise as in training, as they come."""
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # what draws without a screen
+    environment = make_environment(saved.config["env"], render_mode="rgb_array")
+    network = _network(saved, int(np.prod(environment.action_space.shape or ())))
+    generator = np.random.default_rng(seed)
+    deviation = np.exp(network.actor_logstd.detach().numpy()[0]) if noise else 0.0
+    low, high = environment.action_space.low, environment.action_space.high  # type: ignore[attr-defined]
+    rate = float(environment.metadata.get("render_fps", 30))
+    try:
+        seen, _ = environment.reset(seed=seed)
+        score = 0.0
+        yield Moment(_frame(environment), rate, score)
+        for _ in range(steps):
+            x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
+            with torch.no_grad():
+                mean = network.actor_mean(torch.from_numpy(x)).numpy()
+            action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
+            seen, reward, terminated, truncated, _ = environment.step(np.clip(action.reshape(low.shape), low, high))
+            score += float(reward)
+            yield Moment(_frame(environment), rate, score)
+            if terminated or truncated:
+                break
+    finally:
+        environment.close()
+
+
+def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
+    """As MP4, or as GIF by the ending of the path, picture by picture; the episode's steps and return."""
+    import imageio.v2 as imageio
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    moments = iter(episode)
+    last = next(moments)
+    steps, every = 0, 1
+    options: dict[str, Any] = {"fps": last.rate, "macro_block_size": 2}
+    if path.suffix.lower() == ".gif":
+        every = max(1, round(last.rate / 50))  # viewers show at most 50 pictures in a second
+        options = {"duration": 1000 * every / last.rate, "loop": 0}  # in milliseconds
+    writer: Any = imageio.get_writer(path, mode="I", **options)
+    with writer:
+        writer.append_data(last.picture)
+        for steps, last in enumerate(moments, start=1):
+            if steps % every == 0:
+                writer.append_data(last.picture)
+    return steps, last.score
+
+
+def _network(saved: Saved, actions: int) -> ActorCritic:
+    network = ActorCritic(len(saved.arrays["mean"]), actions, saved.config["hidden"])
+    vector_to_parameters(torch.from_numpy(saved.arrays["weights"].copy()), network.parameters())
+    return network
+
+
+def _frame(environment: Any) -> NDArray[np.uint8]:
+    try:
+        picture: NDArray[np.uint8] = environment.render()
+    except Exception as error:  # what fails without a screen, or without a library, has a type of its own each time
+        raise ValueError(
+            f"env: {environment.spec.id} cannot be drawn here: {error}; for MuJoCo, see MUJOCO_GL"
+        ) from error
+    return picture

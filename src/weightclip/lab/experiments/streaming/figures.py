@@ -1,0 +1,233 @@
+"""Figures of streaming runs: the paper's 3, 4 and 10, sensitivities, and a run's own picture. They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from weightclip.lab.analysis.best import own_runs, told_setting
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.selection import best_runs, select
+from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
+from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.experiments.streaming.config import NAME
+from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.metrics import METRICS
+from weightclip.lab.experiments.streaming.range_figure import figure_ranges
+from weightclip.lab.experiments.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_panel, draw_runs, panels
+from weightclip.lab.plotting.style import Style, style_of
+from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion
+from weightclip.lab.registry import find_experiment
+from weightclip.lab.text import settings_text
+
+PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
+DIAGNOSTICS = ("loss", "plasticity", "gradient_l2", "weight_l2")
+PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa": "Clipping parameter $\\kappa$"}
+
+DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
+
+PAIRS = 2
+"""The paper's figures average over pairs of tasks."""
+
+COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short")
+
+
+def figure_3(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Accuracy by task, a panel for each problem."""
+    problems = _problems(table)
+    runs, notes = _chosen(table, problems, criterion)
+    data = _curves(runs, ("accuracy",))
+    with panels(1, len(problems), WIDTH, 2.7) as (picture, (row,)):
+        for axes, problem in zip(row, problems, strict=True):
+            _draw_panel(axes, data, problem, "accuracy")
+            axes.set_title(_title(runs, problem))
+        row[0].set_ylabel(METRICS["accuracy"].label)
+        add_legend(picture, _styles(data), about_seeds(data))
+    return Drawing(picture, data, (*notes, *_gaps(data)))
+
+
+def figure_4(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Loss, plasticity and the norms of gradients and weights by task: input-permuted MNIST."""
+    return _diagnostics(table, _those_of(table, INPUT_PERMUTED), criterion)
+
+
+def figure_10(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """The same for the label-permuted problems, a row each."""
+    return _diagnostics(table, _those_of(table, LABEL_PERMUTED), criterion)
+
+
+def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> Drawing:
+    runs, notes = _chosen(_with_diagnostics(table), problems, criterion)
+    data = _curves(runs, DIAGNOSTICS)
+    with panels(len(problems), len(DIAGNOSTICS), WIDTH, 0.8 + 1.55 * len(problems)) as (picture, rows):
+        for row, problem in zip(rows, problems, strict=True):
+            for axes, metric in zip(row, DIAGNOSTICS, strict=True):
+                _draw_panel(axes, data, problem, metric)
+            row[0].set_ylabel(_title(runs, problem, between="\n"))
+        for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
+            axes.set_title(METRICS[metric].label)
+        add_legend(picture, _styles(data), about_seeds(data))
+    return Drawing(picture, data, (*notes, *_gaps(data)))
+
+
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """The score against step size, decay and kappa, the other settings at their best; a row for each problem."""
+    notes: list[str] = []
+    runs = main_setup(table.filter(pl.col("problem").is_in(_problems(table))), notes.append)
+    data = _sensitivities(runs, criterion)
+    problems = [name for name in _problems(table) if name in data["problem"]]
+    parameters = [name for name in PARAMETERS if name in data["parameter"]]
+    with panels(len(problems), len(parameters), WIDTH, 0.8 + 1.7 * len(problems)) as (picture, rows):
+        for row, problem in zip(rows, problems, strict=True):
+            for axes, parameter in zip(row, parameters, strict=True):
+                shown = data.filter(problem=problem, parameter=parameter)
+                draw_panel(axes, shown, "value", METRICS["accuracy"])
+                _scale(axes, parameter, shown["value"].unique().to_list())
+            row[0].set_ylabel(_title(runs, problem, between="\n"))
+        add_legend(picture, _styles(data), f"Accuracy, {CRITERIA[criterion]}; {about_seeds(data)}")
+    return Drawing(picture, data, tuple(notes))
+
+
+def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
+    """problem, method, metric, parameter, value, mean, low, high, seeds; of methods with several values."""
+    score, error = pl.col("score"), pl.col("error").fill_null(0.0)
+    found = [
+        sensitivity(_ordered(runs), parameter, criterion=criterion)
+        .filter(pl.col(parameter).is_finite())  # an infinite kappa has no place on an axis
+        .filter(pl.len().over("problem", "method") > 1)
+        .select(
+            "problem",
+            "method",
+            pl.lit("accuracy").alias("metric"),
+            pl.lit(parameter).alias("parameter"),
+            pl.col(parameter).alias("value"),
+            score.alias("mean"),
+            (score - error).alias("low"),
+            (score + error).alias("high"),
+            "seeds",
+        )
+        for parameter in PARAMETERS
+        if parameter in columns_of(runs).settings
+    ]
+    together = pl.concat(found)
+    if together.is_empty():
+        raise ValueError("results: got one value of each setting, expected several of lr, decay or kappa")
+    return together
+
+
+def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
+    """The values that were tried are the ticks; powers of ten are apart equally, and 0 has a place beside them."""
+    axes.set_xlabel(PARAMETERS[parameter])
+    axes.margins(x=0.05)
+    if parameter != "kappa":
+        smallest = min((value for value in values if value > 0), default=1.0)
+        axes.set_xscale("symlog", linthresh=smallest)
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _problems(table: pl.DataFrame) -> list[str]:
+    """The paper's problems that the table has; if there are none, all of this experiment."""
+    there = _there(table)
+    return [name for name in INPUT_PERMUTED + LABEL_PERMUTED if name in there] or there
+
+
+def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    there = _there(table)
+    found = [name for name in names if name in there]
+    if not found:
+        raise ValueError(f"results: got {', '.join(there)}, expected runs of {' or '.join(names)}")
+    return found
+
+
+def _there(table: pl.DataFrame) -> list[str]:
+    """The problems of this experiment in the table."""
+    found: list[str] = own_runs(table, NAME)["problem"].unique().sort().to_list()
+    return found
+
+
+def _with_diagnostics(table: pl.DataFrame) -> pl.DataFrame:
+    measured = table.drop_nulls(DIAGNOSTICS) if set(DIAGNOSTICS) <= set(table.columns) else table.clear()
+    if measured.is_empty():
+        raise ValueError("results: got runs without diagnostics, expected some with them")
+    return measured
+
+
+def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
+    """Of each problem the main setup, of each method the best setting; and what a user should know of that."""
+    notes: list[str] = []
+    runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
+    selected = select(_ordered(runs), criterion=criterion)
+    for problem in problems:
+        rows = selected.filter(problem=problem)
+        several = rows.filter(pl.col("compared") + pl.col("incomplete") > 1)
+        if len(several):
+            best = (
+                f"{row['method']} ({settings_text(told_setting(row, runs))})" for row in several.iter_rows(named=True)
+            )
+            notes.append(f"{problem}: best of several settings by {criterion}: {', '.join(best)}")
+        missing = [method for method in PAPER_METHODS if method not in rows["method"]]
+        if missing:
+            notes.append(f"{problem}: drawn without {', '.join(missing)}, of which there are no results")
+    return best_runs(runs, criterion=criterion), notes
+
+
+def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
+    """With the paper's methods first, in its order."""
+    order = ordered_methods(runs["method"], find_experiment(NAME))
+    return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
+
+
+def _styles(data: pl.DataFrame) -> list[Style]:
+    return [style_of(method) for method in data["method"].unique().sort().cast(pl.String)]
+
+
+def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """`COLUMNS`."""
+    found = [
+        curves(_ordered(runs), metric, every=PAIRS).with_columns(pl.lit(metric).alias("metric")) for metric in metrics
+    ]
+    return pl.concat(found).select(COLUMNS)
+
+
+def _draw_panel(axes: Axes, data: pl.DataFrame, problem: str, metric: str) -> None:
+    draw_panel(axes, data.filter(problem=problem, metric=metric), "task", METRICS[metric])
+    count_along(axes, "Task")
+
+
+def _title(runs: pl.DataFrame, problem: str, between: str = " ") -> str:
+    """`label-permuted-emnist` -> Label-permuted EMNIST, marked where its data is not the official one."""
+    stand_in = not runs.filter(problem=problem)["official"].all()
+    changes, _, data = problem.partition("-permuted-")
+    name = f"{changes.capitalize()}-permuted{between}{DATA[data]}" if data in DATA else problem
+    return name + "\n(stand-in data)" * stand_in
+
+
+def _gaps(data: pl.DataFrame) -> list[str]:
+    """Which lines are not finite everywhere."""
+    broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
+    return [
+        f"{problem}: the line of {method} has gaps, where values are not finite"
+        for problem, method in broken.iter_rows()
+    ]
+
+
+def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
+    """Accuracy, loss, plasticity and weight norm by task, as a PNG; see `weightclip.lab.plotting.panels`."""
+    draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
+
+
+FIGURES = (
+    Figure("streaming", "3", "Accuracy by task on the three streaming problems", figure_3),
+    Figure("streaming-diagnostics", "4", "Loss, plasticity and norms on input-permuted MNIST", figure_4),
+    Figure("label-permuted-diagnostics", "10", "The same on label-permuted EMNIST and mini-ImageNet", figure_10),
+    Figure("streaming-sensitivity", "", "Accuracy against step size, decay and kappa", draw_sensitivity),
+    Figure("streaming-ranges", "", "Accuracy against the ranges of hidden and output layers", figure_ranges),
+)

@@ -1,0 +1,230 @@
+"""From a method's rules to compiled code: `loop.py` with the rules written into its pass over the weights.
+
+The text of the whole kernel, rules included, is its identity: it lies in the cache under the hash of that text, and
+numba's own cache lies beside it. An edited rule has another text, so it never runs as its old self.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from weightclip.lab.experiments.streaming.methods import Method
+from weightclip.lab.experiments.streaming.rules import Rule
+from weightclip.lab.experiments.streaming.translate import UNIFORM, Names, Translation, translate
+from weightclip.lab.files import write_whole
+
+FORMULAS = {
+    "leaky_relu": ("z if z > F(0) else F(0.01) * z", "F(1) if h > F(0) else F(0.01)", "F(0)"),
+    "relu": ("z if z > F(0) else F(0)", "F(1) if h > F(0) else F(0)", "F(0)"),
+    "tanh": ("math.tanh(z)", "F(1) - h * h", "F(1) if abs(h) >= F(0.95) else F(0)"),
+}
+"""Of z, its value; given the value h, its derivative and whether it is saturated."""
+
+
+def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+    """The text of the kernel for a method; `per_unit`: its units have boxes of their own."""
+    from weightclip.lab.experiments.streaming import loop
+
+    general, rest = inspect.getsource(loop).split("# specialised from here\n")
+    _, learn = rest.split("# to here\n")
+    return f"{general}{_specialised(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
+
+
+def rules_text(method: Method) -> str:
+    """All that a method's rules do, functions and numbers from elsewhere included: equal texts, equal rules."""
+    return _specialised(method, "relu", "float64", diagnostics=False)
+
+
+def load_kernel(source: str, directory: Path) -> ModuleType:
+    """The kernel with that text; its `learn` is compiled at the first call unless the cache in `directory` has it."""
+    import numba
+
+    machine = f"{numba.__version__} {sys.version} {platform.machine()}"
+    name = f"kernel_{hashlib.sha256(f'{machine}{source}'.encode()).hexdigest()[:24]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        path = _written(source, directory / f"{name}.py")
+    except OSError:  # a cache that cannot be written costs a compilation, no more
+        path = _written(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[name] = module  # numba looks a cached function's module up there
+    return module
+
+
+def is_compiled(kernel: ModuleType) -> bool:
+    """Whether the kernel was compiled, in this process or in one that left it in the cache."""
+    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
+    return bool(kernel.learn.signatures) or any(cached)
+
+
+def _written(source: str, path: Path) -> Path:
+    """The file, which once there stays as it is: numba's cache goes by its time."""
+    content = source.encode()
+    if not path.is_file() or path.read_bytes() != content:
+        write_whole(path, content)
+    return path
+
+
+def call(kernel: ModuleType, *arguments: Any) -> None:
+    """`kernel.learn(*arguments)`, compiled anew where the cache is damaged or cannot be written."""
+    import numba
+
+    try:
+        kernel.learn(*arguments)
+    except numba.core.errors.NumbaError:
+        raise
+    except Exception:
+        # What is compiled raises nothing: this is numba's cache, which it reads and writes before the call.
+        for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
+            with suppress(OSError):
+                damaged.unlink()
+        options = {"fastmath": kernel.FLAGS, "error_model": "numpy", "nogil": True}
+        kernel.learn = numba.njit(**options)(kernel.learn.py_func)  # type: ignore[attr-defined]
+        kernel.learn(*arguments)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One function of a rule: what it is for, its translation, and where its states are."""
+
+    kind: str
+    text: Translation
+    states: dict[str, str]
+    clips: bool
+
+    def call(self) -> str:
+        return f"{self.text.name}({', '.join(self.states.get(read, read) for read in self.text.reads)})"
+
+
+def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+    names = Names(tuple(method.settings), tuple(name for name in UNIFORM if not (per_unit and name == "box")))
+    states = {state: f"state_{i}" for i, state in enumerate(method.optimizer.state)}
+    parts = [
+        _Part(kind, translate(getattr(rule, kind), rule, names, f"{kind}_{i}"), states, _clips(rule, kind))
+        for kind in ("before", "update", "after")
+        for i, rule in enumerate(method.rules)
+        if getattr(rule, kind) is not None
+    ]
+    snapshot = any(rule.snapshot == "first update" for rule in method.rules)
+    initial = any("w0" in part.text.reads for part in parts)
+    precision = "exact" if dtype == "float64" else "fast"
+    value, derivative, saturated = FORMULAS[activation]
+    passes = {"rows_pass": False} | ({"first_rows_pass": True} if snapshot else {})
+    flags = [
+        f"F = np.{dtype}",
+        f"DIAGNOSTICS = {diagnostics}",
+        f"SNAPSHOT = {snapshot}",
+        f"PER_UNIT = {per_unit}",
+        f"SCALARS = {max(1, len(names.uniform))}",
+        f"STATES = {len(states)}",
+        f"INITIAL = {initial}",
+        f"exp, log = {precision}_exp, {precision}_log\n",
+    ]
+    return "\n\n".join(
+        [
+            "\n".join(flags),
+            _compiled("activation(z)", [f"return {value}"]),
+            _compiled("derivative(h)", [f"return {derivative}"]),
+            _compiled("saturated(h)", [f"return {saturated}"]),
+            *(f"@njit(**OPTIONS)\n{text}\n" for text in names.helpers.values()),
+            *(f"@njit(**OPTIONS)\n{part.text.source}\n" for part in parts),
+            _scalars(names),
+            *(_rows_pass(name, parts, diagnostics, first=first) for name, first in passes.items()),
+            "" if snapshot else "first_rows_pass = rows_pass\n",
+            *(
+                _rows_pass(name.replace("rows", "columns"), parts, diagnostics, first=first, by_column=True)
+                for name, first in (passes.items() if per_unit else ())
+            ),
+            "" if snapshot and per_unit else f"first_columns_pass = {'columns' if per_unit else 'first_rows'}_pass",
+            "" if per_unit else "columns_pass = rows_pass\n",
+        ]
+    )
+
+
+def _clips(rule: Rule, kind: str) -> bool:
+    return kind == "after" and "box" in inspect.signature(getattr(rule, kind)).parameters
+
+
+def _compiled(signature: str, lines: Sequence[str]) -> str:
+    return "\n    ".join([f"@njit(**OPTIONS)\ndef {signature}:", *lines]) + "\n"
+
+
+def _scalars(names: Names) -> str:
+    """What is the same for all weights of a tensor: computed in float64, once a step."""
+    lines = [f"out[{i}] = {expression}" for i, expression in enumerate(names.uniform)] or ["pass"]
+    return _compiled("scalars(out, step, s, box, rms, settings)", lines)
+
+
+def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: bool, by_column: bool = False) -> str:
+    """The pass over the rows of a tensor, with the parts one after the other for each weight.
+
+    Where units have boxes of their own, they are those of the rows or, `by_column`, of the columns.
+    """
+    reads = {read for part in parts for read in part.text.reads}
+    change = ["w, g = w_row[j], d * h[j]"]
+    change += ["w0 = w0_row[j]"] if "w0" in reads else []
+    change += ["box = column_box[j]"] if "box" in reads and by_column else []
+    change += ["noise = noise_row[j]"] if "noise" in reads else []
+    for part in parts:
+        if part.kind == "before":
+            change.append(f"g = {part.call()}")
+        elif part.kind == "update":
+            change += [f"{state} = {state}_row[j]" for state in part.states.values()]
+            change.append(f"{', '.join(['w', *part.states.values()])} = {part.call()}")
+            change += [f"{state}_row[j] = {state}" for state in part.states.values()]
+            change += ["w0_row[j] = w0 = w"] if first else []
+        elif part.clips and diagnostics:
+            change += [f"inside = {part.call()}", "sum_clipped += F(1) if inside != w else F(0)", "w = inside"]
+        else:
+            change.append(f"w = {part.call()}")
+    change.append("w_row[j] = w")
+    use = ["sum_ahead += w * ahead[j]"]
+    if diagnostics:
+        use += ["sum_after += w * after[j]", "sum_squares += w * w", "sum_absolutes += abs(w)"]
+    row = ["a = start + i * columns", "w_row = theta[a : a + columns]", "d = delta[i]"]
+    row += [f"{state}_row = state[{i}, a : a + columns]" for i, state in enumerate(parts[0].states.values())]
+    row += ["w0_row = initial[a : a + columns]"] if "w0" in reads else []
+    row += ["box = row_box[i]"] if "box" in reads and not by_column else []
+    if "noise" in reads:
+        row += [
+            "noise_row = normals[: columns + columns % 2]",
+            "draw(noise_row, bits, columns, a, seed, step, injected, t)",
+        ]
+    row.append("sum_ahead, sum_after, sum_squares, sum_absolutes, sum_clipped = F(0), F(0), F(0), F(0), F(0)")
+    loop = ["for j in range(columns):", *(f"    {line}" for line in change)]
+    if _is_slow(parts):
+        loop += ["for j in range(columns):", "    w = w_row[j]"]
+    loop += [f"    {line}" for line in use]
+    row += loop
+    row += ["z_ahead[i] = sum_ahead", "z_after[i] = sum_after"]
+    row += ["squares += sum_squares", "absolutes += sum_absolutes", "clipped += sum_clipped"]
+    scalars = sorted((read for read in reads if read.startswith("c_")), key=lambda read: int(read[2:]))
+    lines = ["squares = absolutes = clipped = 0.0"]
+    lines += [f"{scalar} = c[{scalar[2:]}]" for scalar in scalars]
+    lines += ["for i in range(rows):", *(f"    {line}" for line in row), "return squares, absolutes, clipped"]
+    arguments = (
+        "theta, state, initial, c, row_box, column_box, start, rows, columns, delta, h, after, ahead, "
+        "z_after, z_ahead, normals, bits, seed, step, injected, t"
+    )
+    return _compiled(f"{name}({arguments})", lines)
+
+
+def _is_slow(parts: Sequence[_Part]) -> bool:
+    """Roots and quotients take long, and what waits for them fills the processor: the sums go faster behind them."""
+    return any(mark in part.text.source for part in parts for mark in ("sqrt(", "exp(", "log(", "tanh(", " / "))

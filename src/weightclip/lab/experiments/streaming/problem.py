@@ -1,0 +1,122 @@
+"""Streams of tasks: a data set whose inputs or labels are permuted anew for each task.
+
+Everything about a task is a function of the seed and the task's number, so a stream of any length takes no memory and
+can go on from any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weightclip.checks import check_name
+from weightclip.lab import registry
+from weightclip.lab.data import DATASETS, Dataset, load
+from weightclip.lab.experiment import Event, ignore
+
+Permute = Literal["inputs", "labels", "nothing"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A data set and what changes from task to task.
+
+    Args:
+        name: of the problem.
+        dataset: its name.
+        permute: what each task permutes.
+        period: samples in a task.
+        settings_of: the problem of the paper's table 2 whose settings are the defaults here.
+        own_data: for a data set that is not one of `weightclip.lab.data.DATASETS`: called with the user's data
+            directory, or None.
+    """
+
+    name: str
+    dataset: str
+    permute: Permute
+    period: int
+    settings_of: str = "input-permuted-mnist"
+    own_data: Callable[[Path | None], Dataset] | None = None
+
+    def load(self, data_dir: str | Path | None = None, on_event: Event = ignore) -> Dataset:
+        """The data that its tasks draw from."""
+        if self.own_data is not None:
+            return self.own_data(None if data_dir is None else Path(data_dir))
+        return load(self.dataset, data_dir=data_dir, on_event=on_event)
+
+
+def _problems() -> dict[str, Problem]:
+    prefixes: dict[str, Permute] = {"input-permuted": "inputs", "label-permuted": "labels", "stationary": "nothing"}
+    of_the_paper = {
+        "mnist": ("input-permuted-mnist", 5000),
+        "emnist": ("label-permuted-emnist", 2500),
+        "mini-imagenet": ("label-permuted-mini-imagenet", 2500),
+    }
+    found = {}
+    for dataset in DATASETS:
+        settings_of, period = of_the_paper.get(dataset, ("input-permuted-mnist", 5000))
+        for prefix, permute in prefixes.items():
+            name = f"{prefix}-{dataset}"
+            found[name] = Problem(name, dataset, permute, period, settings_of)
+    return found
+
+
+PROBLEMS = _problems()
+
+
+@cache
+def all_problems() -> dict[str, Problem]:
+    """Those of this package and of others, by name."""
+    return {**registry.plugins(registry.PROBLEMS, Problem), **PROBLEMS}
+
+
+def find_problem(name: str) -> Problem:
+    """The problem of that name; a ValueError that suggests the nearest one."""
+    return all_problems()[check_name("problem", name, all_problems())]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: at step i the learner sees inputs[rows[i]][columns] and is asked for classes[labels[rows[i]]]."""
+
+    index: int
+    rows: NDArray[np.int64]  # [steps]
+    columns: NDArray[np.int64]  # [d]
+    classes: NDArray[np.int64]  # [number of classes]
+
+
+def make_task(permute: Permute, index: int, steps: int, period: int, seed: int, n: int, d: int, classes: int) -> Task:
+    """Task `index` of the stream with that seed, `steps` long (`period`, or less for the last one).
+
+    Samples come without replacement in an order that is drawn anew for each task, and whenever the data runs out; a
+    stationary stream has no change of task, so its order is drawn anew only when the data runs out. Each label
+    permutation is uniform: permutations that compose, as in the authors' code, have just that distribution.
+    """
+    columns, labels = np.arange(d), np.arange(classes)
+    if permute == "inputs":
+        columns = _random(seed, "inputs", index).permutation(d)
+    elif permute == "labels":
+        labels = _random(seed, "labels", index).permutation(classes)
+    if permute == "nothing":
+        first = index * period
+        epochs = range(first // n, (first + steps - 1) // n + 1)
+        order = np.concatenate([_random(seed, "epoch", epoch).permutation(n) for epoch in epochs])
+        rows = order[first % n : first % n + steps]
+    else:
+        random = _random(seed, "order", index)
+        rows = np.concatenate([random.permutation(n) for _ in range(-(-steps // n))])[:steps]
+    return Task(index, rows, columns, labels)
+
+
+_USES = ("inputs", "labels", "epoch", "order")
+
+
+def _random(seed: int, use: str, index: int) -> np.random.Generator:
+    """A generator of its own for each use and number."""
+    return np.random.default_rng([seed, _USES.index(use), index])

@@ -1,0 +1,146 @@
+"""The reference engine: plain PyTorch, one sample at a time. This is the definition that others are held to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from weightclip.clipping import find_clipper
+from weightclip.diagnostics import (
+    gradient_matrices,
+    l1_norm,
+    l2_norm,
+    negative_share,
+    sample_plasticity,
+    saturated_share,
+    weight_matrices,
+)
+from weightclip.lab.checkpoint import Arrays, load_training_state, training_state
+from weightclip.lab.data import Dataset
+from weightclip.lab.experiments.streaming.config import Config, check_outputs
+from weightclip.lab.experiments.streaming.learner import Progress, no_progress
+from weightclip.lab.experiments.streaming.problem import Task
+from weightclip.lab.experiments.streaming.rules import ORIGINAL
+from weightclip.lab.networks.mlp import mlp
+from weightclip.lab.optimizers import make_optimizer
+from weightclip.rivals.madam import Madam
+
+STEPS_BETWEEN_REPORTS = 100
+
+
+class Reference:
+    """Any network, its optimizer, and whatever is attached to it, learning one sample after the other.
+
+    Args:
+        model: [1, d] -> [1, classes or more].
+        optimizer: of its parameters, with remedies attached.
+        dataset: what the tasks draw from.
+        diagnostics: measure more than accuracy and loss.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, dataset: Dataset, *, diagnostics: bool = True) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.diagnostics = diagnostics
+        self._clipper = find_clipper(optimizer)
+        self._codes, self._labels = dataset.codes, dataset.labels
+        dtype = next(model.parameters()).dtype
+        self._decode = dataset.decode(torch.empty(0, dtype=dtype).numpy().dtype)
+        self._hidden: list[Tensor] = []  # pre-activations of the last forward pass
+        self._tanh: list[Tensor] = []  # tanh outputs of the last forward pass
+        if diagnostics:
+            for module in model.modules():
+                if isinstance(module, (nn.ReLU, nn.LeakyReLU, nn.Tanh)):
+                    module.register_forward_hook(self._see)
+
+    def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
+        """One pass over a task: the mean of each metric over its steps."""
+        totals: dict[str, float] = {}
+        classes = torch.from_numpy(task.classes)
+        for step, row in enumerate(task.rows, start=1):
+            x = torch.from_numpy(self._decode[self._codes[row][task.columns]])
+            y = classes[int(self._labels[row])]
+            for name, value in self.step(x[None], y[None]).items():
+                totals[name] = totals.get(name, 0.0) + value
+            if step % STEPS_BETWEEN_REPORTS == 0:
+                progress(step, totals["accuracy"] / step)
+        return {name: total / len(task.rows) for name, total in totals.items()}
+
+    def step(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """Predict, be scored, learn: x [1, d], y [1] -> the metrics of this step."""
+        self._forget()
+        logits = self.model(x)
+        loss = cross_entropy(logits, y)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        measured = {"accuracy": float(logits.argmax(1) == y), "loss": loss.item()}
+        if not self.diagnostics:
+            self.optimizer.step()
+            return measured
+        measured |= {"negative": negative_share(self._hidden), "saturated": saturated_share(self._tanh)}
+        self.optimizer.step()
+        with torch.no_grad():
+            after = cross_entropy(self.model(x), y)
+        weights, gradients = weight_matrices(self.model), gradient_matrices(self.model)
+        return measured | {
+            "plasticity": sample_plasticity(loss, after).item(),
+            "weight_l2": l2_norm(weights).item(),
+            "weight_l1": l1_norm(weights).item(),
+            "gradient_l2": l2_norm(gradients).item(),  # of the loss: penalties leave p.grad as it was
+            "gradient_l1": l1_norm(gradients).item(),
+            "clipped": self._clipped_share(),
+        }
+
+    def weights(self) -> list[NDArray[Any]]:
+        """The parameters now, in the order of `model.parameters()`."""
+        return [p.detach().numpy().copy() for p in self.model.parameters()]
+
+    def state(self) -> Arrays:
+        """The parameters, and the state of the optimizer and of what is attached to it."""
+        return training_state(self.model, self.optimizer)
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on where `state` was taken."""
+        load_training_state(self.model, self.optimizer, state)
+
+    def _see(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self._hidden.append(inputs[0].detach())
+        if isinstance(module, nn.Tanh):
+            self._tanh.append(output.detach())
+
+    def _forget(self) -> None:
+        self._hidden.clear()
+        self._tanh.clear()
+
+    def _clipped_share(self) -> float:
+        """Of all entries of clipped tensors, those that this step clipped; NaN where nobody counts.
+
+        A clipper counts with `statistics=True`; Madam does not count what its own clip changes.
+        """
+        if self._clipper is None:
+            return math.nan if isinstance(self.optimizer, Madam) else 0.0
+        return self._clipper.clipped_fraction if self._clipper.statistics else math.nan
+
+
+def make_reference(config: Config, dataset: Dataset) -> Reference:
+    """The network, optimizer and remedies of a resolved configuration."""
+    outputs = check_outputs(config, dataset.classes, dataset.name)
+    dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
+    model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
+    method, settings = config.parsed_method(), config.all_settings()
+    optimizer = make_optimizer(
+        model,
+        method.optimizer.name,
+        [remedy.name for remedy in method.remedies],
+        {**settings, **({} if config.kappa_rule is None else {"kappa": config.clipping_range()})},
+        seed=config.seed,
+        original=config.variant == ORIGINAL,
+        statistics=config.diagnostics,
+    )
+    return Reference(model, optimizer, dataset, diagnostics=config.diagnostics)

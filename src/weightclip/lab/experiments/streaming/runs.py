@@ -1,0 +1,210 @@
+"""Running: a configuration becomes a stream and a learner, then task after task a row of the table, then a record."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from weightclip.diagnostics import rank, singular_values
+from weightclip.lab.checkpoint import Row
+from weightclip.lab.data import Dataset
+from weightclip.lab.experiment import Event, ignore
+from weightclip.lab.experiments.streaming.config import NAME, NAMED, Config, check_outputs, resolve
+from weightclip.lab.experiments.streaming.kernel import rules_text
+from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
+from weightclip.lab.experiments.streaming.metrics import METRICS, rank_name
+from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
+from weightclip.lab.records.record import Record, identity
+from weightclip.lab.records.store import plain_name, rule_name
+from weightclip.lab.records.tidy import CUT_SHORT
+from weightclip.lab.runner import Job, run_job
+from weightclip.lab.running import run as run
+
+log: Event = logging.getLogger(__name__).warning
+
+
+def run_config(
+    config: Config,
+    dataset: Dataset,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    on_progress: Progress = no_progress,
+    on_event: Event = log,
+    on_row: Callable[[Row], None] = ignore,
+) -> Record:
+    """Run one configuration, or go on with it, or read its record where it is finished.
+
+    Args:
+        config: what to run.
+        dataset: what the problem draws from.
+        out: a directory for the record and, until it is there, the checkpoint; None keeps everything in memory.
+        overwrite: begin anew whatever is in `out`.
+        on_progress: called now and then with the samples seen and the average online accuracy.
+        on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
+        on_row: called with the row of each task as soon as it is learned.
+    """
+    config = complete(config, dataset)
+
+    def make() -> Learner:
+        learner = _make_learner(config, dataset)
+        _note_compilation(learner, on_event)
+        return learner
+
+    def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
+        return _run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress)
+
+    job = Job(
+        experiment=NAME,
+        identity=identify(config, dataset),
+        place=place(config),
+        label=f"{config.problem} {config.method} seed {config.seed}",
+        config=_facts(config),
+        data=dataset.facts(),
+        rules=_rules_source(config),
+        row="task",
+        rows=-(-config.steps // _period(config)),
+        make=make,
+        learn=learn,
+        table=lambda rows: _table(config, rows),
+    )
+    with _one_thread():
+        return run_job(job, None if out is None else Path(out), overwrite, on_event, on_row)
+
+
+def complete(config: Config, dataset: Dataset) -> Config:
+    """The same configuration, checked, with nothing left open."""
+    config = resolve(config)
+    return replace(config, outputs=check_outputs(config, dataset.classes, dataset.name))
+
+
+def identify(config: Config, dataset: Dataset) -> str:
+    """What stands for the numbers of a complete configuration's run."""
+    method = config.parsed_method()
+    rules = rules_text(method) if method.own_rules else None
+    return identity(NAME, _facts(config), dataset.source.checksum, rules)
+
+
+def place(config: Config) -> str:
+    """problem/method/settings_seed: where its record lies in a store."""
+    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
+    if config.kappa_rule is not None:
+        settings += f"_kappa-{rule_name(config.kappa_rule)}"
+    method = plain_name(config.method)
+    return f"{config.problem}/{method}/{settings}_seed{config.seed}"
+
+
+def _rules_source(config: Config) -> str | None:
+    """The rules that are not of this package: the user's file, or what those of another package do."""
+    if config.rules is not None:
+        return Path(config.rules).read_text(encoding="utf-8")
+    method = config.parsed_method()
+    return rules_text(method) if method.own_rules else None
+
+
+def _facts(config: Config) -> dict[str, Any]:
+    return {**config.as_dict(), "hidden": list(config.hidden)}
+
+
+def _make_learner(config: Config, dataset: Dataset) -> Learner:
+    try:
+        return _engine(config, dataset)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's has no type of its own
+            raise ValueError(f"hidden: got {config.hidden}, expected a network that fits into memory") from error
+        raise
+
+
+def _note_compilation(learner: Learner, on_event: Event) -> None:
+    if not getattr(learner, "compiled", True):
+        on_event("compiling the learner, once for each method and network type")
+
+
+def _engine(config: Config, dataset: Dataset) -> Learner:
+    if config.backend == "reference":
+        from weightclip.lab.experiments.streaming.reference import make_reference
+
+        return make_reference(config, dataset)
+    from weightclip.lab.experiments.streaming.fused import Fused
+
+    return Fused(config, dataset)
+
+
+def _run_task(
+    config: Config, dataset: Dataset, learner: Learner, index: int, last: Row | None, on_progress: Progress
+) -> Row:
+    """Learn one task; its row of the table."""
+    seen = index * _period(config)
+    task = _task(config, dataset, index)
+    right = round(last["online_accuracy"] * seen) if last else 0
+
+    def progress(steps: int, accuracy: float) -> None:
+        if steps < len(task.rows):  # the end is told below
+            on_progress(seen + steps, (right + accuracy * steps) / (seen + steps))
+
+    means = learner.learn(task, progress)
+    samples = seen + len(task.rows)
+    online_accuracy = (right + round(means["accuracy"] * len(task.rows))) / samples
+    on_progress(samples, online_accuracy)
+    measured = {**means, "online_accuracy": online_accuracy}
+    if config.diagnostics:
+        measured |= _at_the_end(learner)
+    known = {name: measured[name] for name in METRICS if name in measured}
+    ranks = {name: value for name, value in measured.items() if name not in known}
+    return {"task": index + 1, "samples": samples, **known, **ranks}
+
+
+def _task(config: Config, dataset: Dataset, index: int) -> Task:
+    period = _period(config)
+    steps = min(period, config.steps - index * period)
+    n, d = dataset.inputs.shape
+    permute = find_problem(config.problem).permute
+    return make_task(permute, index, steps, period, config.seed, n, d, dataset.classes)
+
+
+def _at_the_end(learner: Learner) -> Row:
+    """The rank of each weight matrix, and the network's Lipschitz bound, from the same singular values.
+
+    Every activation here has slopes of at most 1, so the bound for p = 2 is the product of the spectral norms. NaN
+    where weights are not finite.
+    """
+    found: Row = {}
+    bound = 1.0
+    for layer, matrix in enumerate((torch.from_numpy(w) for w in learner.weights() if w.ndim >= 2), start=1):
+        values = singular_values(matrix)
+        bound *= float(values[0])
+        found[rank_name(layer)] = math.nan if values.isnan().any() else float(rank(matrix, values))
+    return {"lipschitz": bound, **found}
+
+
+def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
+    """Counts and ranks as whole numbers, a rank that is NaN as null; `cut_short` marks a last task that is shorter."""
+    whole = [name for name in rows[0] if name in ("task", "samples") or name not in METRICS]
+    table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
+    table = table.with_columns(pl.col(whole).fill_nan(None).cast(pl.Int64))
+    table = table.insert_column(0, pl.Series("seed", [config.seed] * len(rows), dtype=pl.Int64))
+    return table.insert_column(3, (table["samples"] < table["task"] * _period(config)).alias(CUT_SHORT))
+
+
+def _period(config: Config) -> int:
+    assert config.period is not None  # resolved
+    return config.period
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """On networks of this size, several threads of PyTorch's wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

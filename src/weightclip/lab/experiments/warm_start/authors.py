@@ -1,0 +1,97 @@
+"""The authors' own curves of warm starting, and how ours differ from them.
+
+`authors.csv` has the means of their logs over 10 seeds, with the standard error of the test accuracy, at every tenth
+epoch from the first on. Their two-stage runs count 600 epochs of 25,000 images, their clipping once is named @300.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import polars as pl
+
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.setups import main_setup
+from weightclip.lab.experiment import OTHER, Event, ignore
+from weightclip.lab.experiments.warm_start.config import METHODS, NAME, PAPER, SWITCH, Config, resolve
+
+IMAGES = 50_000
+_STAGES = {"one_stage": 1, "two_stage": 2}
+_KEY = ("method", "stages", "kappa", "epoch")
+_SAME = ("variant", "lr", "images", "test_images", "batch", "width", "stem", "augment", "precision")
+"""What a run must share with the authors' to stand beside them; the number of epochs may differ."""
+
+
+@cache
+def authors_curves() -> pl.DataFrame:
+    """method, stages, kappa, epoch, epochs (of the run), test_accuracy, test_error, train_accuracy, seeds."""
+    text = (files(__package__) / "authors.csv").read_bytes()
+    return pl.read_csv(text).select(
+        pl.col("method").str.replace("@300", SWITCH, literal=True),
+        pl.col("schedule").replace_strict(_STAGES, return_dtype=pl.Int64).alias("stages"),
+        pl.col("kappa").cast(pl.Float64),
+        pl.col("epoch_of_run").alias("epoch"),
+        pl.col("epochs_in_run").alias("epochs"),
+        pl.col("test_accuracy_mean").alias("test_accuracy"),
+        pl.col("test_accuracy_se").alias("test_error"),
+        pl.col("train_accuracy_mean").alias("train_accuracy"),
+        "seeds",
+    )
+
+
+def authors_table() -> pl.DataFrame:
+    """The same in the form of the tidy table, each mean as one run: for selection by either criterion."""
+    facts = resolve(Config(method=METHODS[0], variant=PAPER)).facts()
+    shared = {name: facts[name] for name in ("variant", "lr", "images", "batch", "width", "stem")}
+    found = authors_curves()
+    identity = pl.concat_str("method", "stages", pl.col("kappa").cast(pl.String).fill_null("-"), separator=" ")
+    return found.select(
+        pl.lit(NAME).alias("experiment"),
+        pl.lit(NAME).alias("problem"),
+        "method",
+        pl.lit(0).alias("seed"),
+        *(pl.lit(value).alias(name) for name, value in shared.items()),
+        "stages",
+        "kappa",
+        pl.lit("cifar10").alias("data"),
+        pl.lit("directory").alias("data_kind"),
+        pl.lit("authors").alias("checksum"),
+        pl.lit(True).alias("official"),
+        pl.lit(0.0).alias("seconds"),
+        identity.alias("identity"),
+        "epoch",
+        (pl.col("epoch") * IMAGES // pl.col("stages")).alias("samples"),
+        "test_accuracy",
+        "train_accuracy",
+    )
+
+
+def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
+    """Test accuracy here, and in the authors' logs where they have the epoch: by method, stages, kappa and epoch.
+
+    A shorter run counts as far as it does the same: to the end of its first stage, where theirs is still in it.
+
+    Args:
+        runs: a tidy table with runs of the paper's variant at its scale.
+        on_note: told what was left out of several lengths.
+
+    Returns:
+        method, stages, kappa, epoch, mean, low, high, seeds, authors, authors_error, difference (mean - authors).
+    """
+    wanted = resolve(Config(method=METHODS[0], variant=PAPER)).facts()
+    own = runs.filter(experiment=NAME)
+    if not own.is_empty():
+        same = [pl.col(name) == wanted[name] for name in _SAME]
+        bare = [pl.col(name).is_null() for name in own.columns if name.startswith(OTHER)]
+        own = own.filter(*same, *bare, pl.col("method").is_in(METHODS))
+    if own.is_empty():
+        raise ValueError(f"results: got no runs of {NAME} with variant paper at the paper's scale, expected some")
+    theirs_stage = 1 + (pl.col("epoch") - 1) // wanted["epochs"]
+    own = main_setup(own, on_note).filter(pl.col("stage") == theirs_stage)
+    theirs = authors_curves().rename({"test_accuracy": "authors", "test_error": "authors_error"})
+    # Without clipping, and before the one clip, kappa makes no difference.
+    found = curves(own, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")
+    joined = found.join(theirs.select(*_KEY, "authors", "authors_error"), on=_KEY, how="left", nulls_equal=True)
+    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # settings that they have
+    return joined.with_columns((pl.col("mean") - pl.col("authors")).alias("difference")).sort(_KEY, nulls_last=True)

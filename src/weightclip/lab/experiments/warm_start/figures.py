@@ -1,0 +1,145 @@
+"""Figures of warm-starting runs: the paper's 2, and sensitivity to kappa. They read tables only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+from matplotlib.colors import to_hex, to_rgb
+
+from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.deviations import marked, remarks
+from weightclip.lab.analysis.setups import main_setup, ordered_methods
+from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.experiments.warm_start.authors import beside_authors
+from weightclip.lab.experiments.warm_start.config import NAME, STAGES
+from weightclip.lab.experiments.warm_start.metrics import METRICS
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
+from weightclip.lab.plotting.style import Style, style_of
+from weightclip.lab.records.metrics import CRITERIA, Criterion
+from weightclip.lab.registry import find_experiment
+
+PANELS = ("test_accuracy", "gap", "weight_l2")
+COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds")
+
+
+def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Test accuracy, generalisation gap and weight norm against passes over all images; paler where in one stage."""
+    runs, notes = chosen_runs(table, NAME, criterion)
+    data = pl.concat([_curves(runs, metric) for metric in PANELS])
+    lines = _lines(data)
+    with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
+        for axes, metric in zip(row, PANELS, strict=True):
+            for method, stages in lines:
+                curve = data.filter(method=method, stages=stages, metric=metric)
+                draw_curve(axes, curve, "passes", _style(method, stages))
+            axes.set_title(METRICS[metric].label)
+            show_unit(axes, METRICS[metric])
+            count_along(axes, "Passes over all images")
+        add_legend(picture, [_style(*line) for line in lines], marked(about_seeds(data), runs))
+    return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """The score against kappa, for clipping after every step and once."""
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, NAME), notes.append)
+    score, error = pl.col("score"), pl.col("error").fill_null(0.0)
+    data = (
+        sensitivity(runs, "kappa", criterion=criterion)
+        .filter(pl.col("kappa").is_finite())
+        .filter(pl.len().over("method", "stages") > 1)
+        .select("method", "stages", "kappa", score.alias("mean"), low=score - error, high=score + error, seeds="seeds")
+    )
+    if data.is_empty():
+        raise ValueError("results: got one value of kappa, expected several")
+    with panels(1, 1, WIDTH / 2, 2.7) as (picture, ((axes,),)):
+        lines = _lines(data)
+        for method, stages in lines:
+            draw_curve(axes, data.filter(method=method, stages=stages), "kappa", _style(method, stages))
+        axes.set_xscale("log")
+        ticks = sorted(set(data["kappa"]))
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("Clipping parameter $\\kappa$")
+        axes.set_ylabel(METRICS["test_accuracy"].label)
+        show_unit(axes, METRICS["test_accuracy"])
+        add_legend(
+            picture, [_style(*line) for line in lines], f"{CRITERIA[criterion]}\n{marked(about_seeds(data), runs)}"
+        )
+    return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Test accuracy here, and in the authors' logs at the epochs that they have: a panel for each schedule."""
+    notes: list[str] = []
+    data = beside_authors(table, notes.append)
+    shown = [stages for stages in STAGES if stages in data["stages"]]
+    with panels(1, len(shown), WIDTH, 2.6) as (picture, (row,)):
+        styles: dict[str, Style] = {}
+        for axes, stages in zip(row, shown, strict=True):
+            groups = data.filter(stages=stages).group_by("method", "kappa", maintain_order=True)
+            for (method, kappa), curve in groups:
+                ours = style_of(str(method))
+                label = ours.label if kappa is None else f"{ours.label} ($\\kappa$ = {kappa:g})"
+                styles[label] = replace(ours, label=label)
+                draw_curve(axes, curve, "epoch", styles[label])
+                logs = curve.filter(pl.col("authors").is_not_null())
+                axes.errorbar(
+                    logs["epoch"],
+                    logs["authors"],
+                    logs["authors_error"],
+                    color=ours.colour,
+                    linestyle="",
+                    marker="D",
+                    markersize=4,
+                    markerfacecolor="white",
+                    capsize=3,
+                    zorder=ours.order + 1,
+                )
+            axes.set_title(STAGES[stages].capitalize())
+            show_unit(axes, METRICS["test_accuracy"])
+            count_along(axes, "Epoch")
+        row[0].set_ylabel(METRICS["test_accuracy"].label)
+        add_legend(picture, styles.values(), f"White: the authors' logs. Lines: {about_seeds(data)}")
+    return Drawing(picture, data, tuple(notes))
+
+
+def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """`COLUMNS`."""
+    passes = pl.col("samples") / pl.col("images")
+    return curves(runs, metric).with_columns(passes.alias("passes"), pl.lit(metric).alias("metric")).select(COLUMNS)
+
+
+def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
+    """The methods and stages that the data has, in the paper's order."""
+    there = set(data.select("method", "stages").iter_rows())
+    methods: Sequence[str] = ordered_methods((method for method, _ in there), find_experiment(NAME))
+    return [(method, stages) for method in methods for stages in STAGES if (method, stages) in there]
+
+
+def _style(method: str, stages: int) -> Style:
+    style = style_of(method)
+    one = stages == 1
+    return replace(
+        style,
+        label=f"{style.label}, {STAGES[stages]}",
+        colour=_pale(style.colour) if one else style.colour,
+        marker="" if one else style.marker,
+    )
+
+
+def _pale(colour: str) -> str:
+    """Half of it, half white."""
+    red, green, blue = to_rgb(colour)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
+
+
+FIGURES = (
+    Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2),
+    Figure("warm-start-authors", "", "Test accuracy beside the authors' own logs", draw_beside_authors),
+    Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity),
+)

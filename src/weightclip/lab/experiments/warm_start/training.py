@@ -1,0 +1,226 @@
+"""Training: a network, its optimizer and remedies, epoch after epoch, through the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from weightclip.bounds import Rule
+from weightclip.checks import check_count
+from weightclip.clipping import Clipper, clip_weights, find_clipper
+from weightclip.diagnostics import l2_norm, weight_matrices
+from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training_state
+from weightclip.lab.data.images import Images
+from weightclip.lab.device import check_precision, find_device
+from weightclip.lab.experiment import Progress, ignore
+from weightclip.lab.experiments.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
+from weightclip.lab.experiments.warm_start.config import PAPER, Config
+from weightclip.lab.methods import own_settings
+from weightclip.lab.networks.resnet import ResNet, resnet18
+from weightclip.lab.optimizers import at_side, make_optimizer, noise_seed
+from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+
+TESTED = 500
+"""Images at a time in tests, where no gradients take memory."""
+
+_BOXES = "boxes/"
+"""Before the columns of that table in a checkpoint."""
+
+
+class Trainer:
+    """Learns an epoch at a time.
+
+    Args:
+        config: a resolved one.
+        train, test: the data.
+    """
+
+    def __init__(self, config: Config, train: Images, test: Images) -> None:
+        self.config = config
+        self.device = find_device(config.device)
+        check_precision(config.precision, self.device)
+        images, tested, self._epochs, self._batch = (
+            check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch")
+        )
+        self._stages = halves(len(train.labels), images, config.stages, config.seed)
+        self._test_rows = rows_to_test(len(test.labels), tested)
+        self._train, self._test = Pixels(train, self.device), Pixels(test, self.device)
+        self.model = make_network(config, train.classes).to(self.device)
+        self._memory = memory_format(check_count("width", config.width), self.device)
+        self.model = self.model.to(memory_format=self._memory)  # type: ignore[call-overload]
+        self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if config.compile else self.model
+        always, self._once = config.when()
+        later = own_settings(self._once)
+        settings: dict[str, Any] = dict(config.all_settings())
+        if config.kappa_rule is not None:
+            settings["kappa"] = config.clipping_range()
+        self.optimizer = make_optimizer(
+            self.model,
+            config.parts()[0],
+            always,
+            {name: value for name, value in settings.items() if name not in later},
+            seed=config.seed,
+            bounds=self._bounds,
+            statistics=True,
+            fused=self.device.type == "cuda",  # on a CPU it is slower
+        )
+        self.clipper = find_clipper(self.optimizer)
+        self._boxes_at_switch = pl.DataFrame()
+
+    @property
+    def _bounds(self) -> Rule:
+        return "paper" if self.config.variant == PAPER else "fan_in"
+
+    def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
+        """Epoch 0, 1, ... over all stages: a row of the table; `last` is that of the epoch before."""
+        seen, accuracy = (int(last["samples"]), last["test_accuracy"]) if last else (0, 0.0)
+        switched = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
+        trained = self.train(epoch, lambda images: progress(seen + images, accuracy))
+        tested = self.test()
+        return {
+            "epoch": epoch + 1,
+            "stage": 1 + epoch // self._epochs,
+            "samples": seen + trained["images"],
+            "test_accuracy": tested["accuracy"],
+            "test_loss": tested["loss"],
+            "train_accuracy": trained["accuracy"],
+            "train_loss": trained["loss"],
+            "gap": trained["accuracy"] - tested["accuracy"],
+            "weight_l2": l2_norm(weight_matrices(self.model)).item(),
+            "clipped": switched if self.clipper is None else trained["clipped"],
+        }
+
+    def train(self, epoch: int, on_images: Callable[[int], None] = ignore) -> dict[str, float]:
+        """An epoch: how many images it had, and the means over them; `on_images` is told how many are done."""
+        self.model.train()
+        images = 0
+        loss_sum = torch.zeros((), device=self.device)
+        right = torch.zeros((), device=self.device, dtype=torch.int64)
+        shares = []
+        rows = self._stages[epoch // self._epochs]
+        for part in epoch_batches(rows, self._batch, self.config.seed, epoch):
+            x, y = self._train.batch(part.to(self.device))
+            x = x.contiguous(memory_format=self._memory)
+            if self.config.augment:
+                x = augmented(x, self.config.seed, epoch, images)
+            loss, logits = self.step(x, y)
+            images += len(part)
+            loss_sum += loss * len(part)
+            right += (logits.argmax(1) == y).sum()
+            if self.clipper is not None:
+                shares.append(self.clipper.clipped_fraction)
+            on_images(images)
+        return {
+            "images": images,
+            "accuracy": right.item() / images,
+            "loss": loss_sum.item() / images,
+            "clipped": sum(shares) / max(1, len(shares)),
+        }
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """One update: images [n, 3, h, w] and labels [n] -> their loss [] and logits [n, classes] before it."""
+        with self._mixed():
+            logits = self._forward(x)
+            loss = self._loss(logits, y)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach(), logits.detach()
+
+    @torch.inference_mode()
+    def test(self) -> dict[str, float]:
+        """Accuracy and loss on the test images."""
+        self.model.eval()
+        right, loss = 0.0, 0.0
+        for rows in torch.split(self._test_rows, TESTED):
+            x, y = self._test.batch(rows.to(self.device))
+            x = x.contiguous(memory_format=self._memory)
+            with self._mixed():
+                logits = self._forward(x)
+                loss += self._loss(logits, y).item() * len(rows)
+            right += (logits.argmax(1) == y).sum().item()
+        return {"accuracy": right / len(self._test_rows), "loss": loss / len(self._test_rows)}
+
+    def state(self) -> Arrays:
+        """The network with its running statistics, and the state of the optimizer and of what is attached to it."""
+        boxes = {f"{_BOXES}{column.name}": np.array(column.to_list()) for column in self._boxes_at_switch}
+        return training_state(self.model, self.optimizer) | boxes
+
+    def load_state(self, state: Arrays) -> None:
+        """Go on where `state` was taken."""
+        boxes = {name for name in state if name.startswith(_BOXES)}
+        load_training_state(self.model, self.optimizer, {name: state[name] for name in state if name not in boxes})
+        self._boxes_at_switch = pl.DataFrame(
+            {name.removeprefix(_BOXES): state[name] for name in state if name in boxes}
+        )
+
+    def boxes(self) -> pl.DataFrame:
+        """What clipping clips: each tensor's box, its largest entry, and the share of entries at the box's sides.
+
+        As it is now; of clipping once, as it was right after that, when the share is that of the entries it changed.
+        """
+        return self._boxes_at_switch if self.clipper is None else _boxes(self.model, self.clipper)
+
+    def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy; the paper's variant takes the softmax's outputs for logits."""
+        logits = logits.float()
+        return cross_entropy(logits.softmax(1) if self.config.variant == PAPER else logits, y)
+
+    def _mixed(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
+
+    def _switch(self) -> float:
+        """What is done once, when the second half of the data arrives; the share of entries that clipping changed."""
+        settings = self.config.all_settings()
+        clipped = 0.0
+        if "sp" in self._once:
+            seed = noise_seed(self.config.seed)
+            with shrink_and_perturb(self.optimizer, settings["decay"], settings["sigma"], seed=seed) as perturbation:
+                perturbation.apply()
+        if "wc" in self._once:
+            kappa = self.config.clipping_range()
+            assert kappa is not None
+            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, statistics=True)
+            clipper.clip()
+            clipped = clipper.clipped_fraction
+            self._boxes_at_switch = _boxes(self.model, clipper)
+            clipper.remove()
+        return clipped
+
+
+def memory_format(width: int, device: torch.device) -> torch.memory_format:
+    """Channels last, but for narrow networks on a CPU.
+
+    There the backward pass of a 1x1 convolution with stride 2 and fewer than 16 channels writes beyond its memory
+    when it has several threads (PyTorch 2.13).
+    """
+    narrow = device.type == "cpu" and width < 16
+    return torch.contiguous_format if narrow else torch.channels_last
+
+
+def make_network(config: Config, classes: int) -> ResNet:
+    """The network of a resolved configuration, with the initial weights of its seed."""
+    width, stem = check_count("width", config.width), str(config.stem)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        return resnet18(classes, width, stem)
+
+
+def _boxes(model: nn.Module, clipper: Clipper) -> pl.DataFrame:
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    sides = {names[id(tensor)]: (tensor.detach(), side) for tensor, side in clipper.sides().items()}
+    return pl.DataFrame(
+        {
+            "tensor": list(sides),
+            "entries": [tensor.numel() for tensor, _ in sides.values()],
+            "box": [float(torch.as_tensor(side).max()) for _, side in sides.values()],
+            "largest": [tensor.abs().max().item() for tensor, _ in sides.values()],
+            "at_box": [at_side(tensor, side).double().mean().item() for tensor, side in sides.values()],
+        }
+    )

@@ -1,0 +1,128 @@
+"""Networks that judge actions: DQN's and Rainbow's, on Atari's frames and on MinAtar's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from weightclip.lab.networks.noisy import NoisyLinear
+
+LARGEST = 255.0
+"""Of a pixel."""
+
+
+class FlattenPixels(nn.Flatten):
+    """[n, channels, height, width] -> [n, height * width * channels]: a view where the channels come last in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1))
+
+
+def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
+    """Mnih et al. (2015): [n, channels, 84, 84] -> [n, 3136]; and that number."""
+    return (
+        nn.Sequential(
+            nn.Conv2d(channels, 32, 8, stride=4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(inplace=True),
+            FlattenPixels(),
+        ),
+        3136,
+    )
+
+
+def minatar_torso(channels: int) -> tuple[nn.Sequential, int]:
+    """Young and Tian (2019): [n, channels, 10, 10] -> [n, 1024]; and that number."""
+    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(inplace=True), FlattenPixels()), 1024
+
+
+TORSOS: dict[tuple[int, ...], tuple[Callable[[int], tuple[nn.Sequential, int]], int]] = {
+    (84, 84): (nature_torso, 512),
+    (10, 10): (minatar_torso, 128),
+}
+"""Height and width of a frame -> its torso, and the units of the hidden layer behind it."""
+
+
+class QNetwork(nn.Module):
+    """Frames [n, channels, height, width] of whole numbers -> the value of each action [n, actions].
+
+    Args:
+        channels, size: of what it sees; `size` is one of `TORSOS`.
+        actions: how many.
+        scaled: divide pixels by 255; the paper's networks take them as they are.
+        seed: of the initial weights; the global generator stays as it is.
+    """
+
+    def __init__(self, channels: int, size: Sequence[int], actions: int, scaled: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        make, hidden = TORSOS[tuple(size)]
+        self.scale = 1 / LARGEST if scaled else 1.0
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.torso, features = make(channels)
+            self.head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, actions))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """[n, channels, height, width] -> [n, actions]."""
+        values: Tensor = self.head(self.torso(as_input(frames, self.scale)))
+        return values
+
+
+class RainbowNetwork(nn.Module):
+    """Frames [n, channels, height, width] -> log-probabilities of the returns of each action [n, actions, atoms].
+
+    Dueling: with advantages A [actions, atoms] and values V [atoms], the logits are V + A - mean over actions of A.
+
+    Args:
+        channels, size, actions, scaled, seed: as for `QNetwork`.
+        atoms: returns that the distribution tells apart.
+        dueling: else A alone.
+        noisy: with the standard deviation `sigma`; else linear layers.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: Sequence[int],
+        actions: int,
+        scaled: bool = False,
+        seed: int = 0,
+        atoms: int = 51,
+        dueling: bool = True,
+        noisy: bool = True,
+        sigma: float = 0.1,
+    ) -> None:
+        super().__init__()
+        make, hidden = TORSOS[tuple(size)]
+        self.scale = 1 / LARGEST if scaled else 1.0
+        self.shape = (actions, atoms)
+
+        def layer(inputs: int, outputs: int) -> nn.Module:
+            return NoisyLinear(inputs, outputs, sigma) if noisy else nn.Linear(inputs, outputs)
+
+        def head(outputs: int) -> nn.Sequential:
+            return nn.Sequential(layer(features, hidden), nn.ReLU(inplace=True), layer(hidden, outputs))
+
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.torso, features = make(channels)
+            self.advantage = head(actions * atoms)
+            self.value = head(atoms) if dueling else None
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """[n, channels, height, width] -> [n, actions, atoms]."""
+        features = self.torso(as_input(frames, self.scale))
+        logits: Tensor = self.advantage(features).view(-1, *self.shape)
+        if self.value is not None:
+            logits = self.value(features).unsqueeze(1) + logits - logits.mean(1, keepdim=True)
+        return logits.log_softmax(2)
+
+
+def as_input(frames: Tensor, scale: float) -> Tensor:
+    """Whole numbers as what convolutions take."""
+    return frames.float() if scale == 1.0 else frames.float() * scale

@@ -1,0 +1,154 @@
+"""Values as readers see them, in tables, figures and the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from weightclip.lab.records.metrics import SHARE, Metric
+from weightclip.numerals import counted
+
+TITLE = "Results"
+NOTHING = "–"
+
+MOST_DECIMALS, MOST_ROUNDED = 6, -3
+"""Digits after the point (and zeros before it) that a value with an error is written with; else as a power of ten."""
+
+
+def value_text(value: Any) -> str:
+    """A field of a configuration.
+
+    Examples:
+        >>> [value_text(value) for value in (50_000, 1e-4, True, None, "relu")]
+        ['50,000', '0.0001', 'yes', '–', 'relu']
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def count_text(count: float) -> str:
+    """A large number.
+
+    Examples:
+        >>> count_text(2_500_000), count_text(500_000), count_text(128)
+        ('2.5M', '500k', '128')
+    """
+    size = abs(count)
+    return f"{count / 1e6:g}M" if size >= 1e6 else f"{count / 1e3:g}k" if size >= 1e3 else f"{count:g}"
+
+
+def settings_text(values: Mapping[str, Any]) -> str:
+    """Settings that have a value.
+
+    Examples:
+        >>> settings_text({"lr": 0.001, "kappa": None, "settings.beta1": 0.5})
+        'lr 0.001, beta1 0.5'
+    """
+    names = {name: name.rpartition(".")[2].removesuffix("_rule") for name in values}
+    given = {names[name]: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{name} {value_text(value)}" for name, value in given.items())
+
+
+def metric_text(value: float | None, metric: Metric) -> str:
+    """A measured value: a share in percent, anything else with four digits.
+
+    Examples:
+        >>> metric_text(0.78951, Metric("accuracy", "", "", unit="share")), metric_text(0.66051, Metric("loss", "", ""))
+        ('78.95%', '0.6605')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    return f"{value:.2%}" if metric.unit == SHARE else f"{value:.4g}"
+
+
+def error_text(value: float | None, error: float | None, metric: Metric) -> str:
+    """A measured value and its error, where it has one: a share's in percent, another's with two significant digits.
+
+    Examples:
+        >>> loss = Metric("loss", "", "")
+        >>> error_text(0.73838, 0.0007888, loss), error_text(1234.5, 67.8, loss), error_text(0.5, None, loss)
+        ('0.73838 ± 0.00079', '1234 ± 68', '0.5')
+    """
+    text = metric_text(value, metric)
+    if text == NOTHING or value is None or error is None or math.isnan(error):
+        return text
+    if metric.unit == SHARE:
+        return f"{text} ± {metric_text(error, metric)}"
+    digits = 1 - math.floor(math.log10(error)) if 0 < error < math.inf else None
+    if digits is None or not MOST_ROUNDED <= digits <= MOST_DECIMALS:
+        return f"{text} ± {error:.2g}"
+    places = max(0, digits)
+    return f"{round(value, digits):.{places}f} ± {round(error, digits):.{places}f}"
+
+
+def change_text(value: float | None, metric: Metric) -> str:
+    """A change of a measured value, with its sign: of a share in percentage points.
+
+    Examples:
+        >>> change_text(-0.0213, Metric("accuracy", "", "", unit="share")), change_text(0.5, Metric("loss", "", ""))
+        ('−2.13', '+0.5')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    text = f"{100 * value:+.2f}" if metric.unit == SHARE else f"{value:+.3g}"
+    return text.replace("-", "−")
+
+
+def time_text(seconds: float) -> str:
+    """A duration in its two largest units.
+
+    Examples:
+        >>> time_text(3.21), time_text(75), time_text(7_290), time_text(90_000)
+        ('3.2 s', '1 min 15 s', '2 h 1 min', '25 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    units = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
+    return " ".join(f"{count:,} {unit}" for count, unit in units if count)
+
+
+def seeds_text(seeds: Iterable[int]) -> str:
+    """Whole numbers, with runs of them as ranges.
+
+    Examples:
+        >>> seeds_text([4, 0, 1, 2, 7])
+        '0–2, 4, 7'
+    """
+    found = sorted(set(seeds))
+    ranges = [[seed for _, seed in group] for _, group in groupby(enumerate(found), lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in ranges)
+
+
+def plural(count: int, name: str) -> str:
+    """`run` of 1, else `runs`."""
+    return name if count == 1 else f"{name}s"
+
+
+def list_text(values: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+
+
+def selection_notes(row: Mapping[str, Any]) -> list[str]:
+    """What to know of a setting that was selected: a row of `weightclip.lab.analysis.select`."""
+    notes = []
+    if row["edges"]:
+        notes.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
+    if row["ties"]:
+        notes.append(f"tied with {counted(row['ties'], 'other setting')}")
+    if row["shared"] == 0:
+        notes.append("compared on different seeds, as too few are shared by its settings")
+    elif row["shared"]:
+        notes.append(f"compared on {counted(row['shared'], 'seed')} that its settings share")
+    if row["incomplete"]:
+        notes.append(f"{counted(row['incomplete'], 'setting')} with fewer seeds left out")
+    return notes

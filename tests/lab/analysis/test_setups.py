@@ -1,0 +1,205 @@
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lab.records.made_records import made_record, tidy
+from weightclip.lab import registry
+from weightclip.lab.analysis.setups import by_experiment, check_metric, columns_of, main_setup, where
+
+
+def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -> None:
+    columns = columns_of(tidy(made_record(settings={"beta1": 0.9})))
+    assert set(columns.setup) == {
+        *("experiment", "problem", "steps", "period", "hidden", "activation", "diagnostics"),
+        "checksum",
+    }
+    assert set(columns.settings) == {"lr", "kappa", "decay", "sigma", "settings.beta1", "rules"}
+    assert columns.setup[:2] == ("experiment", "problem")
+    assert (columns.along, columns.score) == ("task", "accuracy")
+
+
+def test_an_experiment_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ValueError, match=r"experiment: got 'streamin', expected one of .*; did you mean 'streaming'"):
+        columns_of(tidy(made_record(experiment="streamin")))
+
+
+def test_experiments_have_columns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Config:
+        method: str
+        seed: int
+        width: int
+
+    class Toy:
+        config, axes, setting_fields, along, score = Config, ("method",), ("width",), "epoch", "return"
+
+    known: dict[str, Any] = {**registry.experiments(), "toy": Toy}
+    monkeypatch.setattr(registry, "experiments", lambda: known)
+    toy = tidy(made_record(experiment="toy")).with_columns(
+        pl.lit(3).alias("width"), pl.lit(1.0).alias("return"), pl.col("task").alias("epoch")
+    )
+    table = pl.concat([tidy(made_record()), toy], how="diagonal_relaxed")
+    seen = {}
+
+    def look(part: pl.DataFrame, columns: Any) -> pl.DataFrame:
+        seen[part["experiment"][0]] = columns.along, columns.score
+        return part
+
+    assert by_experiment(table, look).height == 4
+    assert seen == {"streaming": ("task", "accuracy"), "toy": ("epoch", "return")}
+
+
+def test_a_metric_is_a_column_that_was_measured() -> None:
+    table = tidy(made_record(columns={"loss": [1.0, 2.0]}))
+    columns = columns_of(table)
+    assert check_metric(table, None, columns) == "accuracy"
+    assert check_metric(table, "loss", columns) == "loss"
+    with pytest.raises(ValueError, match=r"metric: got 'los', expected one of accuracy, loss; did you mean 'loss'"):
+        check_metric(table, "los", columns)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seeds"),
+    [
+        ({"steps": "50k"}, [1]),
+        ({"steps": "50_000"}, [1]),
+        ({"lr": "0.001,5"}, [0, 1]),
+        ({"lr": "1e-2"}, [2]),
+        ({"hidden": "300,150"}, [0, 2]),
+        ({"hidden": "50"}, [1]),
+        ({"method": "sgd,adam"}, [0, 1, 2]),
+        ({"method": "adam", "seed": "2"}, [2]),
+        ({"kappa": "none"}, [0, 1]),
+        ({"kappa": "inf"}, [2]),
+        ({"diagnostics": "no"}, [1]),
+        ({"official": "true"}, [0, 2]),
+        ({"decay": "none"}, [0, 1, 2]),
+        ({}, [0, 1, 2]),
+    ],
+)
+def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[int]) -> None:
+    table = tidy(
+        made_record(),
+        made_record(seed=1, steps=50_000, hidden=[50], diagnostics=False, official=False),
+        made_record(seed=2, method="adam", lr=0.01, kappa=float("inf")),
+    )
+    assert where(table, chosen)["seed"].unique(maintain_order=True).to_list() == seeds
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"step": "1"}, "where: got 'step', expected one of .*; did you mean 'steps'"),
+        ({"accuracy": "1"}, "where: got 'accuracy', expected one of"),
+        ({"steps": "many"}, "where: steps: got 'many', expected a whole number such as 2500, 50k or 1M"),
+        ({"lr": "x"}, "where: lr: got 'x', expected a number"),
+        ({"diagnostics": "maybe"}, "where: diagnostics: got 'maybe', expected true or false"),
+        ({"steps": "1M"}, "where: got steps=1M, expected one of 20, 30"),
+        ({"decay": "1"}, "where: got decay=1, expected one of none"),
+        ({"lr": "1"}, r"where: got lr=1, expected one of 0\.001"),
+    ],
+)
+def test_what_cannot_be_chosen_is_told(chosen: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
+
+
+def test_a_stray_longer_run_takes_nothing_over() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
+    assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
+    assert lines == [
+        "input-permuted-mnist: taking steps=20 (2 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+    ]
+
+
+def test_the_hint_names_what_tells_them_apart() -> None:
+    lines: list[str] = []
+    table = tidy(*(made_record(seed=seed) for seed in range(3)), made_record((0.1, 0.2, 0.3)), made_record(hidden=[50]))
+    main_setup(table, lines.append)
+    (line,) = lines
+    hint = line.rpartition("--where ")[2]
+    taken, _, left_out = line.partition(", leaving out ")
+    assert hint in left_out.partition(";")[0]
+    assert hint not in taken
+
+
+def test_of_several_differences_the_hint_names_the_first_of_the_configuration() -> None:
+    lines: list[str] = []
+    main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
+    assert lines[0].endswith("choose with --where hidden=50")
+
+
+def test_of_each_setup_left_out_only_what_differs_is_told() -> None:
+    lines: list[str] = []
+    most = [made_record(seed=seed) for seed in range(3)]
+    main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)
+    assert "leaving out hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
+
+
+def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
+    search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
+    compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]
+    table = tidy(*search, *compared)
+    assert set(main_setup(table, lambda line: None)["steps"]) == {20}
+
+
+def test_of_setups_with_as_many_runs_the_longest_is_the_main_one() -> None:
+    table = tidy(made_record(seed=0), made_record((0.1, 0.2, 0.3), seed=1))
+    assert set(main_setup(table, lambda line: None)["seed"]) == {1}
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streaming runs may be made along another axis than the method: with several periods."""
+    streaming = registry.find_experiment("streaming")
+    monkeypatch.setattr(type(streaming), "axes", ("method", "period"))
+
+
+@pytest.mark.usefixtures("stages")
+def test_setups_along_an_axis_belong_together() -> None:
+    lines: list[str] = []
+    table = tidy(
+        *(made_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
+        *(made_record(period=5, steps=20, seed=seed, hidden=[50]) for seed in (0, 1, 2)),
+    )
+    chosen = main_setup(table, lines.append)
+    assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
+    assert lines == [
+        "input-permuted-mnist: taking hidden=300,150 (4 runs), leaving out hidden=50 (3 runs); "
+        "choose with --where hidden=50"
+    ]
+
+
+def test_of_equally_long_setups_the_one_with_the_most_runs_is_the_main_one() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(hidden=[50]), made_record(), made_record(seed=1), made_record(seed=2, problem="other"))
+    chosen = main_setup(table, lines.append)
+    assert chosen.select("problem", "hidden", "seed").unique(maintain_order=True).rows() == [
+        ("input-permuted-mnist", "300,150", 0),
+        ("input-permuted-mnist", "300,150", 1),
+        ("other", "300,150", 2),
+    ]
+    assert len(lines) == 1
+    assert "--where hidden=50" in lines[0]
+
+
+def test_other_data_is_another_setup() -> None:
+    table = tidy(made_record(), made_record(seed=1), made_record(seed=2, checksum="other"))
+    assert set(main_setup(table, lambda line: None)["seed"]) == {0, 1}
+
+
+def test_a_single_setup_is_not_spoken_of() -> None:
+    lines: list[str] = []
+    table = tidy(made_record(), made_record(seed=1), made_record(method="adam", lr=1.0))
+    assert main_setup(table, lines.append).equals(table)
+    assert lines == []
+
+
+def test_the_order_of_columns_does_not_matter() -> None:
+    table = tidy(made_record(), made_record(seed=1, settings={"beta1": 0.9}))
+    assert table.columns[-1] == "settings.beta1"
+    assert "settings.beta1" in columns_of(table).settings
+    assert columns_of(table.select(sorted(table.columns))).settings[-1] == "sigma"

@@ -1,0 +1,179 @@
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lab.records.made_records import made_record, tidy
+from weightclip.lab.analysis.statistics import FLAT, interval, iqm, mean_and_error, sensitivity, trend
+
+NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20)
+
+
+@given(NUMBERS)
+def test_the_error_is_scipys_standard_error(values: list[float]) -> None:
+    mean, error = mean_and_error(values)
+    assert mean == pytest.approx(np.mean(values), abs=1e-9)
+    assert error == pytest.approx(stats.sem(values), abs=1e-9)
+
+
+@given(NUMBERS, st.floats(0.5, 0.99))
+def test_the_interval_is_students(values: list[float], level: float) -> None:
+    mean, error = mean_and_error(values)
+    low, high = mean + error * np.array(stats.t.interval(level, len(values) - 1))
+    found = interval(values, level)
+    assert (found.value, found.low, found.high) == pytest.approx((mean, low, high), abs=1e-6)
+
+
+def test_one_value_has_neither_error_nor_interval() -> None:
+    assert mean_and_error([3.0])[0] == 3.0
+    assert math.isnan(mean_and_error([3.0])[1])
+    assert math.isnan(interval([3.0]).low)
+
+
+def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter_of_all_runs() -> None:
+    tasks = [[0.0, 1.0, 2.0, 100.0], [-50.0, 3.0, 4.0, 5.0]]
+    assert iqm(tasks).value == pytest.approx(np.mean(sorted(np.concatenate(tasks))[2:6]))
+
+
+def test_its_interval_holds_the_value_widens_with_the_level_and_is_repeatable() -> None:
+    tasks = np.random.default_rng(0).normal(size=(4, 10))
+    narrow, wide = iqm(tasks, level=0.5), iqm(tasks, level=0.99)
+    assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+    assert iqm(tasks, level=0.5) == narrow
+    assert iqm(tasks, level=0.5, seed=1) != narrow
+
+
+def test_runs_are_drawn_anew_within_each_task() -> None:
+    found = iqm([[0.0] * 5, [10.0] * 5])  # drawn from all runs together, the shares of the two tasks would change
+    assert (found.value, found.low, found.high) == (5.0, 5.0, 5.0)
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [[1.0, 2.0], []]])
+def test_too_few_runs_for_a_bootstrap_are_refused(values: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match=r"values_by_task: got .*, expected"):
+        iqm(values)
+
+
+@pytest.mark.parametrize("level", [0, 1, 95])
+def test_a_level_is_between_0_and_1(level: float) -> None:
+    for function in (interval, lambda values, level: iqm([values], level)):
+        with pytest.raises(ValueError, match=f"level: got {level}, expected a number between 0 and 1"):
+            function([1.0, 2.0], level)
+
+
+def searched() -> pl.DataFrame:
+    """Score 10 lr + kappa of two seeds, a decimal lower and higher."""
+    return tidy(
+        *(
+            made_record((10 * lr + kappa + (seed - 0.5) / 5,), method="sgd+wc", lr=lr, kappa=kappa, seed=seed)
+            for lr in (0.1, 0.01)
+            for kappa in (1.0, 2.0, 3.0)
+            for seed in (0, 1)
+        ),
+        made_record((9.0,), method="sgd"),
+    )
+
+
+def test_sensitivity_is_the_best_score_at_each_value() -> None:
+    found = sensitivity(searched(), "kappa")
+    assert found["method"].unique().to_list() == ["sgd+wc"]
+    assert found.select("kappa", "lr", "seeds", "compared").rows() == [(k, 0.1, 2, 2) for k in (1.0, 2.0, 3.0)]
+    assert found["score"].to_list() == pytest.approx([2.0, 3.0, 4.0])
+    assert found["error"].to_list() == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_sensitivity_of_a_setting_that_all_methods_have() -> None:
+    found = sensitivity(searched(), "lr")
+    assert found.select("method", "lr", "kappa").rows() == [
+        ("sgd", 0.001, None),
+        ("sgd+wc", 0.01, 3.0),
+        ("sgd+wc", 0.1, 3.0),
+    ]
+
+
+def test_sensitivity_to_what_is_no_setting_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"parameter: got 'kapa', expected one of .*; did you mean 'kappa'"):
+        sensitivity(searched(), "kapa")
+
+
+def curve(slopes: tuple[float, float], seed: int, noise: float = 0.0) -> list[float]:
+    """Forty rows with one slope in each half."""
+    random = np.random.default_rng(seed).normal(size=40)
+    first, second = np.arange(20) * slopes[0], np.arange(20) * slopes[1]
+    return [*(first + 5), *(second + 7 + noise * random[20:])]
+
+
+def test_the_trend_is_the_least_squares_slope_of_the_last_half_per_100_rows() -> None:
+    values = [curve((5.0, 0.01), seed, noise=0.02) for seed in range(3)]
+    table = tidy(*(made_record(one, seed=seed) for seed, one in enumerate(values)))
+    (row,) = trend(table.sample(fraction=1.0, shuffle=True, seed=0)).to_dicts()
+    slopes = [100 * np.polyfit(np.arange(20), one[20:], 1)[0] for one in values]
+    expected = interval(slopes)
+    assert (row["slope"], row["low"], row["high"]) == pytest.approx((expected.value, expected.low, expected.high))
+    assert (row["seeds"], row["verdict"]) == (3, "rising")
+
+
+@pytest.mark.parametrize(
+    ("slope", "noise", "verdict"),
+    [(0.1, 0.01, "rising"), (-0.1, 0.01, "falling"), (0, 1, "not decided"), (0, 0.0001, "flat")],
+)
+def test_the_verdict_is_whether_the_interval_leaves_zero_out(slope: float, noise: float, verdict: str) -> None:
+    table = tidy(*(made_record(curve((0.0, slope), seed, noise), seed=seed) for seed in range(5)))
+    (row,) = trend(table).to_dicts()
+    assert row["verdict"] == verdict
+    assert (row["low"] > 0, row["high"] < 0) == (verdict == "rising", verdict == "falling")
+    assert (max(-row["low"], row["high"]) <= FLAT) == (verdict == "flat")
+
+
+def test_the_band_of_flat_slopes_is_a_point_of_a_share_and_nothing_of_others() -> None:
+    slopes = (-0.00005, 0.00005)  # half a point per 100 tasks, down and up
+    values = [[slope * task for task in range(40)] for slope in slopes]
+    table = tidy(*(made_record(one, seed=seed, columns={"loss": one}) for seed, one in enumerate(values)))
+    assert trend(table, level=0.5)["verdict"].to_list() == ["flat"]
+    assert trend(table, level=0.95)["verdict"].to_list() == ["not decided"]
+    assert trend(table, level=0.95, band=0.1)["verdict"].to_list() == ["flat"]
+    assert trend(table, "loss", level=0.5)["verdict"].to_list() == ["not decided"]
+    assert trend(table, "loss", level=0.5, band=0.01)["verdict"].to_list() == ["flat"]
+
+
+def test_of_a_constant_every_slope_is_flat() -> None:
+    table = tidy(*(made_record([0.5] * 4, seed=seed, columns={"loss": [1.0] * 4}) for seed in (0, 1)))
+    assert trend(table, "loss")["verdict"].to_list() == ["flat"]
+
+
+def test_a_share_says_how_many_rows_count() -> None:
+    table = tidy(made_record(curve((1.0, -1.0), 0)))
+    assert trend(table, share=0.25)["slope"].to_list() == pytest.approx([-100.0])
+    assert trend(table, share=1)["slope"].to_list() == pytest.approx(
+        [100 * np.polyfit(range(40), curve((1, -1), 0), 1)[0]]
+    )
+    with pytest.raises(ValueError, match="share: got 2, expected a number above 0, at most 1"):
+        trend(table, share=2)
+
+
+def test_of_one_seed_there_is_a_slope_but_no_verdict() -> None:
+    (row,) = trend(tidy(made_record(curve((0.0, 1.0), 0)))).to_dicts()
+    assert (row["slope"], row["low"], row["verdict"]) == (pytest.approx(100.0), None, None)
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, math.nan, 0.5, math.nan]])
+def test_without_a_line_there_is_no_verdict(values: list[float]) -> None:
+    (row,) = trend(tidy(*(made_record(values, seed=seed) for seed in (0, 1)))).to_dicts()
+    assert row["verdict"] is None
+
+
+def test_any_metric_has_a_trend() -> None:
+    table = tidy(made_record([0.0] * 4, columns={"weight_l2": [0.0, 0.0, 1.0, 3.0]}))
+    assert trend(table, "weight_l2")["slope"].to_list() == pytest.approx([200.0])
+
+
+def test_a_task_that_was_cut_short_does_not_count_for_the_slope() -> None:
+    steady = [0.1, 0.2, 0.3, 0.4]
+    marks = {"cut_short": [False] * 4 + [True]}
+    short = trend(tidy(*(made_record([*steady, 0.9], seed=seed, columns=marks) for seed in range(2))))
+    whole = trend(tidy(*(made_record(steady, seed=seed) for seed in range(2))))
+    assert short["slope"].to_list() == pytest.approx(whole["slope"].to_list())

@@ -1,0 +1,73 @@
+"""Games that go by a script, so that all that becomes of them is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weightclip.lab.experiments.dqn.games import Step
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of a game."""
+
+    reward: float = 0.0
+    lost: bool = False
+    terminated: bool = False
+    truncated: bool = False
+
+
+class Scripted:
+    """Each game repeats its script; its frames show its number, episode and step.
+
+    Args:
+        scripts: one for each game.
+        beginning: number of the first episode.
+        constant: show the same frame at all times.
+    """
+
+    actions, frame = 3, (1, 10, 10)
+
+    def __init__(self, *scripts: Sequence[Event], beginning: int = 0, constant: bool = False) -> None:
+        self._scripts, self._beginning, self._constant = scripts, beginning, constant
+        self.sent: list[list[int]] = []
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        assert len(seeds) == len(self._scripts)
+        self._episode = [self._beginning] * len(self._scripts)
+        self._step = [0] * len(self._scripts)
+        return self._frames()
+
+    def send(self, actions: Any) -> None:
+        assert actions.shape == (len(self._scripts),)
+        self.sent.append(actions.tolist())
+
+    def receive(self) -> Step:
+        events = [script[at] for script, at in zip(self._scripts, self._step)]
+        self._step = [at + 1 for at in self._step]
+        final = self._frames()
+        for e, event in enumerate(events):
+            if event.terminated or event.truncated:
+                self._episode[e] += 1
+                self._step[e] = 0
+        lost, terminated, truncated = (
+            np.array([getattr(event, name) for event in events]) for name in ("lost", "terminated", "truncated")
+        )
+        rewards = np.array([event.reward for event in events])
+        return Step(self._frames(), rewards, lost, terminated, truncated, final, [])
+
+    def close(self) -> None:
+        pass
+
+    def _frames(self) -> Any:
+        frames = np.zeros((len(self._scripts), *self.frame), np.uint8)
+        for e, numbers in enumerate(zip(self._episode, self._step)):
+            frames[e, 0, 0, :3] = (1, 1, 1) if self._constant else (e, *numbers)
+        return frames
+
+
+def places(states: Any) -> list[tuple[int, ...]]:
+    """Game, episode and step of frames."""
+    return [tuple(state[0, 0, :3].tolist()) for state in states]

@@ -1,0 +1,105 @@
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from short_runs import config
+
+from weightclip.lab.experiments.dqn import training
+from weightclip.lab.experiments.dqn.games import Atari, Step
+from weightclip.lab.experiments.dqn.metrics import METRICS
+from weightclip.lab.experiments.dqn.runs import identify, place, run_config
+from weightclip.lab.experiments.dqn.training import Trainer
+from weightclip.lab.records.loading import load
+
+
+def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:
+    record = run_config(config(covariance=5), out=tmp_path)
+    table = record.table
+    assert {*table.columns} == {*METRICS, "seed", "part", "samples"}
+    assert table["samples"].to_list() == [100, 200, 300, 400]
+    assert record.data["kind"] == "simulator"
+    assert "MinAtar" in record.data["location"]
+    covariance = load(tmp_path, table="covariance")
+    assert len(covariance) == 25
+    assert covariance["percent"].unique().to_list() == [100]
+    assert covariance.filter(pl.col("row") == pl.col("column"))["value"].to_list() == pytest.approx([1.0] * 5, abs=1e-4)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
+    agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {
+        "suite": "atari",
+        "game": "Pong",
+        "environments": 2,
+        "frames": 480,
+        "points": 2,
+        "warm_up": 60,
+        "episodes": 1,
+    }
+    monkeypatch.setattr(training, "LONGEST", 3)  # steps of an evaluation
+    numbers = ["frames_per_second", "updates_per_second"]
+    found = run_config(config(agent, **more)).table
+    assert found["samples"].to_list() == [240, 480]
+    assert found["updates"].to_list() == [0, 60]
+    receive = Atari.receive
+
+    def late(self: Atari) -> Step:
+        time.sleep(0.005)
+        return receive(self)
+
+    monkeypatch.setattr(Atari, "receive", late)
+    assert_frame_equal(run_config(config(agent, **more)).table.drop(numbers), found.drop(numbers), check_exact=True)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    def stop(frames: int, score: float) -> None:
+        if frames > 250:
+            raise KeyboardInterrupt
+
+    def interrupted(out: Path) -> pl.DataFrame:
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config(), out=out, on_progress=stop)
+        told: list[str] = []
+        record = run_config(config(), out=out, on_event=told.append)
+        assert told == ["breakout dqn adam+wc seed 0: resuming after part 2"]
+        assert not list(out.rglob("*.checkpoint.*"))
+        return record.table.drop("frames_per_second", "updates_per_second")
+
+    whole = run_config(config()).table
+    first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
+    assert_frame_equal(first, second, check_exact=True)
+    assert_frame_equal(first[:2], whole[:2].select(first.columns), check_exact=True)
+    assert first["updates"].to_list() == whole["updates"].to_list()
+
+
+def test_before_the_first_update_there_is_no_loss() -> None:
+    told: list[str] = []
+    table = run_config(config(warm_up=150), on_event=told.append).table
+    for column in ("training_loss", "q", "gradient_l2"):
+        assert table[column].is_null().to_list() == [True, False, False, False]
+    assert not told
+
+
+def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Trainer] = []
+    monkeypatch.setattr(Trainer, "close", lambda self: closed.append(self))
+
+    def stop(frames: int, score: float) -> None:
+        raise KeyboardInterrupt
+
+    run_config(config(points=1))
+    assert len(closed) == 1
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), on_progress=stop)
+    assert len(closed) == 2
+
+
+def test_its_place_tells_game_agent_and_ratio() -> None:
+    found = place(config("rainbow", replay_ratio=0.25, seed=2))
+    assert found == "replay-ratio/minatar-breakout/rainbow/adam+wc/ratio0.25_lr6.25e-05_kappa1_seed2"
+    assert identify(config(save_memory=True)) == identify(config(save_memory=False, threads=2))
+    assert identify(config(replay_ratio=1.0)) != identify(config(replay_ratio=2.0))

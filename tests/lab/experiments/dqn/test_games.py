@@ -1,0 +1,204 @@
+import re
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weightclip.lab.experiments.dqn import games as games_module
+from weightclip.lab.experiments.dqn.games import MINATAR_GAMES, PAPER_GAMES, find_game, make_games
+
+
+@pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])
+def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, str]) -> None:
+    made = [make_games(*suite_game, 2, 0.1) for _ in range(2)]
+    generator = np.random.default_rng(0)
+    first, second = (games.reset([3, 4]) for games in made)
+    np.testing.assert_array_equal(first, second)
+    assert first.dtype == np.uint8
+    assert first.shape == (2, *made[0].frame)
+    for _ in range(60):
+        actions = generator.integers(made[0].actions, size=2)
+        steps = []
+        for games in made:
+            games.send(actions)
+            steps.append(games.receive())
+        np.testing.assert_array_equal(steps[0].frames, steps[1].frames)
+        np.testing.assert_array_equal(steps[0].rewards, steps[1].rewards)
+    for games in made:
+        games.close()
+
+
+def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
+    """Of games with the same actions in all of them: [t, e, ...]."""
+    games = make_games(suite, "SpaceInvaders", len(seeds), sticky)
+    found, generator = [games.reset(seeds)], np.random.default_rng(0)
+    for _ in range(60):  # Space Invaders begins with an animation
+        games.send(np.full(len(seeds), generator.integers(games.actions)))
+        found.append(games.receive().frames)
+    games.close()
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("suite", ["atari", "minatar"])
+def test_sticky_actions_are_not_those_that_were_sent(suite: str) -> None:
+    sent, stuck = (first_frames(suite, [1], sticky) for sticky in (0.0, 1.0))
+    np.testing.assert_array_equal(sent[0], stuck[0])
+    assert (sent[1:] != stuck[1:]).any()
+
+
+def test_ataris_games_begin_after_idle_steps_by_chance() -> None:
+    frames = first_frames("atari", list(range(6)), 0.0)
+    assert len({frame.tobytes() for frame in frames[-1]}) > 3
+
+
+def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ale_py import vector_env
+
+    made: list[dict[str, Any]] = []
+
+    class Noting(vector_env.AtariVectorEnv):
+        def __init__(self, game: str, num_envs: int, **options: Any) -> None:
+            made.append(options)
+            super().__init__(game, num_envs, **options)
+
+    names = set(signature(vector_env.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", Noting)
+    make_games("atari", "SpaceInvaders", 1, 0.25).close()
+    (options,) = made
+    assert set(options) == names  # its defaults differ between versions and ways to make it
+    wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
+    wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
+    wanted |= {"max_num_frames_per_episode": 108_000}
+    assert {name: options[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("game", MINATAR_GAMES)
+def test_minatars_episodes_end_and_begin_again(game: str) -> None:
+    games = make_games("minatar", game, 2, 0.1)
+    games.reset([0, 1])
+    generator = np.random.default_rng(0)
+    total, ended = np.zeros(2), 0
+    for _ in range(6000):
+        games.send(generator.integers(games.actions, size=2))
+        step = games.receive()
+        total += step.rewards
+        over = np.flatnonzero(step.terminated)
+        assert len(step.episodes) == len(over)
+        for i, (value, _) in zip(over, step.episodes):
+            assert value == pytest.approx(total[i])
+            total[i] = 0
+        ended += len(over)
+        if ended > 3:
+            break
+    assert ended > 3
+
+
+def test_ataris_lives_and_games_are_told_apart() -> None:
+    games = make_games("atari", "SpaceInvaders", 2, 0.0)
+    assert games.frame == (1, 84, 84)
+    assert games.actions == 6
+    games.reset([1, 2])
+    generator = np.random.default_rng(0)
+    lost, over, returns = 0, 0, []
+    for _ in range(700):
+        games.send(generator.integers(6, size=2))
+        step = games.receive()
+        lost += step.lost.sum()
+        over += step.terminated.sum()
+        returns += [value for value, _ in step.episodes]
+        ended = step.terminated | step.truncated
+        assert not (step.lost & ended).any()
+        np.testing.assert_array_equal(step.final[~ended], step.frames[~ended])
+        if over:
+            break
+    games.close()
+    assert over == len(returns) > 0
+    assert lost >= 2 * over  # of three lives, the last one ends the game
+    assert max(returns) > 10  # points as the game gives them
+    assert step.rewards.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("lives", "lost"),
+    [
+        pytest.param([3, 2, 2, 1], [True, False, True], id="lost"),
+        pytest.param([3, 4, 4, 3], [False, False, True], id="won"),  # as in Demon Attack
+        pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
+    ],
+)
+def test_only_a_lost_life_with_another_one_left_counts(
+    lives: list[int], lost: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ale_py import vector_env
+
+    counts = iter(lives)
+
+    class Scripted(vector_env.AtariVectorEnv):
+        """The real game, except for the number of lives."""
+
+        def reset(self, **options: Any) -> Any:
+            frames, about = super().reset(**options)
+            return frames, {**about, "lives": np.array([next(counts)])}
+
+        def recv(self) -> Any:
+            *results, about = super().recv()
+            return *results, {**about, "lives": np.array([next(counts)])}
+
+    monkeypatch.setattr(vector_env, "AtariVectorEnv", Scripted)
+    games = make_games("atari", "SpaceInvaders", 1, 0.0)
+    games.reset([0])
+    steps = []
+    for _ in lost:
+        games.send(np.zeros(1, np.int64))
+        steps.append(games.receive())
+    games.close()
+    assert not any(step.terminated[0] or step.truncated[0] for step in steps)
+    assert [bool(step.lost[0]) for step in steps] == lost
+
+
+def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make_games("atari", "SpaceInvaders", 1, 0.0)
+    monkeypatch.setattr(games_module, "LIMIT", 200)
+    cut = make_games("atari", "SpaceInvaders", 1, 0.0)
+    np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
+    generator, total = np.random.default_rng(0), 0.0
+    for _ in range(60):
+        actions = generator.integers(6, size=1)
+        for games in (whole, cut):
+            games.send(actions)
+        going_on, step = whole.receive(), cut.receive()
+        total += step.rewards[0]
+        if step.truncated[0]:
+            break
+        np.testing.assert_array_equal(step.frames, going_on.frames)
+        np.testing.assert_array_equal(step.final, going_on.frames)
+    assert step.truncated[0]
+    assert not step.terminated[0]
+    assert not step.lost[0]
+    assert not going_on.truncated[0]
+    assert (step.final != going_on.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
+    assert (step.frames != step.final).mean() > 0.1  # the first frame of the next episode
+    assert step.episodes == [(total, 50)]
+    for games in (whole, cut):
+        games.close()
+
+
+def test_every_game_of_the_paper_is_there() -> None:
+    for game, name in PAPER_GAMES.items():
+        for written in (name, name.replace(" ", ""), game):
+            assert find_game("atari", written) == game
+    assert [find_game("atari", game) for game in ("RiverRaid", "UpNDown")] == ["riverraid", "up_n_down"]
+
+
+@pytest.mark.parametrize(
+    ("suite", "game", "message"),
+    [
+        ("atari", "SpaceInvader", " names; did you mean 'space_invaders'?"),
+        ("atari", "zzz", "game: got 'zzz', expected one of adventure, "),
+        ("minatar", "Pong", "game: got 'pong', expected one of asterix, breakout, freeway, seaquest, space_invaders"),
+    ],
+)
+def test_a_game_that_is_not_there_is_refused(suite: str, game: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        find_game(suite, game)

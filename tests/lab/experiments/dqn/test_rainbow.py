@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import torch
+from short_runs import batch, config
+
+from weightclip.lab.experiments.dqn.rainbow import Rainbow, projected
+from weightclip.lab.networks.noisy import NoisyLinear, draw_noise
+
+
+def agent(**more: object) -> Rainbow:
+    given = {"method": "sgd", "lr": 0.1, "atoms": 11, "v_min": -2.0, "v_max": 2.0, **more}
+    made = Rainbow(config("rainbow", **given), (4, 10, 10), 6, torch.device("cpu"))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for p in made.target.parameters():
+            p += 0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    return made
+
+
+def by_hand(probabilities: list[float], places: list[float], atoms: list[float]) -> list[float]:
+    """Atom by atom, as in Bellemare et al.'s algorithm 1."""
+    found = [0.0] * len(atoms)
+    step = atoms[1] - atoms[0]
+    for probability, place in zip(probabilities, places):
+        at = (min(max(place, atoms[0]), atoms[-1]) - atoms[0]) / step
+        low, high = int(np.floor(at)), min(int(np.ceil(at)), len(atoms) - 1)
+        if low == high:
+            found[low] += probability
+        else:
+            found[low] += probability * (high - at)
+            found[high] += probability * (at - low)
+    return found
+
+
+def test_a_distribution_is_projected_atom_by_atom() -> None:
+    generator = np.random.default_rng(0)
+    atoms = torch.linspace(-10, 10, 51)
+    probabilities = torch.from_numpy(generator.dirichlet(np.ones(51), 8)).float()
+    places = torch.from_numpy(generator.normal(0, 8, (8, 51))).float()
+    places[0], places[1] = atoms, 10.0  # exactly on atoms, and on the last one
+    found = projected(probabilities, places, atoms)
+    for k in range(8):
+        expected = by_hand(probabilities[k].tolist(), places[k].tolist(), atoms.tolist())
+        assert found[k].tolist() == pytest.approx(expected, abs=1e-5)
+    torch.testing.assert_close(found.sum(1), torch.ones(8))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_are_those_of_the_definition(double: bool) -> None:
+    made, sampled = agent(double=double), batch()
+    found = made.targets(made.moved(sampled))
+    following = torch.from_numpy(sampled.states[1])
+    online, target = made.online(following).exp(), made.target(following).exp()
+    atoms = made.atoms.tolist()
+    for k in range(6):
+        chooser = (online if double else target)[k]
+        means = [sum(p * z for p, z in zip(chooser[a].tolist(), atoms)) for a in range(6)]
+        best = int(np.argmax(means))
+        places = [sampled.returns[k] + sampled.discounts[k] * z for z in atoms]
+        assert found[k].tolist() == pytest.approx(by_hand(target[k, best].tolist(), places, atoms), abs=1e-5)
+
+
+def test_the_loss_is_the_weighted_cross_entropy_and_the_errors_are_the_priorities() -> None:
+    made, sampled = agent(noisy=False), batch()
+    targets = made.targets(made.moved(sampled))
+    outputs = made.online(torch.from_numpy(sampled.states[0]))
+    errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
+    update = made.learn(sampled)
+    assert update.errors.tolist() == pytest.approx(errors, rel=1e-4)
+    assert update.loss.item() == pytest.approx(np.mean(sampled.weights * errors), rel=1e-4)
+
+
+def test_values_are_the_means_of_the_distributions() -> None:
+    made = agent(noisy=False)
+    states = torch.from_numpy(batch().states[0])
+    expected = (made.online(states).exp() * torch.linspace(-2, 2, 11)).sum(2)
+    torch.testing.assert_close(made.values(states), expected)
+
+
+def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
+    made, same, sampled = agent(), agent(), batch()
+    draw_noise(same.online, same._noise)
+    draw_noise(same.target, same._noise)
+    targets = same.targets(same.moved(sampled))
+    outputs = same.online(torch.from_numpy(sampled.states[0]))
+    errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
+    assert made.learn(sampled).errors.tolist() == pytest.approx(errors, rel=1e-5)
+
+
+def test_every_update_has_other_noise() -> None:
+    made = agent()
+    seen = []
+    for k in range(3):
+        made.learn(batch(seed=k))
+        seen += [
+            tuple(layer.noise_in.tolist())
+            for network in (made.online, made.target)
+            for layer in network.modules()
+            if isinstance(layer, NoisyLinear)
+        ]
+    assert len(set(seen)) == len(seen)
+
+
+def test_without_noise_and_dueling_it_has_neither() -> None:
+    made = agent(noisy=False, dueling=False)
+    assert not any(isinstance(layer, NoisyLinear) for layer in made.online.modules())
+    assert made.online.value is None

@@ -1,0 +1,92 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pushed_point import NAME, config
+
+from weightclip.cli import main
+from weightclip.lab.experiments.ppo.config import LOCKSTEP, Config
+from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
+from weightclip.lab.paper import reproductions
+from weightclip.lab.records.loading import load
+from weightclip.lab.registry import experiment_of
+from weightclip.lab.sweep.grid import best, search
+from weightclip.lab.sweep.plan import batches, make_runs
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert experiment_of("policy-collapse").name == "policy-collapse"
+
+
+def test_seeds_of_one_configuration_go_together_in_eights() -> None:
+    configs = [config(method, seed) for method in ("adam", "adam+wc") for seed in range(LOCKSTEP + 2)]
+    sizes = [len(together) for together in batches(make_runs(EXPERIMENT, configs, None))]
+    assert sizes == [LOCKSTEP, 2, LOCKSTEP, 2]
+
+
+def test_each_environment_has_its_own_best_setting() -> None:
+    found = [
+        best(EXPERIMENT, "policy-collapse", ["adam+wc"], EXPERIMENT.presets({"env": env}), {"env": env})[0]
+        for env in EXPERIMENT.values("env")
+    ]
+    assert [row["kappa"] for row in found] == [5.0, 3.0, 3.0, 3.0]
+    made = [EXPERIMENT.configure("policy-collapse", row) for row in found]
+    assert all(one.settings == {"eps": 1e-5} for one in made)
+    rows = [{"problem": "policy-collapse", "method": "adam+wc", "env": env} for env in ("Ant-v4", "Ant-v5")]
+    assert [EXPERIMENT.paper_setting(row) for row in rows] == [{"lr": 0.0003, "kappa": 5.0}, None]
+    assert EXPERIMENT.paper_setting({**rows[0], "bounds": "fan_in"}) is None
+
+
+def test_the_search_varies_kappa() -> None:
+    found = search(EXPERIMENT, "policy-collapse", ["adam", "adam+wc"], EXPERIMENT.presets(), {})
+    assert [row.get("kappa") for row in found] == [None, 1.0, 3.0, 5.0]
+
+
+def test_a_summary_is_of_the_seeds_that_are_left() -> None:
+    tables = [
+        pl.DataFrame({"return": [1.0, last], "weight_l2": [2.0, norm]})
+        for last, norm in ((3.0, 4.0), (math.nan, math.nan), (5.0, 6.0))
+    ]
+    assert EXPERIMENT.summarise(tables[::2]) == "return 4 at the end, 4 at best; weight norm 5"
+    assert EXPERIMENT.summarise(tables) == "return 4 at the end, 3 at best; weight norm 5; 1 of 3 seeds stopped"
+    assert EXPERIMENT.summarise(tables[1:2]) == "1 at best; stopped"
+    silent = pl.DataFrame(
+        {"return": [None], "weight_l2": [2.0]}, schema=dict.fromkeys(("return", "weight_l2"), pl.Float64)
+    )
+    assert EXPERIMENT.summarise([silent]) == "no episode ended; weight norm 2"
+
+
+def test_an_environment_that_is_not_there_is_told_first() -> None:
+    with pytest.raises(ValueError, match="env: got 'Nope-v1'"):
+        EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)
+
+
+def test_every_figure_on_ppo_can_be_reproduced() -> None:
+    known = reproductions()
+    assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
+    assert known["table 2"]["MuJoCo"] is not None
+    made = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
+    assert len(set(made)) == 4  # and none overwrites another one's files
+
+
+def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--rollout 64 --minibatches 4 --epochs 2 --steps 256 --hidden 8,8 --best"
+    command = (
+        f"sweep policy-collapse --envs {NAME} --methods adam,adam+wc --seeds 2 {options} --dry-run --out {tmp_path}"
+    )
+    assert main(command.split()) == 0
+    assert "4 runs: 0 done, 4 to run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "loss"), [("--no-clip-values", "value_loss"), ("--no-normalise-advantages", "policy_loss")]
+)
+def test_an_option_that_switches_off_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
+    small = "--rollout 64 --minibatches 4 --epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip 0.01"
+    for out, given in (("usual", []), ("off", [option])):
+        command = f"run policy-collapse --env {NAME} --method adam {small} --out {tmp_path / out}"
+        assert main([*command.split(), *given]) == 0
+    usual, off = (load(tmp_path / out)[loss].item() for out in ("usual", "off"))
+    assert abs(usual - off) > 0.001

@@ -1,0 +1,143 @@
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from matplotlib.figure import Figure as Picture
+from pushed_point import NAME, config
+
+from weightclip.lab.analysis.best import best_settings, setting_notes
+from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
+from weightclip.lab.experiments.ppo.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
+from weightclip.lab.experiments.ppo.runs import run_configs
+from weightclip.lab.paper import find_figure
+from weightclip.lab.plotting import panels
+from weightclip.lab.plotting.panels import add_legend
+from weightclip.lab.plotting.style import Style
+from weightclip.lab.records.loading import load
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    store = tmp_path_factory.mktemp("store")
+    for method, settings in (("adam", {}), ("adam+wc", {"kappa": 1.0}), ("adam+wc", {"kappa": 2.0})):
+        run_configs([config(method, seed, **settings) for seed in (0, 1)], store)
+    one = load(store)
+    return pl.concat([one, one.with_columns(pl.lit("Ant-v4").alias("env"), pl.col("identity") + "x")])
+
+
+def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
+    drawing = draw_metrics(table, metrics=DIAGNOSTICS)
+    assert drawing.data.columns == list(COLUMNS)
+    axes = drawing.picture.axes
+    assert [one.get_title() for one in axes] == ["Ant-v4", NAME, "", ""]
+    assert [one.get_ylabel() for one in axes] == ["Weight l2 norm", "", "Saturated units", ""]
+    labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
+    assert labels == ["Adam", "Adam + WC"]
+    assert sum("best of several settings by auc" in note for note in drawing.notes) == 2
+    assert drawing.data["seeds"].unique().to_list() == [2]
+
+
+def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) -> None:
+    broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
+    nothing = [
+        pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
+    ]
+    stopped = table.with_columns(nothing)
+    drawing = draw_metrics(stopped, metrics=RETURN)
+    assert f"{NAME}: adam: 1 of 2 seeds stopped, and count until then" in drawing.notes
+    (fall,) = (note for note in drawing.notes if note.startswith(f"{NAME}: adam: return"))
+    assert fall.endswith("below that (1 of 2 seeds)")
+    nobody = stopped.with_columns(pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return"))
+    assert any(note.endswith("no seed comes to its end") for note in draw_metrics(nobody, metrics=RETURN).notes)
+    line = drawing.data.filter(env=NAME, method="adam").sort("iteration")
+    assert line["seeds"].to_list() == [2, 2, 1, 1]
+    assert line["mean"].is_finite().all()
+
+
+def test_the_peak_of_returns_and_the_fall_from_it_are_told(table: pl.DataFrame) -> None:
+    rises = table.with_columns(
+        pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
+    )
+    notes = draw_metrics(rises, metrics=RETURN).notes
+    assert f"{NAME}: adam: return at most 50 ± 0, after 130 steps; ends 39.50 ± 0.50 below that" in notes
+    assert not any("ends" in note for note in draw_metrics(rises, metrics=DIAGNOSTICS).notes)
+
+
+def test_of_each_seed_a_line_goes_from_its_peak_to_its_end(table: pl.DataFrame) -> None:
+    rises = table.filter(pl.col("kappa").is_null() | (pl.col("kappa") == 1)).with_columns(
+        pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
+    )
+    drawing = find_figure("policy-peaks").draw(rises, "auc")
+    row = drawing.data.filter(env=NAME, method="adam+wc", seed=1).row(0, named=True)
+    assert (row["peak"], row["at"], row["end"], row["fall"], row["steps"]) == (50.0, 128, 11.0, 39.0, 256)
+    axes = drawing.picture.axes
+    assert [one.get_title() for one in axes] == ["Ant-v4", NAME]
+    lines = [line.get_xydata().tolist() for line in axes[1].lines if len(line.get_xdata()) == 2]
+    assert lines == [[[128.0, 50.0], [256.0, 10.0 + seed]] for _ in range(2) for seed in (0, 1)]
+    assert f"{NAME}: adam: return at most 50 ± 0, after 130 steps; ends 39.50 ± 0.50 below that" in drawing.notes
+
+
+def test_curves_are_thinned(table: pl.DataFrame) -> None:
+    for times, points in ((20, 80), (25, 100), (60, 100)):  # of 4 iterations each
+        longer = pl.concat([table.with_columns(pl.col("iteration", "samples") + 4 * i) for i in range(times)])
+        data = draw_metrics(longer, metrics=RETURN).data
+        assert data.group_by("env", "method").len()["len"].unique().to_list() == [points]
+
+
+def test_the_papers_numbers_find_them() -> None:
+    names = [find_figure(number).name for number in ("5", "6", "7", "11")]
+    assert names == ["policy-return", "policy-kl", "policy-diagnostics-two", "policy-diagnostics"]
+
+
+def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
+    figure = find_figure("7")
+    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected some in Walker2d-v4 or Humanoid-v4"):
+        figure.draw(table, "auc")
+    walker = table.filter(env=NAME).with_columns(pl.lit("Walker2d-v4").alias("env"), pl.col("identity") + "y")
+    drawing = figure.draw(pl.concat([table, walker]), "auc")
+    assert set(drawing.data["env"]) == {"Walker2d-v4"}
+
+
+def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
+    drawing = draw_metrics(table, metrics=RETURN)
+    told = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
+    assert len(told) == 2
+    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in told)
+    assert sum(f"env {NAME}" in note for note in told) == 1
+    assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
+    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
+    papers = draw_metrics(
+        table.filter(env="Ant-v4").with_columns(pl.lit(value).alias(name) for name, value in usual.items()),
+        metrics=RETURN,
+    )
+    assert not any("not the paper's" in note for note in papers.notes)
+    assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
+
+
+def test_a_best_setting_comes_with_the_remark(table: pl.DataFrame) -> None:
+    row, *_ = best_settings(table).iter_rows(named=True)
+    assert any(note.startswith("not the paper's setting: epochs 2") for note in setting_notes(row))
+
+
+def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    legends: list[str] = []
+    pictures: list[Picture] = []
+
+    def legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:
+        pictures.append(picture)
+        legends.append(title)
+        add_legend(picture, styles, title)
+
+    monkeypatch.setattr(panels, "add_legend", legend)
+    EXPERIMENT.draw(run_configs([config(seed=seed) for seed in (0, 1)]), tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000
+    assert legends == ["mean of 2 seeds, standard error shaded"]
+    axes = pictures[0].axes
+    assert {one.get_xlabel() for one in axes} == {"Environment steps"}
+    assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
+    title = pictures[0].get_suptitle()
+    assert title.startswith(
+        f"policy-collapse, {NAME}: lr 0.0003, kappa 3, steps 256\nnot the paper's setting: env {NAME}, epochs 2, "
+    )

@@ -1,0 +1,305 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from pushed_point import NAME, config
+
+from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
+from weightclip.lab.experiment import Watch
+from weightclip.lab.experiments.ppo import runs as ppo_runs
+from weightclip.lab.experiments.ppo.metrics import METRICS
+from weightclip.lab.experiments.ppo.ppo import Learners
+from weightclip.lab.experiments.ppo.runs import episode_table, identify, place, run_configs
+from weightclip.lab.records.record import Record, read_record, write_record
+
+ROWS = ["seed", "iteration", "samples", "episodes", "return", "length"]
+
+
+def numbers(record: Record) -> pl.DataFrame:
+    return record.table.drop("speed")
+
+
+def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path: Path) -> None:
+    records = run_configs([config(seed=seed) for seed in (0, 1)], tmp_path)
+    for seed, record in enumerate(records):
+        assert record.table.columns[:6] == ROWS
+        assert {*record.table.columns} == {*METRICS, "seed", "iteration", "samples", "episodes"}
+        assert record.table["samples"].to_list() == [64, 128, 192, 256]
+        assert record.table["seed"].unique().to_list() == [seed]
+        episodes = record.tables["episodes"]
+        assert episodes.columns == ["samples", "return", "length"]
+        assert len(episodes) == record.table["episodes"].sum()
+        assert episodes["length"].sum() == episodes["samples"][-1] <= 256
+        first = episodes.filter(pl.col("samples") <= 64)["return"].mean()
+        assert record.table["return"][0] == pytest.approx(first, rel=1e-5)
+        assert record.data["name"] == NAME
+        assert "gymnasium" in record.data["location"]
+        assert "scale" not in record.config
+    path = tmp_path / f"{place(config(seed=0))}_{identify(config(seed=0))}.parquet"
+    again = read_record(path)
+    assert_frame_equal(again.table, records[0].table)
+    assert again.arrays["weights"].shape == (
+        sum(p.numel() for p in Learners([config()]).stack.members[0].parameters()),
+    )
+
+
+def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    configs = [config(seed=seed) for seed in (0, 1)]
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    def interrupted(out: Path) -> list[Record]:
+        with pytest.raises(KeyboardInterrupt):
+            run_configs(configs, out, watch=Watch(progress=stop))
+        told: list[str] = []
+        found = run_configs(configs, out, watch=Watch(event=told.append))
+        assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
+        assert not list(out.rglob("*.checkpoint.*"))
+        return found
+
+    whole = run_configs(configs)
+    first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
+    for undisturbed, one, other in zip(whole, first, second):
+        assert_frame_equal(numbers(one), numbers(other), check_exact=True)  # deterministic
+        assert_frame_equal(numbers(one)[:2], numbers(undisturbed)[:2], check_exact=True)
+        assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
+        assert one.tables["episodes"]["samples"].is_sorted()
+
+
+def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although no checkpoint was due yet, and whatever the iteration under way has done by then."""
+    update = Learners.update
+
+    def interrupted(self: Learners, *arguments: Any) -> Any:
+        found = update(self, *arguments)
+        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches an iteration
+            raise KeyboardInterrupt
+        return found
+
+    configs = [config(seed=seed) for seed in (0, 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Learners, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_configs(configs, tmp_path / "a")
+    assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
+    told: list[str] = []
+    found = run_configs(configs, tmp_path / "a", watch=Watch(event=told.append))
+    assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path / "b", watch=Watch(progress=stop))
+    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
+        assert_frame_equal(numbers(one), numbers(other), check_exact=True)
+        assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
+
+
+def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Learners, *arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learners, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config()], tmp_path)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_path: Path) -> None:
+    configs = [config(seed=seed) for seed in (0, 1)]
+
+    def stop(steps: int, score: float) -> None:
+        if steps == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+    path = tmp_path / f"{place(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
+    saved = read_checkpoint(path)
+    write_checkpoint(replace(saved, state={**saved.state, "model/critic.0.weight": np.zeros((2, 2))}), path)
+    told: list[str] = []
+    first, second = run_configs(configs, tmp_path, watch=Watch(event=told.append))
+    assert told[2:] == [
+        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration",
+        "training seed 1 first, as seed 0 came farther before",
+    ]
+    assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
+    (alone,) = run_configs([config(seed=1)])
+    assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
+
+
+def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
+    (alone,) = run_configs([config(seed=1)], tmp_path)
+    told: list[str] = []
+    _, found, _ = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
+    assert told == [f"{NAME} adam+wc seed 1: already finished"]
+    assert_frame_equal(found.table, alone.table)
+    assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
+
+
+def test_runs_that_have_come_unequally_far_go_on_each_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+    def stop_at(steps: int) -> Any:
+        def stop(done: int, score: float) -> None:
+            if done == steps:
+                raise KeyboardInterrupt
+
+        return stop
+
+    for seed, steps in ((0, 64), (1, 128)):
+        with pytest.raises(KeyboardInterrupt):
+            run_configs([config(seed=seed)], tmp_path, watch=Watch(progress=stop_at(steps)))
+    told: list[str] = []
+    sizes: list[int] = []
+    train = ppo_runs._train
+    monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
+    records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
+    assert told == [
+        *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
+        "training seed 2 first, as seeds 0, 1 came farther before",
+        "training seed 0 first, as seed 1 came farther before",
+    ]
+    assert [len(record.table) for record in records] == [4, 4, 4]
+    assert sizes == [1, 1, 1]
+    (undisturbed,) = run_configs([config(seed=2)])
+    assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
+
+
+def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    some, more = ([config(seed=seed) for seed in range(number)] for number in (2, 4))
+
+    def stop(done: int, score: float) -> None:
+        if done == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(some, tmp_path, watch=Watch(progress=stop))
+    sizes: list[int] = []
+    train = ppo_runs._train
+    monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
+    run_configs(more, tmp_path)
+    assert sizes == [2, 2]
+
+
+def test_a_damaged_checkpoint_is_told_and_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / f"{place(config())}_{identify(config())}.checkpoint.npz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no checkpoint")
+    told: list[str] = []
+    (record,) = run_configs([config()], tmp_path, watch=Watch(event=told.append))
+    assert told == [f"{path}: the checkpoint is damaged (ValueError): starting again from the first iteration"]
+    assert len(record.table) == 4
+
+
+def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    iterate = Learners.iterate
+
+    def broken(self: Learners, iteration: int) -> Any:
+        if iteration == 2:
+            self.stack.members[0].actor_mean[0].weight.data[:] = math.nan
+        return iterate(self, iteration)
+
+    monkeypatch.setattr(Learners, "iterate", broken)
+    told: list[str] = []
+
+    def stop(done: int, score: float) -> None:
+        assert math.isfinite(score)
+        if done == 192 and "again" not in told:
+            told.append("again")
+            raise KeyboardInterrupt
+
+    configs = [config(seed=seed) for seed in (0, 1)]
+    watch = Watch(event=told.append, progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path, watch=watch)
+    first, second = run_configs(configs, tmp_path, watch=watch)
+    assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 1
+    assert first.tables["stopped"].rows() == [(3, "its actions are not finite")]
+    assert first.table["return"].is_nan().to_list() == [False, False, False, True]
+    assert first.table["approx_kl"].is_nan().to_list() == [False, False, True, True]
+    assert first.table["iteration"].to_list() == [1, 2, 3, 4]
+    assert "stopped" not in second.tables
+    assert second.table["return"].is_finite().all()
+    (alone,) = run_configs([config(seed=0)])
+    assert alone.table["weight_l2"].is_nan().to_list() == [False, False, True, True]
+
+
+def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    configs = [config("sgd", seed, lr=1e30, steps=8 * 64) for seed in (0, 1)]
+
+    def stop(done: int, score: float) -> None:
+        if done == 5 * 64:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+    for record in run_configs(configs, tmp_path):
+        assert record.table["iteration"].to_list() == list(range(1, 9))
+        assert record.table["samples"].to_list() == list(range(64, 9 * 64, 64))
+        assert record.table["weight_l2"].is_nan()[-1]
+        assert record.tables["stopped"]["iteration"].item() < 5
+
+
+def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
+    run_configs([config(seed=1)], tmp_path)
+    steps: list[int] = []
+    run_configs(
+        [config(seed=seed) for seed in (0, 1)], tmp_path, watch=Watch(progress=lambda done, _: steps.append(done))
+    )
+    assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
+
+
+def test_before_an_episode_has_ended_there_is_no_return() -> None:
+    (record,) = run_configs([config(rollout=8, minibatches=2, steps=64)])
+    table = record.table
+    early = table["episodes"].cum_sum() == 0
+    assert early.any()
+    assert table["return"].is_null().to_list() == early.to_list()
+    assert table["length"].is_null().to_list() == early.to_list()
+
+
+def test_progress_and_rows_are_told(tmp_path: Path) -> None:
+    steps: list[int] = []
+    rows: list[tuple[int, float]] = []
+    configs = [config(seed=seed) for seed in (0, 1)]
+    watch = Watch(
+        progress=lambda done, _: steps.append(done), row=lambda one, row: rows.append((id(one), row["iteration"]))
+    )
+    run_configs(configs, tmp_path, watch=watch)
+    assert steps == [64, 128, 192, 256]
+    assert rows == [(id(one), iteration) for iteration in range(1, 5) for one in configs]
+
+
+def test_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
+    """With episodes as short as Humanoid's first ones, and numbers that no compression helps with."""
+    (record,) = run_configs([config()])
+    generator = np.random.default_rng(0)
+    iterations, episodes = 20_000_000 // 2048, 20_000_000 // 25
+    values = {name: generator.normal(size=iterations) for name in record.table.columns}
+    whole = pl.DataFrame(values).cast(dict(record.table.schema))
+    lengths = generator.integers(10, 40, episodes)
+    rows = np.stack([lengths.cumsum(), generator.normal(size=episodes), lengths], axis=1)
+    table = episode_table(rows.tolist())
+    write_record(replace(record, table=whole, tables={"episodes": table}), tmp_path / "long.parquet")
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20e6
+
+
+def test_a_place_tells_environment_method_and_settings() -> None:
+    assert place(config(seed=3)) == f"policy-collapse/{NAME}/adam+wc/lr0.0003_kappa3_seed3"
+    assert identify(config(seed=1)) != identify(config(seed=2))

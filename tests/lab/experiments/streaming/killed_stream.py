@@ -1,0 +1,31 @@
+"""A run on the tiny data set, in a process of its own that can be killed."""
+
+import multiprocessing
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from tiny import tiny_dataset
+
+from weightclip.lab.experiments.streaming.config import Config
+from weightclip.lab.experiments.streaming.runs import run_config
+
+TASKS = 12
+PERIOD = {"reference": 40, "fused": 20_000}  # some hundredths of a second each
+
+
+def config(backend: str, method: str) -> Config:
+    period = PERIOD[backend]
+    return Config("input-permuted-mnist", method, steps=TASKS * period, period=period, hidden=(8, 6), backend=backend)
+
+
+def run(out: Path, backend: str, method: str) -> None:
+    run_config(config(backend, method), tiny_dataset(), out=out, on_event=lambda _: None)
+
+
+def start(out: Path, backend: str, method: str) -> ForkServerProcess:
+    """The server imports everything once; each run is a fork of it, which starts at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    process = context.Process(target=run, args=(out, backend, method))
+    process.start()
+    return process

@@ -1,0 +1,406 @@
+import errno
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import killed_stream
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from tiny import tiny_dataset
+
+import weightclip as wc
+from weightclip.lab.experiments.streaming import runs as streaming_runs
+from weightclip.lab.experiments.streaming.config import Config
+from weightclip.lab.experiments.streaming.metrics import METRICS
+from weightclip.lab.experiments.streaming.problem import Problem
+from weightclip.lab.experiments.streaming.reference import Reference
+from weightclip.lab.experiments.streaming.runs import run, run_config
+from weightclip.lab.networks.mlp import mlp
+from weightclip.lab.records.record import read_record
+
+DATA = tiny_dataset()
+BACKENDS = ["reference", "fused"]
+BROKEN = ["cut", "flipped", "empty", "text"]
+
+
+def config(method: str = "adam+wc", **settings: Any) -> Config:
+    small = {"hidden": (8, 6), "backend": "reference", "lr": 0.01, "steps": 70, "period": 20}
+    return Config("input-permuted-mnist", method, **{**small, **settings})
+
+
+def only(directory: Path, pattern: str = "*.parquet") -> Path:
+    (path,) = directory.rglob(pattern)
+    return path
+
+
+def interrupted_after(tasks: int) -> Callable[[int, float], None]:
+    """A progress callback that stands for Ctrl-C in the task after that many."""
+
+    def progress(samples: int, accuracy: float) -> None:
+        if samples > tasks * 20:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_a_run_has_a_row_for_each_task() -> None:
+    table = run_config(config(), DATA).table
+    assert table["task"].to_list() == [1, 2, 3, 4]
+    assert table["samples"].to_list() == [20, 40, 60, 70]
+    assert table["cut_short"].to_list() == [False, False, False, True]
+    assert table["seed"].to_list() == [0] * 4
+    assert table.columns == ["seed", "task", "samples", "cut_short", *METRICS, "rank_1", "rank_2", "rank_3"]
+    assert table.schema["rank_1"] == table.schema["task"] == pl.Int64
+
+
+def test_online_accuracy_is_over_all_samples_so_far() -> None:
+    table = run_config(config(), DATA).table
+    right = (table["accuracy"] * pl.Series([20, 20, 20, 10])).cum_sum()
+    assert table["online_accuracy"].to_list() == pytest.approx((right / table["samples"]).to_list())
+
+
+def test_without_diagnostics_there_is_accuracy_and_loss_and_the_same_learning() -> None:
+    full, plain = run_config(config(), DATA).table, run_config(config(diagnostics=False), DATA).table
+    assert plain.columns == ["seed", "task", "samples", "cut_short", "accuracy", "online_accuracy", "loss"]
+    assert_frame_equal(full.select(plain.columns), plain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rank_and_lipschitz_bound_are_those_of_the_network_at_the_tasks_end(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[np.ndarray[Any, Any]]] = []
+    weights = Reference.weights
+
+    def spy(self: Reference) -> list[np.ndarray[Any, Any]]:
+        seen.append(weights(self))
+        return seen[-1]
+
+    monkeypatch.setattr(Reference, "weights", spy)
+    table = run_config(config(dtype=dtype), DATA).table
+    model = mlp(12, (8, 6), 4)
+    for row, arrays in zip(table.iter_rows(named=True), seen, strict=True):
+        with torch.no_grad():
+            for p, array in zip(model.parameters(), arrays, strict=True):
+                p.copy_(torch.from_numpy(array))
+        assert row["lipschitz"] == pytest.approx(wc.lipschitz(model).now[2], rel=1e-7)
+        matrices = [p for p in model.parameters() if p.ndim == 2]
+        assert [row[f"rank_{i}"] for i in (1, 2, 3)] == [int(torch.linalg.matrix_rank(w)) for w in matrices]
+
+
+def test_the_seed_fixes_everything() -> None:
+    one, same, other = (run_config(config("adam+sp", seed=seed), DATA).table for seed in (1, 1, 2))
+    assert_frame_equal(one, same)
+    assert not one["loss"].equals(other["loss"])
+
+
+def test_a_longer_run_begins_as_the_shorter_one() -> None:
+    short, long = run_config(config(steps=40), DATA).table, run_config(config(steps=80), DATA).table
+    assert_frame_equal(long.head(2), short)
+
+
+@pytest.mark.parametrize("problem", ["input-permuted-mnist", "label-permuted-mnist", "stationary-mnist"])
+def test_every_kind_of_problem_runs(problem: str) -> None:
+    table = run_config(Config(problem, "sgd+wc", steps=40, period=20, hidden=(5,), backend="reference"), DATA).table
+    assert len(table) == 2
+    assert table["loss"].is_finite().all()
+
+
+def test_the_record_tells_how_it_came_about(tmp_path: Path) -> None:
+    record = run_config(config("adam+sp"), DATA, out=tmp_path)
+    path = only(tmp_path)
+    assert path.parent == tmp_path / "input-permuted-mnist" / "adam+sp"
+    assert path.name == f"lr0.01_decay0.001_sigma0.1_seed0_{record.identity}.parquet"
+    back = read_record(path)
+    assert_frame_equal(back.table, record.table)
+    assert back.config == record.config
+    assert (back.config["variant"], back.config["backend"], back.config["seed"]) == ("paper", "reference", 0)
+    assert (back.config["lr"], back.config["settings"]["beta2"], back.config["outputs"]) == (0.01, 0.999, 4)
+    expected = {"name": "tiny", "samples": 60, "kind": "directory", "location": "memory", "checksum": "0" * 32}
+    assert back.data == {**expected, "official": False}
+    assert back.seconds > 0
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_finished_run_is_read_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_config(config(), DATA, out=tmp_path)
+    monkeypatch.setattr(streaming_runs, "_make_learner", None)
+    again = run_config(config(), DATA, out=tmp_path)
+    assert_frame_equal(again.table, first.table)
+    assert again.seconds == first.seconds
+
+
+def test_overwriting_runs_it_again(tmp_path: Path) -> None:
+    run_config(config(), DATA, out=tmp_path)
+    before = only(tmp_path).stat().st_mtime_ns
+    calls: list[int] = []
+    run_config(config(), DATA, out=tmp_path, overwrite=True, on_progress=lambda samples, _: calls.append(samples))
+    assert calls[-1] == 70
+    assert only(tmp_path).stat().st_mtime_ns > before
+
+
+def test_an_interrupted_overwriting_run_goes_on_without_overwriting(tmp_path: Path) -> None:
+    expected = run_config(config(), DATA, out=tmp_path).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), DATA, out=tmp_path, overwrite=True, on_progress=interrupted_after(2))
+    seen: list[int] = []
+    record = run_config(config(), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lambda _: None)
+    assert min(seen) > 40
+    assert_frame_equal(record.table, expected)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("method", ["adam+wc", "adam+sp", "sgd+l2init", "madam"])
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(tmp_path: Path, method: str, tasks: int) -> None:
+    expected = run_config(config(method), DATA).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(method), DATA, out=tmp_path, on_progress=interrupted_after(tasks))
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert only(tmp_path, "*.checkpoint.npz")
+    seen: list[int] = []
+    told: list[str] = []
+    record = run_config(
+        config(method), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=told.append
+    )
+    assert min(seen) > tasks * 20  # the finished tasks were not learned again
+    assert told == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
+    assert_frame_equal(record.table, expected, check_exact=True)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_the_seconds_of_all_sessions_add_up(tmp_path: Path) -> None:
+    def slow(samples: int, accuracy: float) -> None:
+        time.sleep(0.05)
+        interrupted_after(2)(samples, accuracy)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), DATA, out=tmp_path, on_progress=slow)
+    assert run_config(config(), DATA, out=tmp_path, on_event=lambda _: None).seconds > 0.1
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_damaged_checkpoint_is_told_and_the_run_starts_again(tmp_path: Path, damage: str) -> None:
+    expected = run_config(config(), DATA).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(2))
+    _break(only(tmp_path, "*.npz"), damage)
+    told: list[str] = []
+    record = run_config(config(), DATA, out=tmp_path, on_event=told.append)
+    assert len(told) == 1
+    assert "checkpoint is damaged" in told[0]
+    assert "starting again" in told[0]
+    assert_frame_equal(record.table, expected)
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_damaged_record_is_told_and_run_again(tmp_path: Path, damage: str) -> None:
+    expected = run_config(config(), DATA, out=tmp_path).table
+    _break(only(tmp_path), damage)
+    told: list[str] = []
+    run_config(config(), DATA, out=tmp_path, on_event=told.append)
+    assert len(told) == 1
+    assert told[0].endswith(": the file is damaged, or not a record: running again")
+    assert "delete" not in told[0]
+    assert_frame_equal(read_record(only(tmp_path)).table, expected)
+
+
+def _break(path: Path, damage: str) -> None:
+    content = path.read_bytes()
+    flipped = content[:30] + bytes(byte ^ 255 for byte in content[30:70]) + content[70:]
+    path.write_bytes({"cut": content[: len(content) // 2], "flipped": flipped, "empty": b"", "text": b"hello"}[damage])
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(1))
+    path = only(tmp_path, "*.npz")
+    np.savez(path, identity=np.array([print], dtype=object))
+    told: list[str] = []
+    run_config(config(), DATA, out=tmp_path, on_event=told.append)
+    assert "damaged" in told[0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"lr": 0.02}, {"steps": 71}, {"dtype": "float64"}, {"diagnostics": False}]
+)
+def test_another_configuration_is_another_run(tmp_path: Path, change: dict[str, Any]) -> None:
+    run_config(config(), DATA, out=tmp_path)
+    run_config(config(**change), DATA, out=tmp_path)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+def test_spelling_out_a_default_is_the_same_run(tmp_path: Path) -> None:
+    run_config(config(), DATA, out=tmp_path)
+    run_config(config(kappa=1.0, outputs=4, settings={"beta1": 0.9}), DATA, out=tmp_path)
+    assert only(tmp_path)
+
+
+def test_a_full_disk_leaves_no_broken_record_and_the_run_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run_config(config(), DATA).table
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def fills_up(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) > 4:  # two checkpoints: a file and a directory each
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fills_up)
+    with pytest.raises(OSError, match="No space left on device"):
+        run_config(config(), DATA, out=tmp_path)
+    monkeypatch.undo()
+    assert [p.name.partition(".")[2].partition(".")[2] for p in tmp_path.rglob("*") if p.is_file()] == [
+        "checkpoint.npz"
+    ]
+    assert_frame_equal(run_config(config(), DATA, out=tmp_path, on_event=lambda _: None).table, expected)
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_anything_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(streaming_runs, "_make_learner", None)
+    with pytest.raises(OSError, match="Not a directory"):
+        run_config(config(), DATA, out=tmp_path / "file")
+
+
+def test_more_classes_than_outputs_is_refused() -> None:
+    with pytest.raises(ValueError, match="outputs: got 3, expected at least the 4 classes of tiny"):
+        run_config(config(outputs=3), DATA)
+    assert run_config(config(outputs=9), DATA).config["outputs"] == 9
+
+
+def test_a_network_larger_than_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits into memory"):
+        run_config(config(hidden=(10**12,)), DATA)
+
+
+def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
+    told: list[str] = []
+    table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=told.append).table
+    assert told == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
+    assert not table["loss"].is_finite().any()
+    assert table["lipschitz"].is_nan().all()
+    assert table["rank_1"].null_count() == len(table)
+    assert table["accuracy"].is_finite().all()
+    assert_frame_equal(read_record(only(tmp_path)).table, table)
+
+
+def test_a_diverged_run_goes_on_too(tmp_path: Path) -> None:
+    expected = run_config(config("sgd", lr=1e30), DATA, on_event=lambda _: None).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(
+            config("sgd", lr=1e30), DATA, out=tmp_path, on_progress=interrupted_after(2), on_event=lambda _: None
+        )
+    record = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=lambda _: None)
+    assert_frame_equal(record.table, expected)
+
+
+def test_progress_tells_the_online_accuracy() -> None:
+    told: list[tuple[int, float]] = []
+    table = run_config(config(), DATA, on_progress=lambda *report: told.append(report)).table
+    assert told == list(zip(table["samples"], table["online_accuracy"], strict=True))
+
+
+def test_the_number_of_threads_is_restored() -> None:
+    torch.set_num_threads(2)
+    inside: list[int] = []
+    run_config(config(steps=20), DATA, on_progress=lambda *_: inside.append(torch.get_num_threads()))
+    assert inside[0] == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "backend"),
+    [
+        ("adam+wc", "fused"),
+        ("sgd+sp", "reference"),
+        pytest.param("adam+wc", "reference", marks=pytest.mark.slow),
+        pytest.param("sgd+sp", "fused", marks=pytest.mark.slow),
+    ],
+)
+def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, method: str, backend: str) -> None:
+    """Killed again and again at random moments, the run ends with the same numbers as an undisturbed one."""
+    expected = run_config(killed_stream.config(backend, method), DATA).table
+    moments = random.Random(0)
+    finished = kills = 0
+    while finished < killed_stream.TASKS - 2:
+        process = killed_stream.start(tmp_path, backend, method)
+        while _tasks_saved(tmp_path) <= finished:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.05))
+        saved = _tasks_saved(tmp_path)
+        process.kill()
+        process.join()
+        finished = _tasks_saved(tmp_path)
+        assert finished >= saved  # what was saved is there, and can be read
+        kills += 1
+    assert kills > 1
+    seen: list[int] = []
+    settings = killed_stream.config(backend, method)
+    record = run_config(settings, DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lambda _: None)
+    assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
+    assert_frame_equal(record.table, expected, check_exact=True)
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
+
+
+def _tasks_saved(directory: Path) -> int:
+    saved = list(directory.rglob("*.checkpoint.npz"))
+    if not saved:
+        return killed_stream.TASKS if list(directory.rglob("*.parquet")) else 0
+    try:
+        with np.load(saved[0]) as arrays:
+            return len(arrays["rows"])
+    except FileNotFoundError:  # the record has taken its place
+        return killed_stream.TASKS
+
+
+def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Problem, "load", lambda problem, data_dir, event: DATA)
+    settings: dict[str, Any] = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}
+    table = run("input-permuted-mnist", seeds=range(2), out=tmp_path, **settings)
+    assert table.select("seed", "task").rows() == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    records = pl.concat([read_record(path).table for path in sorted(tmp_path.rglob("*.parquet"))])
+    assert_frame_equal(table, records)
+    assert_frame_equal(run("input-permuted-mnist", seed=1, **settings), table.filter(seed=1))
+    assert_frame_equal(run("input-permuted-mnist", seeds=2, **settings), table)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kapa": 1.0}, "settings: got 'kapa'.*did you mean 'kappa'"),
+        ({"seeds": 0}, "seeds: got 0, expected a whole number of at least 1"),
+        ({"seeds": 1.5}, "seeds: got 1.5, expected a whole number"),
+        ({"seeds": []}, "seeds: got none"),
+        ({"seeds": [0], "seed": 1}, "seed: got 1, but seeds are given as well"),
+        ({"seeds": [0.5]}, "seed: got 0.5"),
+        ({"period": 0}, "period: got 0"),
+    ],
+)
+def test_a_mistake_is_told_before_any_data_is_fetched(
+    wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Problem, "load", None)
+    with pytest.raises(ValueError, match=message):
+        run("input-permuted-mnist", **wrong)
+
+
+def test_the_laboratory_is_reached_from_the_package() -> None:
+    import weightclip.lab
+
+    assert weightclip.lab.experiments.streaming.run is run
+    assert weightclip.lab.records.read_record is read_record
+    assert weightclip.lab.data.load is not None
+    assert {"run", "Config"} <= set(dir(weightclip.lab.experiments.streaming))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = weightclip.lab.nothing

@@ -1,0 +1,125 @@
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from weightclip.lab.analysis.selection import select
+from weightclip.lab.experiments.warm_start.authors import authors_curves, authors_table, beside_authors
+from weightclip.lab.experiments.warm_start.config import Config, resolve
+from weightclip.lab.experiments.warm_start.figures import draw_beside_authors
+
+
+def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
+    found = select(authors_table(), criterion=criterion)  # type: ignore[arg-type]
+    return {(row["method"], row["stages"]): row["kappa"] for row in found.iter_rows(named=True)}
+
+
+def test_the_area_under_the_authors_curves_chooses_20_for_both() -> None:
+    """Their table 2 has 10 for clipping after every step, which this criterion does not give."""
+    found = chosen("auc")
+    assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (20.0, 20.0)
+
+
+def test_the_final_accuracy_chooses_10_and_5() -> None:
+    found = chosen("final")
+    assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (10.0, 5.0)
+
+
+def test_the_authors_numbers_are_those_of_the_paper() -> None:
+    last = authors_curves().filter(pl.col("epoch") == pl.col("epochs"))
+    ends = {(row["method"], row["stages"], row["kappa"]): row["test_accuracy"] for row in last.iter_rows(named=True)}
+    expected = {
+        ("sgd", 1, None): 0.553,
+        ("sgd", 2, None): 0.539,
+        ("sgd+wc", 1, 10.0): 0.628,
+        ("sgd+wc", 2, 10.0): 0.604,
+        ("sgd+wc@switch", 2, 20.0): 0.569,
+        ("sgd+wc@switch", 2, 10.0): 0.594,
+        ("sgd+wc@switch", 2, 5.0): 0.609,
+    }
+    assert {key: ends[key] for key in expected} == pytest.approx(expected, abs=0.0015)
+
+
+def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
+    """Runs of the paper's variant at its scale, as a tidy table: accuracy 0.1 in the first stage, 0.9 in the second."""
+    wanted = replace(resolve(Config(method="sgd+wc", variant="paper", kappa=10.0)), epochs=epochs, **changes)
+    facts = {name: value for name, value in wanted.facts().items() if name not in ("settings", "seed")}
+    runs = []
+    for seed in range(seeds):
+        rows = range(1, epochs * wanted.stages + 1)
+        stage = [1 + (epoch - 1) // epochs for epoch in rows]
+        accuracy = [0.1 if one == 1 else 0.9 for one in stage]
+        runs.append(
+            pl.DataFrame({"epoch": rows, "stage": stage, "samples": rows, "test_accuracy": accuracy}).with_columns(
+                pl.lit("warm-start").alias("experiment"),
+                pl.lit(seed).alias("seed"),
+                *(pl.lit(value).alias(name) for name, value in facts.items()),
+                *(pl.lit(value).alias(f"settings.{name}") for name, value in wanted.settings.items()),
+                pl.lit(f"{seed} {facts} {dict(wanted.settings)}").alias("identity"),
+                *(pl.lit("x").alias(name) for name in ("data", "data_kind", "checksum")),
+                pl.lit(True).alias("official"),
+                pl.lit(1.0).alias("seconds"),
+            )
+        )
+    return pl.concat(runs)
+
+
+def test_our_epochs_stand_beside_theirs() -> None:
+    first, *between, eleventh = beside_authors(made()).to_dicts()
+    assert [row["authors"] for row in between] == [None] * 9
+    assert (first["epoch"], first["authors"], first["seeds"]) == (1, 0.11819, 2)
+    assert first["difference"] == pytest.approx(0.1 - 0.11819)
+    assert eleventh["epoch"] == 11
+
+
+def test_a_second_stage_never_stands_beside_their_first() -> None:
+    assert beside_authors(made(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
+    whole = beside_authors(made(epochs=300))
+    assert whole.filter(pl.col("epoch") > 300)["mean"].unique().to_list() == [0.9]
+    assert whole.filter(pl.col("epoch") <= 300)["mean"].unique().to_list() == [0.1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variant": "default"},
+        {"lr": 0.1},
+        {"settings": {"momentum": 0.9}},
+        {"precision": "bfloat16"},
+        {"width": 16},
+        {"test_images": 500},
+        {"images": 20_000},
+        {"batch": 32},
+        {"stem": "cifar"},
+        {"augment": True},
+    ],
+)
+def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
+    other = made(**changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="results: got no runs of warm-start with variant paper"):
+        beside_authors(other)
+    assert len(beside_authors(pl.concat([made(), other], how="diagonal"))) == 11
+
+
+def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
+    both = pl.concat([made(), made(kappa=3.0)])
+    assert beside_authors(both)["kappa"].unique().to_list() == [10.0]
+
+
+def test_of_several_lengths_one_is_chosen_and_the_others_are_told() -> None:
+    told: list[str] = []
+    found = beside_authors(pl.concat([made(seeds=3), made(epochs=2)]), told.append)
+    assert found["epoch"].to_list() == list(range(1, 12))
+    assert found["seeds"].unique().to_list() == [3]
+    assert len(told) == 1
+
+
+def test_their_curves_are_drawn_beside_ours() -> None:
+    drawing = draw_beside_authors(made())
+    assert drawing.data.equals(beside_authors(made()))
+    axes = drawing.picture.axes[0]
+    assert list(axes.get_lines()[0].get_xdata()) == list(range(1, 12))
+    (theirs,) = axes.containers
+    assert list(theirs.lines[0].get_xdata()) == [1, 11]
+    assert theirs.lines[0].get_ydata()[0] == 0.11819
+    assert theirs.lines[0].get_linestyle() == "None"

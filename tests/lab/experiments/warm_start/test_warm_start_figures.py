@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import polars as pl
+import pytest
+from photographs import config, photographs
+
+from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
+from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
+from weightclip.lab.experiments.warm_start.runs import run_config
+from weightclip.lab.records.loading import load
+
+DATA = photographs()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    store = tmp_path_factory.mktemp("store")
+    runs = [("sgd", 1, {}), ("sgd", 2, {}), *(("sgd+wc", 2, {"kappa": kappa}) for kappa in (0.5, 1.0, 2.0))]
+    for method, stages, settings in (*runs, ("sgd+wc@switch", 2, {})):
+        for seed in (0, 1):
+            run_config(config(method, stages=stages, seed=seed, **settings), DATA, out=store)  # type: ignore[arg-type]
+    return load(store)
+
+
+def test_both_schedules_stand_in_one_figure(table: pl.DataFrame) -> None:
+    drawing = figure_2(table)
+    assert drawing.data.columns == ["method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds"]
+    there = set(drawing.data.select("method", "stages").iter_rows())
+    assert there == {("sgd", 1), ("sgd", 2), ("sgd+wc", 2), ("sgd+wc@switch", 2)}
+    ends = drawing.data.group_by("method", "stages").agg(pl.col("passes").max())
+    assert ends["passes"].unique().to_list() == [2.0]  # both see every image twice
+    labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
+    assert labels == ["SGD, one stage", "SGD, two stages", "SGD + WC, two stages", "SGD + WC@switch, two stages"]
+    assert any("best of several settings by auc" in note for note in drawing.notes)
+
+
+def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
+    drawing = figure_2(table)
+    assert drawing.picture.legends[0].get_title().get_text().endswith("not the paper's setting")
+    assert any(note.startswith("not the paper's setting: ") and "width 4" in note for note in drawing.notes)
+    several = draw_sensitivity(table)
+    assert several.picture.legends[0].get_title().get_text().splitlines()[1:] == [
+        "mean of 2 seeds, standard error shaded",
+        "not the paper's setting",
+    ]
+    assert set(drawing.notes) & set(several.notes)
+
+
+def test_no_two_lines_look_alike(table: pl.DataFrame) -> None:
+    """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
+    adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
+    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()
+    kinds = {line.get_label(): (line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
+    assert len(set(kinds.values())) == len(kinds) == 6
+    assert {label.split(",")[0]: kind[1] for label, kind in kinds.items() if "WC" not in label} == {
+        "SGD": "--",
+        "Adam": "-",
+    }
+    assert kinds["SGD, one stage"][0] == "#808080"
+
+
+def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None:
+    data = draw_sensitivity(table).data
+    assert data["kappa"].to_list() == [0.5, 1.0, 2.0]
+    assert data["method"].unique().to_list() == ["sgd+wc"]
+    with pytest.raises(ValueError, match="results: got one value of kappa, expected several"):
+        draw_sensitivity(table.filter(method="sgd"))
+
+
+def test_other_experiments_are_refused(table: pl.DataFrame) -> None:
+    other = table.with_columns(pl.lit("streaming").alias("experiment"))
+    with pytest.raises(ValueError, match="results: got runs of streaming, expected some of warm-start"):
+        figure_2(other)
+
+
+def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
+    EXPERIMENT.draw([run_config(config(seed=seed), DATA) for seed in (0, 1)], tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000

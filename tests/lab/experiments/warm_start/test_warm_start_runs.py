@@ -1,0 +1,107 @@
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+from photographs import config, photographs
+from polars.testing import assert_frame_equal
+
+from weightclip.lab.experiments.warm_start.runs import identify, place, run_config
+from weightclip.lab.records.record import read_record
+
+DATA = photographs()
+
+
+def interrupted_after(images: int) -> object:
+    def progress(done: int, accuracy: float) -> None:
+        if done >= images:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_a_record_has_a_row_for_each_epoch_of_all_stages() -> None:
+    record = run_config(config("sgd+wc"), DATA)
+    table = record.table
+    assert table["epoch"].to_list() == [1, 2, 3, 4]
+    assert table["stage"].to_list() == [1, 1, 2, 2]
+    assert table["samples"].to_list() == [24, 48, 72, 96]
+    assert table["seed"].unique().to_list() == [0]
+    assert table.drop("seed", "epoch", "stage", "samples").dtypes == [pl.Float64] * 7
+    one = run_config(config("sgd+wc", stages=1), DATA).table
+    assert one["samples"].to_list() == [48, 96]
+
+
+def test_it_learns() -> None:
+    table = run_config(config("sgd", epochs=8, lr=0.1), DATA).table
+    assert table["train_loss"][-1] < table["train_loss"][0]
+    assert table["test_accuracy"].max() > 0.5
+
+
+@pytest.mark.parametrize(
+    "method", ["sgd", "sgd+wc", "sgd+wc@switch", "adam+l2+wc", "sgd+sp", "sgd+l2init", "sgd+sp@switch"]
+)
+@pytest.mark.parametrize("images", [30, 60])
+def test_an_interrupted_run_goes_on_bit_for_bit(method: str, images: int, tmp_path: Path) -> None:
+    wanted = config(method, lr=0.01, augment=True, **({"decay": 0.1, "kappa": 2.0} if method == "adam+l2+wc" else {}))
+    expected = run_config(wanted, DATA).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(wanted, DATA, out=tmp_path, on_progress=interrupted_after(images))  # type: ignore[arg-type]
+    told: list[str] = []
+    record = run_config(wanted, DATA, out=tmp_path, on_event=told.append)
+    assert told == [f"warm-start {method} seed 0: resuming after epoch {images // 24 if images > 24 else 0}"]
+    assert_frame_equal(record.table, expected, check_exact=True)
+    assert not list(tmp_path.rglob("*.checkpoint.*"))
+
+
+def test_a_finished_run_is_read(tmp_path: Path) -> None:
+    first = run_config(config("sgd+wc"), DATA, out=tmp_path)
+    told: list[str] = []
+    again = run_config(config("sgd+wc"), DATA, out=tmp_path, on_event=told.append)
+    assert told == ["warm-start sgd+wc seed 0: already finished"]
+    assert_frame_equal(first.table, again.table)
+    assert_frame_equal(first.tables["boxes"], again.tables["boxes"])
+
+
+def test_a_record_says_what_was_clipped_and_where_it_was_made(tmp_path: Path) -> None:
+    run_config(config("sgd+wc", variant="paper"), DATA, out=tmp_path)
+    record = read_record(next(path for path in tmp_path.rglob("*.parquet") if "boxes" not in path.name))
+    assert record.experiment == "warm-start"
+    assert record.data["checksum"] == "checksum1+checksum2"
+    assert "threads" in record.platform
+    assert record.tables["boxes"].columns == ["tensor", "entries", "box", "largest", "at_box"]
+    assert "device" not in record.config
+    assert not run_config(config("sgd"), DATA).tables
+
+
+def test_threads_are_those_asked_for() -> None:
+    assert "1 threads" in run_config(config(threads=1), DATA).platform
+
+
+def test_threads_and_device_do_not_make_another_run() -> None:
+    assert identify(config(threads=1), DATA) == identify(config(threads=2, device="cpu"), DATA)
+    assert identify(config(seed=1), DATA) != identify(config(seed=2), DATA)
+
+
+def test_its_place_tells_the_settings() -> None:
+    found = place(config("sgd+wc@switch", kappa=20.0, variant="paper", seed=3))
+    assert found == "warm-start/sgd+wc@switch/2stage_paper_lr0.05_kappa20_seed3"
+
+
+def test_more_images_than_there_are_is_a_mistake() -> None:
+    for name, most in (("images", 48), ("test_images", 20)):
+        message = f"{name}: got 1000, expected at most the {most} of cifar10"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            run_config(config(**{name: 1000}), DATA)  # type: ignore[arg-type]
+
+
+def test_divergence_is_told() -> None:
+    told: list[str] = []
+    run_config(config(lr=1e30), DATA, on_event=told.append)
+    assert any("the loss diverged in epoch" in line for line in told)
+
+
+def test_progress_counts_images() -> None:
+    told: list[int] = []
+    run_config(config(), DATA, on_progress=lambda images, _: told.append(images))
+    assert told == list(range(8, 97, 8))

@@ -1,0 +1,104 @@
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.axes import Axes
+
+from weightclip.lab.experiments.streaming.metrics import METRICS
+from weightclip.lab.plotting.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
+from weightclip.lab.plotting.style import style_of
+from weightclip.lab.records.metrics import Metric
+
+
+def curves(**means: list[float]) -> pl.DataFrame:
+    """Method -> its means, at 1, 2, 3, ..."""
+    return pl.concat(
+        [
+            pl.DataFrame({"method": method, "epoch": range(1, len(mean) + 1), "mean": mean, "low": mean, "high": mean})
+            for method, mean in means.items()
+        ]
+    )
+
+
+def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
+    with panels(1, 1, 3, 2) as (picture, ((axes,),)):
+        draw_panel(axes, shown, "epoch", metric)
+        picture.canvas.draw()
+    return axes
+
+
+@pytest.mark.parametrize(
+    ("means", "hiding"),
+    [
+        ({"sgd": [1.0, 2.0], "adam": [2.0, 3.0]}, False),
+        ({"sgd": [1.0, 2.0], "adam": [20.0, 30.0]}, True),
+        ({"sgd": [100.0, 1.0, 1.0], "adam": [2.0, 2.0, 2.0]}, False),  # a first steep task
+        ({"sgd": [-1.0, -1.0], "adam": [20.0, 30.0]}, False),  # no logarithm
+        ({"sgd": [0.0, 1.0], "adam": [20.0, 30.0]}, False),
+        ({"sgd": [float("nan")], "adam": [float("inf")]}, False),
+        ({"sgd": [1.0, float("inf")], "adam": [2.0, 2.0]}, False),
+    ],
+)
+def test_a_method_hides_another_if_its_usual_values_are_many_times_larger(means: dict, hiding: bool) -> None:
+    assert is_hiding(curves(**means)) == hiding
+
+
+def test_shares_are_percentages_and_never_on_a_logarithmic_axis() -> None:
+    axes = drawn(curves(sgd=[0.01, 0.02], adam=[0.5, 0.9]), METRICS["accuracy"])
+    assert axes.get_yscale() == "linear"
+    assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
+
+
+def test_a_short_logarithmic_axis_has_plain_numbers() -> None:
+    axes = drawn(curves(sgd=[0.04, 0.05], adam=[0.5, 0.6]), METRICS["plasticity"])
+    low, high = axes.get_ylim()
+    seen = [label.get_text() for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert seen == ["0.05", "0.1", "0.2", "0.5"]
+
+
+def test_a_curve_of_a_single_point_can_be_seen() -> None:
+    (line,) = drawn(curves(sgd=[1.0]), METRICS["loss"]).get_lines()
+    assert line.get_marker() == "o"
+    (line,) = drawn(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
+    assert line.get_marker() == ""
+
+
+@pytest.mark.parametrize("last", [1, 2, 30])
+def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
+    with panels(1, 1, 3, 2) as (picture, ((axes,),)):
+        draw_panel(axes, curves(sgd=[1.0] * last), "epoch", METRICS["loss"])
+        count_along(axes, "Epoch")
+        picture.canvas.draw()
+    low, high = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert len(shown) >= 2
+    assert all(tick == int(tick) for tick in shown)
+    assert low <= 1 <= last <= high
+
+
+@pytest.mark.parametrize("width", [3.0, 6.75])
+def test_the_legend_is_no_wider_than_the_picture(width: float) -> None:
+    styles = [
+        replace(style_of(method), label=f"{method}, in two stages") for method in ("sgd", "adam", "sgd+wc", "madam")
+    ]
+    with panels(1, 1, width, 2) as (picture, ((axes,),)):
+        for style in styles:
+            draw_curve(axes, curves(sgd=[1.0, 2.0]), "epoch", style)
+        add_legend(picture, styles)
+        picture.canvas.draw()
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == [style.label for style in styles]
+    extent = legend.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= picture.bbox.x1
+
+
+def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is_in() -> None:
+    with panels(1, 2, 6, 2) as (picture, ((left, right),)):
+        draw_panel(left, curves(sgd=[1.0, 2.0], adam=[1.0, 2.0]), "epoch", METRICS["loss"])
+        draw_panel(right, curves(adam=[1.0, 2.0], madam=[np.nan, 2.0]), "epoch", METRICS["loss"])
+        add_legend(picture, map(style_of, ["sgd", "madam", "adam"]), "a title")
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["SGD", "Madam", "Adam"]
+    assert legend.get_title().get_text() == "a title"
