@@ -2,7 +2,7 @@
 
 Files enter the cache only when all of them are downloaded and verified, each with one rename. Each process works in a
 temporary directory of its own, so several processes can download at the same time and a killed one leaves no partial
-files behind. This needs no lock, and holds on network file systems where locks are unreliable.
+files behind. This needs no lock, which network file systems may not support.
 """
 
 from __future__ import annotations
