@@ -1,0 +1,95 @@
+"""Tables of the range study of docs/ranges.md, from its records or from the saved tables.
+
+    python docs/results/ranges/study.py docs/results/ranges/choosing.parquet docs/results/ranges/reporting.parquet
+    python docs/results/ranges/study.py STORE --save docs/results/ranges
+
+Seeds 0 and 1 choose the best single kappa and the best setting by layer of each cell; seeds 2 to 6 report. The score is
+the online accuracy of the last row: the fraction of correct predictions over all samples of a run.
+"""
+
+import argparse
+from pathlib import Path
+
+import polars as pl
+
+from weightclip.lab import load
+from weightclip.lab.analysis import interval
+
+CHOOSING, REPORTING = (0, 1), (2, 3, 4, 5, 6)
+SETTINGS, REPORTED = 23, 7
+CELL = ("problem", "method")
+KEPT = ("accuracy", "online_accuracy", "loss", "plasticity", "weight_l2", "gradient_l2", "clipped")
+DROPPED = ("weight_l1", "gradient_l1", "negative", "saturated", "lipschitz", "rank_1", "rank_2", "rank_3")
+
+
+def scores(table: pl.DataFrame) -> pl.DataFrame:
+    """A row per run: its cell, setting, family, seed and score in percent."""
+    setting = pl.coalesce("kappa_rule", pl.col("kappa").cast(pl.String).str.replace(r"\.0$", ""))
+    family = (
+        pl.when(pl.col("kappa").is_not_null())
+        .then(pl.lit("one kappa"))
+        .when(pl.col("kappa_rule").str.starts_with("graded"))
+        .then(pl.lit("graded"))
+        .otherwise(pl.lit("by layer"))
+    )
+    last = pl.col("online_accuracy").sort_by("task").last().cast(pl.Float64) * 100
+    return table.group_by(*CELL, setting.alias("setting"), family.alias("family"), "seed").agg(last.alias("score"))
+
+
+def complete(table: pl.DataFrame, seeds: tuple[int, ...], settings: int) -> pl.DataFrame:
+    """The runs with these seeds of the cells that have all of them."""
+    own = table.filter(pl.col("seed").is_in(seeds), pl.col("method").str.ends_with("wc"), pl.col("steps") == 400_000)
+    runs = own.group_by(CELL).agg(pl.col("identity").n_unique().alias("runs"))
+    return own.join(runs.filter(pl.col("runs") == settings * len(seeds)), on=CELL, how="semi")
+
+
+def choose(choosing: pl.DataFrame) -> dict[tuple[str, str], dict[str, str]]:
+    """Cell -> the best single kappa and the best setting by layer."""
+    means = scores(choosing).group_by(*CELL, "setting", "family").agg(pl.col("score").mean()).sort("score", "setting")
+    best = means.group_by(*CELL, "family").agg(pl.col("setting").last()).filter(pl.col("family") != "graded")
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for problem, method, family, setting in best.iter_rows():
+        found.setdefault((problem, method), {})[family] = setting
+    return found
+
+
+def report(reporting: pl.DataFrame, chosen: dict[tuple[str, str], dict[str, str]]) -> str:
+    """A table in Markdown: the mean score of each reported setting, and its distance to the best single kappa."""
+    lines = ["| cell | setting | online accuracy | minus the best single κ | of its score |", "|---|---|---|---|---|"]
+    for cell, runs in scores(reporting).sort(*CELL).group_by(CELL, maintain_order=True):
+        one = chosen[cell]["one kappa"]
+        base = runs.filter(pl.col("setting") == one).sort("seed")["score"].to_numpy()
+        for setting in (one, chosen[cell]["by layer"], *sorted(runs.filter(family="graded")["setting"].unique())):
+            own = runs.filter(pl.col("setting") == setting).sort("seed")["score"].to_numpy()
+            difference = interval(own - base)
+            gap = "" if setting == one else f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+            ratio = f"{own.mean() / base.mean():.1%}"
+            lines.append(f"| {', '.join(cell)} | `{setting}` | {own.mean():.2f}% | {gap} | {ratio} |")
+    return "\n".join(lines)
+
+
+def save(table: pl.DataFrame, path: Path) -> None:
+    """Write the columns that the study needs."""
+    small = table.drop(DROPPED, strict=False).with_columns(pl.col(KEPT).cast(pl.Float32).round_sig_figs(5))
+    small.sort(*CELL, "identity", "task").write_parquet(path, compression="zstd", compression_level=19)
+
+
+def main() -> None:
+    """Print the chosen settings and the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path, help="a store, or saved tables")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write choosing.parquet and reporting.parquet")
+    arguments = parser.parse_args()
+    table = load(*arguments.results)
+    choosing, reporting = complete(table, CHOOSING, SETTINGS), complete(table, REPORTING, REPORTED)
+    if arguments.save:
+        save(choosing, arguments.save / "choosing.parquet")
+        save(reporting, arguments.save / "reporting.parquet")
+    chosen = choose(choosing)
+    for cell, families in sorted(chosen.items()):
+        print(", ".join(cell), *(f"{family}: {setting}" for family, setting in sorted(families.items())), sep="; ")
+    print(report(reporting, chosen))
+
+
+if __name__ == "__main__":
+    main()
