@@ -16,11 +16,12 @@ MODULES = MappingProxyType(
         "weightclip.lab.plugins": "weightclip.lab.registry",
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
         "weightclip.lab.replay": "weightclip.lab.experiments.dqn",
+        "weightclip.lab.results": "weightclip.lab._results",
         "weightclip.lab.streaming": "weightclip.lab.experiments.streaming",
         "weightclip.lab.warm_start": "weightclip.lab.experiments.warm_start",
     }
 )
-"""Old module -> new module; submodules move along."""
+"""Old module -> new module; submodules move with it. `_results` has the names of `records` and `analysis`."""
 
 
 def new_module(name: str) -> str | None:
@@ -48,7 +49,8 @@ class _OldModules(MetaPathFinder, Loader):
         new = new_module(spec.name)
         assert new is not None
         if spec.name in MODULES:
-            warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
+            public = new.replace("weightclip.lab._results", "weightclip.lab.load, weightclip.lab.records and .analysis")
+            warnings.warn(f"{spec.name} is now {public}", DeprecationWarning, stacklevel=2)
         module = import_module(new)
         spec.loader_state = module.__spec__
         return module
@@ -61,6 +63,7 @@ class _OldModules(MetaPathFinder, Loader):
 
 
 def import_old_modules() -> None:
-    """Make old module names importable. The finder is asked only for modules that do not exist."""
+    """Make old module names importable."""
     if not any(isinstance(finder, _OldModules) for finder in sys.meta_path):
-        sys.meta_path.append(_OldModules())
+        # First: the default finder would import a submodule of an old package a second time, under its old name.
+        sys.meta_path.insert(0, _OldModules())

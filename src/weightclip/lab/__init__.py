@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from weightclip._renamed import import_old_modules
+from weightclip._renamed import import_old_modules, new_module
 from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from weightclip.lab.running import run
 
 __all__ = ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]
-__getattr__, __dir__ = lazily(
-    __name__, {name: name for name in __all__} | {"load": "records.loading", "run": "running"}
-)
+_find, __dir__ = lazily(__name__, {name: name for name in __all__} | {"load": "records.loading", "run": "running"})
 import_old_modules()
+
+
+def __getattr__(name: str) -> Any:
+    old = f"{__name__}.{name}"
+    return _find(name) if new_module(old) is None else import_module(old)
