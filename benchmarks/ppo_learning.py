@@ -23,7 +23,7 @@ from weightclip.lab.analysis.statistics import half_width
 from weightclip.lab.experiments.ppo.config import Config, resolve
 from weightclip.lab.experiments.ppo.runs import identify
 from weightclip.lab.files import write_whole
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 
 LAST = 0.1
 LEVEL = 0.95

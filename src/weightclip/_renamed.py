@@ -67,3 +67,12 @@ def import_old_modules() -> None:
     if not any(isinstance(finder, _OldModules) for finder in sys.meta_path):
         # First: the default finder would import a submodule of an old package a second time, under its old name.
         sys.meta_path.insert(0, _OldModules())
+
+
+FIELDS: MappingProxyType[str, dict[str, str]] = MappingProxyType({})
+"""Experiment -> old configuration field -> new one."""
+
+
+def new_field(experiment: str, old: str) -> str:
+    """The new name of a configuration field."""
+    return FIELDS.get(experiment, {}).get(old, old)

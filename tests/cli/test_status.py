@@ -20,7 +20,7 @@ STORE = Path("results")
 
 def make_sweep(count: int = 5) -> list[Run]:
     configs = [EXPERIMENT.configure("input-permuted-mnist", {"method": "sgd", "seed": seed}) for seed in range(count)]
-    runs = [Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.place(config), "mnist") for config in configs]
+    runs = [Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.relative_path(config), "mnist") for config in configs]
     STORE.mkdir()
     write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs)
     return runs
@@ -28,15 +28,15 @@ def make_sweep(count: int = 5) -> list[Run]:
 
 def finish(run: Run, seconds: float) -> None:
     record = Record("streaming", run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
-    write_record(record, record_path(STORE, run.place, run.identity))
+    write_record(record, record_path(STORE, run.relative_path, run.identity))
 
 
 def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixture[str]) -> None:
     done, failed, held, *_ = make_sweep()
     finish(done, 100.0)
     reason = "ValueError: no"
-    write_failure(STORE, Failure(failed.place, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
-    with claimed(STORE, held.identity, held.place) as mine:
+    write_failure(STORE, Failure(failed.relative_path, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
+    with claimed(STORE, held.identity, held.relative_path) as mine:
         assert mine is not None
         mine.begin()
         assert main(["status", str(STORE)]) == 0
@@ -45,9 +45,9 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
     assert line.split() == ["all", "1", "1", "1", "2"]
     assert "  0% after 0:00, process " in out
-    assert f": {held.place}\n" in out
+    assert f": {held.relative_path}\n" in out
     assert "about 5:00 left with 1 running" in out
-    assert f"{failed.place}: ValueError: no" in out
+    assert f"{failed.relative_path}: ValueError: no" in out
     assert "Traceback" not in out
     assert main(["status", str(STORE), "--failures"]) == 0
     assert "  Traceback ..." in capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
     """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
     monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
     first, *_ = make_sweep(10)
-    with claimed(STORE, first.identity, first.place) as mine:
+    with claimed(STORE, first.identity, first.relative_path) as mine:
         assert mine is not None
         mine.begin()
         mine.note(0.6)
@@ -94,7 +94,7 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
 
 def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = make_sweep()
-    with claimed(STORE, first.identity, first.place) as mine, claimed(STORE, second.identity, second.place):
+    with claimed(STORE, first.identity, first.relative_path) as mine, claimed(STORE, second.identity, second.relative_path):
         assert mine is not None
         mine.begin()
         assert main(["status"]) == 0
@@ -107,14 +107,14 @@ def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
     damaged, directory, *_ = make_sweep()
-    path = record_path(STORE, damaged.place, damaged.identity)
+    path = record_path(STORE, damaged.relative_path, damaged.identity)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"damaged")
-    record_path(STORE, directory.place, directory.identity).mkdir()
+    record_path(STORE, directory.relative_path, directory.identity).mkdir()
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert f"{path}: the record is damaged (ComputeError); it counts as left" in out
-    assert f"{directory.place}_{directory.identity}.parquet: Is a directory; it counts as left" in out
+    assert f"{directory.relative_path}_{directory.identity}.parquet: Is a directory; it counts as left" in out
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
     assert line.split() == ["all", "0", "0", "0", "5"]
 

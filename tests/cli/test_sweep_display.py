@@ -19,7 +19,7 @@ class Clock:
 
 def runs(method: str, count: int) -> tuple[Run, ...]:
     return tuple(
-        Run("streaming", config, f"{method}-{config.seed}", EXPERIMENT.place(config), "mnist")
+        Run("streaming", config, f"{method}-{config.seed}", EXPERIMENT.relative_path(config), "mnist")
         for config in (
             EXPERIMENT.configure("input-permuted-mnist", {"method": method, "seed": seed}) for seed in range(count)
         )

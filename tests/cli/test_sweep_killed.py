@@ -38,7 +38,7 @@ def workers(driver: subprocess.Popen[bytes]) -> dict[str, int]:
     """Run -> its process, of what this driver's workers have begun; not of one that imports, nor of a driver before."""
     children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
     notes = [note for note in running(Path("disturbed")).values() if note is not None]
-    return {note.place: note.process for note in notes if str(note.process) in children}
+    return {note.relative_path: note.process for note in notes if str(note.process) in children}
 
 
 class Killer:

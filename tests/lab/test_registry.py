@@ -77,7 +77,7 @@ class Walk(Experiment):
     def length(self, config):
         return 5
 
-    def run(self, configs, data, out, overwrite=False, watch=None):
+    def run(self, configs, data, out, overwrite=False, callbacks=None):
         records = []
         for config in configs:
             heights = np.random.default_rng(config.seed).normal(config.depth, 1, 5)

@@ -268,8 +268,10 @@ def live_from(namespace: argparse.Namespace) -> Live:
 
 def epilog(experiment: Experiment[Any], command: str) -> str:
     """The methods and examples of an experiment, for the help of a command."""
-    examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in experiment.examples.get(command, ()))
-    return f"methods:\n  {experiment.methods_help()}" + (f"\n\nexamples:{examples}" if examples else "")
+    presets = experiment.presets()
+    examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in presets.get("examples", {}).get(command, ()))
+    about = presets.get("help") or f"methods:\n  {', '.join(experiment.schema.methods)}"
+    return about + (f"\n\nexamples:{examples}" if examples else "")
 
 
 def field_kind(config: type[Any], name: str) -> Any:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import add_criterion, add_results, check_results, load_results
 from weightclip.cli.tables import print_table
-from weightclip.lab.records.metrics import CRITERIA
+from weightclip.lab.records.schema import CRITERIA
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.records.metrics import Metric
+    from weightclip.lab.records.schema import Metric
 
 ENDINGS = (".toml", ".csv")
 
@@ -76,7 +76,7 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
     """The table of a problem, and of a value of each of the axes, and what to know of it."""
     from weightclip.lab.analysis.best import setting_notes
     from weightclip.lab.analysis.setups import score_of
-    from weightclip.lab.registry import find_experiment
+    from weightclip.lab.records.columns import schema_of
     from weightclip.lab.text import value_text
 
     first = best.row(0, named=True)
@@ -92,7 +92,7 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
         "seeds",
         "compared",
         "the paper's",
-        f"slope per 100 {find_experiment(first['experiment']).along}s",
+        f"slope per 100 {schema_of(table.filter(experiment=first['experiment'])).x_column}s",
     )
     print_table(headings, rows, right=(2, 3, 4))
     for row in best.iter_rows(named=True):
@@ -135,12 +135,12 @@ def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.
 
 
 def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[str, ...]:
-    from weightclip.lab.analysis.best import told_setting
+    from weightclip.lab.analysis.best import display_setting
     from weightclip.lab.text import error_text, settings_text
 
     return (
         row["method"],
-        settings_text(told_setting(row, table)),
+        settings_text(display_setting(row, table)),
         error_text(row["score"], row["error"], metric),
         str(row["seeds"]),
         str(row["compared"]),

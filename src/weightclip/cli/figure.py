@@ -56,7 +56,7 @@ def _figure(arguments: argparse.Namespace) -> int:
     load = cache(partial(_table, arguments))
     for figure in figures:
         try:
-            drawing = figure.draw(load(figure.needs_results, figure.table), arguments.criterion)
+            drawing = figure.draw(load(figure.experiment != "", figure.table), arguments.criterion)
         except ValueError as error:
             if arguments.name != ALL:
                 raise
@@ -68,7 +68,7 @@ def _figure(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None) -> pl.DataFrame:
     if needs_results:
-        from weightclip.lab.records.loading import NoTableError
+        from weightclip.lab.records.table import NoTableError
 
         try:
             return load_results(arguments, table)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from weightclip.cli.arguments import pair
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT
+from weightclip.lab.records.schema import CRITERIA, DEFAULT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,6 +48,6 @@ def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.
     """The tidy table of the runs that were asked for, or a further one; files that are left out are told."""
     check_results(arguments)
     from weightclip.lab.analysis.setups import where
-    from weightclip.lab.records.loading import load
+    from weightclip.lab.records.table import load
 
     return where(load(*arguments.results, table=table, on_event=print), dict(arguments.where))

@@ -20,7 +20,7 @@ from weightclip.cli.arguments import (
     pointing_to_help,
     problem_command,
 )
-from weightclip.lab.experiment import Experiment
+from weightclip.lab.experiment import Experiment, summarize
 from weightclip.lab.registry import experiment_of
 
 if TYPE_CHECKING:
@@ -79,20 +79,22 @@ def _run(arguments: argparse.Namespace) -> int:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
         print(f"stopped; {again} resumes from the last checkpoint, if there is one")
         return STOPPED
-    paths = [record_path(arguments.out, run.place, run.identity) for run in found.runs]
+    paths = [record_path(arguments.out, run.relative_path, run.identity) for run in found.runs]
     _summarise(experiment, found.records, paths)  # the data is released by now: drawing takes memory as well
     return 0
 
 
 def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:
-    """What came out, the records' paths, and the picture."""
+    """Print the scores and the records' paths, and draw the picture."""
+    from weightclip.lab.plotting.panels import draw_records
+
     for record, path in zip(records, paths, strict=True):
-        print(f"seed {record.config['seed']}: {experiment.summarise([record.table])}; {record.seconds:.1f} s")
+        print(f"seed {record.config['seed']}: {summarize(experiment.schema, [record.table])}; {record.seconds:.1f} s")
         print(f"  {path}")
     if len(records) > 1:
-        print(f"mean of {len(records)} seeds: {experiment.summarise([record.table for record in records])}")
+        print(f"mean of {len(records)} seeds: {summarize(experiment.schema, [record.table for record in records])}")
     picture = _picture(paths)
-    experiment.draw(records, picture)
+    draw_records(records, picture)
     if picture.exists():  # not every experiment draws one
         print(f"picture: {picture}")
 

@@ -67,7 +67,7 @@ def _show_store(store: Path, tracebacks: bool) -> None:
         _show_note(note)
     failed = failures(store)
     for failure in failed if tracebacks else failed[-5:]:
-        print(f"failed {failure.when}: {failure.place}: {failure.reason}")
+        print(f"failed {failure.when}: {failure.relative_path}: {failure.reason}")
         if tracebacks:
             print("  " + failure.traceback.rstrip().replace("\n", "\n  "))
     if failed and not tracebacks:
@@ -97,7 +97,7 @@ def _show(manifest: Manifest, state: State) -> None:
 
 def _show_note(note: Note) -> None:
     since = duration(time.time() - note.since)
-    print(f"  {note.done:4.0%} after {since}, process {note.process} on {note.node}: {note.place}")
+    print(f"  {note.done:4.0%} after {since}, process {note.process} on {note.node}: {note.relative_path}")
 
 
 def _time_left(state: State) -> str:
@@ -105,15 +105,15 @@ def _time_left(state: State) -> str:
     if not state.left:
         return "nothing left to run"
     now = time.time()
-    pieces = [(kind_of(run.place), 1.0, state.seconds[run.identity]) for run in state.done]
-    places = {run.identity: run.place for run in state.left}
+    pieces = [(kind_of(run.relative_path), 1.0, state.seconds[run.identity]) for run in state.done]
+    places = {run.identity: run.relative_path for run in state.left}
     pieces += [
         (kind_of(places[identity]), note.done - note.first, now - note.first_when)
         for identity, note in state.running.items()
         if note.done > note.first
     ]
     done = {identity: note.done for identity, note in state.running.items()}
-    left = [(kind_of(run.place), 1.0 - done.get(run.identity, 0.0)) for run in state.left]
+    left = [(kind_of(run.relative_path), 1.0 - done.get(run.identity, 0.0)) for run in state.left]
     seconds = seconds_left(left, seconds_each(pieces, {}), max(1, len(state.running)))
     if seconds is None:
         return "time left: unknown" + ("" if state.running else "; nothing is running")

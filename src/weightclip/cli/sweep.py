@@ -31,15 +31,15 @@ from weightclip.cli.arguments import (
     problem_command,
     read_field,
 )
-from weightclip.lab.experiment import Experiment
+from weightclip.lab.experiment import Experiment, IncompatibleError
 from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
 from weightclip.numerals import counted
 
 if TYPE_CHECKING:
+    from weightclip.lab.records.store import Cost
     from weightclip.lab.sweep.executor import Executor, Report
     from weightclip.lab.sweep.plan import Plan, Run
-    from weightclip.lab.sweep.stored import Cost
     from weightclip.lab.sweep.sweep import Inventory
     from weightclip.lab.sweep.work import Outcome
 
@@ -96,12 +96,12 @@ def _add_options(
     parser: argparse.ArgumentParser, experiment: Experiment[Any], defaults: Mapping[str, Any] | None
 ) -> None:
     axes = parser.add_argument_group("axes")
-    for axis in experiment.axes:
+    for axis in experiment.schema.axes:
         help_text = f"values with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
         axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
     # Settings have a default for each method, which the grid or the presets decide.
-    shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.setting_fields}
-    left_out = ("problem", "seed", "kappa_rule", *experiment.axes)
+    shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
+    left_out = ("problem", "seed", "kappa_rule", *experiment.schema.axes)
     add_config(parser, experiment.config, left_out, shown, several=True)
     add_seeds(parser, "the grid's, or seed 0")
     _add_common(parser)
@@ -118,8 +118,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     import_torch()
 
     from weightclip.lab.files import make_directory
+    from weightclip.lab.records.store import remove_checkpoints
     from weightclip.lab.sweep.plan import MISSING, make_plan
-    from weightclip.lab.sweep.stored import remove_checkpoints
     from weightclip.lab.sweep.sweep import look
 
     seeds = arguments.seeds or range(seeds_of_grid)
@@ -128,9 +128,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for data in plan.data.values():
         if data is not None:
             print("data: not on this machine" if data is MISSING else f"data: {data.source}")
-    for note in {experiment.length_note(run.config): None for run in plan.runs}:
-        if note:
-            print(note)
     inventory = look(plan, arguments.out, arguments.retry_failed)
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
@@ -164,7 +161,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _tell_end(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
     """Say how it went; the exit code, which tells of runs that failed, now or before."""
-    from weightclip.lab.sweep.stored import has_failed
+    from weightclip.lab.records.store import has_failed
 
     failed = [one for one in outcomes if one.status == "failed"]
     before = f", {len(inventory.failed)} before" if inventory.failed else ""
@@ -200,17 +197,16 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     several = {name: values for name, values in options.items() if _is_list(experiment, name, values)}
     fixed = {name: value for name, value in options.items() if name not in several}
     methods = _named(experiment, "method", arguments)
-    axes = {axis: _named(experiment, axis, arguments) for axis in experiment.axes if axis != "method"} | several
+    axes = {axis: _named(experiment, axis, arguments) for axis in experiment.schema.axes if axis != "method"} | several
     _check_used(experiment, arguments.problem, methods, options)
     option, name = ("--best", arguments.best or PAPER) if arguments.grid is None else ("--grid", arguments.grid)
     found: list[Settings] = []
     lacks: dict[str, None] = {}
     number = 1
+    incompatible: IncompatibleError | None = None
     for values in itertools.product(*axes.values()):
         here = {**fixed, **dict(zip(axes, values, strict=True))}
         for method in methods:
-            if not experiment.possible({**here, "method": method}):
-                continue
             own = _own_options(experiment, arguments.problem, method, here)
             presets = read_presets(name, experiment, own, option)
             with _blaming(option, name):
@@ -222,10 +218,14 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
                     more = search(experiment, arguments.problem, [method], presets, own)
             for choice in more:
                 given_here = {key: value for key, value in choice.items() if key in own or key == "method"}
-                _check_choice(experiment, arguments.problem, choice, given_here, f"{option} {name}")
-            found += [choice for choice in more if choice not in found]
+                try:
+                    _check_choice(experiment, arguments.problem, choice, given_here, f"{option} {name}")
+                except IncompatibleError as error:
+                    incompatible = error
+                else:
+                    found += [choice] if choice not in found else []
     if not found:
-        raise ValueError(f"{', '.join(map(_several, experiment.axes))}: the values given do not go together")
+        raise incompatible or ValueError("the values given do not go together")
     if lacks:
         print(f"{name} has no setting for {', '.join(lacks)}: using the defaults")
     return found, number
@@ -240,7 +240,7 @@ def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str
     """A ValueError for a setting that none of the methods has."""
     known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
     for name in options:
-        if name in SETTINGS and name in experiment.setting_fields and name not in known:
+        if name in SETTINGS and name in experiment.schema.settings and name not in known:
             has = f"{methods[0]} has" if len(methods) == 1 else f"{', '.join(methods)} have"
             raise ValueError(f"--{name}: got a value, but {has} no such setting, only {', '.join(sorted(known))}")
 
@@ -260,6 +260,8 @@ def _check_choice(experiment: Experiment[Any], problem: str, choice: Settings, o
     """A ValueError for settings that are not accepted; it names the file if they are, without what comes from it."""
     try:
         experiment.configure(problem, choice)
+    except IncompatibleError:
+        raise
     except ValueError as error:
         try:
             experiment.configure(problem, own)
@@ -287,7 +289,8 @@ def _several(axis: str) -> str:
 def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[Any]:
     text: str = getattr(arguments, f"{axis}_values")
     if text.strip() == "all":
-        return experiment.values(axis)
+        values: Sequence[Any] = experiment.presets().get("axes", {}).get(axis, ())
+        return values
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
         raise ValueError(f"{_several(axis)}: got {text!r}, expected values with commas, or all")

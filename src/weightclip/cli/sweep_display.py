@@ -52,7 +52,7 @@ class Tally:
         self._began = clock()
         self._missing = {run.identity: run for run in inventory.missing}
         self._before = {
-            kind_of(run.place): seconds[run.identity] for run in inventory.missing if run.identity in seconds
+            kind_of(run.relative_path): seconds[run.identity] for run in inventory.missing if run.identity in seconds
         }
         self._pieces: list[tuple[str, float, float]] = []
 
@@ -77,7 +77,7 @@ class Tally:
                 self._pieces.append(self._piece(replace(working, done=1.0)))
             else:  # it reported nothing on its way: what its records say
                 took = sum(one.seconds for one in report.outcomes)
-                self._pieces.append((kind_of(report.job[0].place), len(report.job), took))
+                self._pieces.append((kind_of(report.job[0].relative_path), len(report.job), took))
         methods = {run.identity: run.method for run in report.job}
         for outcome in report.outcomes:
             if outcome.status != "claimed":
@@ -89,7 +89,7 @@ class Tally:
     def _piece(self, working: Working) -> tuple[str, float, float]:
         """The kind of a worker's runs, how many of them were done since the first report, and the seconds since."""
         done = (working.done - working.first) * len(working.job)
-        return kind_of(working.job[0].place), done, self._clock() - working.began
+        return kind_of(working.job[0].relative_path), done, self._clock() - working.began
 
     @property
     def running(self) -> Counter[str]:
@@ -112,8 +112,8 @@ class Tally:
         now = list(self.working.values())
         each = seconds_each([*self._pieces, *(self._piece(one) for one in now if one.done > one.first)], self._before)
         under_way = {run.identity for working in now for run in working.job}
-        waiting = [kind_of(run.place) for run in list(self._missing.values()) if run.identity not in under_way]
-        left = [(kind_of(one.job[0].place), (1 - one.done) * len(one.job)) for one in now]
+        waiting = [kind_of(run.relative_path) for run in list(self._missing.values()) if run.identity not in under_way]
+        left = [(kind_of(one.job[0].relative_path), (1 - one.done) * len(one.job)) for one in now]
         # A cluster may give fewer workers than were asked for, which shows once one of them has ended a job.
         workers = self._most if self._pieces else self._workers
         return seconds_left([*left, *((kind, 1.0) for kind in waiting)], each, workers)
@@ -144,7 +144,7 @@ class Display:
         if isinstance(report, Said):
             self.say(report.line)
         elif isinstance(report, Ended):
-            places = {run.identity: run.place for run in report.job}
+            places = {run.identity: run.relative_path for run in report.job}
             for outcome in report.outcomes:
                 if outcome.status == "failed":
                     self.say(f"failed: {places[outcome.identity]}: {outcome.reason}")
@@ -188,7 +188,7 @@ def _render(tally: Tally) -> Group:
     ]
     table = make_table(("method", "done", "running", "failed", "left"), rows, right=(1, 2, 3, 4))
     workers = [
-        Text(f"{working.done:4.0%} {working.job[0].place}", style="dim", no_wrap=True, overflow="ellipsis")
+        Text(f"{working.done:4.0%} {working.job[0].relative_path}", style="dim", no_wrap=True, overflow="ellipsis")
         for _, working in sorted(tally.working.items())[:8]
     ]
     return Group(table, Text(tally.line(), style="bold"), *workers)

@@ -10,7 +10,7 @@ from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip.lab import analysis, data, experiments, networks, records, report, sweep
-    from weightclip.lab.records.loading import load
+    from weightclip.lab.records.table import load
     from weightclip.lab.running import run
 
 __all__ = ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]

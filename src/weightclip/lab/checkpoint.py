@@ -35,12 +35,14 @@ class Checkpoint:
         rows: of its table, so far.
         state: the learner's.
         seconds: taken so far.
+        resumed: how the run was resumed before (`weightclip.lab.records.record.Resumed`).
     """
 
     identity: str
     rows: list[Row]
     state: Arrays
     seconds: float
+    resumed: str = "never"
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
@@ -49,6 +51,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     arrays: dict[str, Any] = {
         "identity": np.array(checkpoint.identity),
         "seconds": np.array(checkpoint.seconds),
+        "resumed": np.array(checkpoint.resumed),
         "columns": np.array(columns),
         "rows": np.array([[row[column] for column in columns] for row in checkpoint.rows], dtype=np.float64),
         **{_STATE + key: array for key, array in checkpoint.state.items()},
@@ -70,6 +73,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             rows=[dict(zip(columns, row, strict=True)) for row in arrays["rows"].tolist()],
             state={key.removeprefix(_STATE): array for key, array in arrays.items() if key.startswith(_STATE)},
             seconds=float(arrays["seconds"]),
+            resumed=str(arrays.get("resumed", "never")),
         )
     except Exception as error:
         raise ValueError(f"{path}: the checkpoint is damaged ({type(error).__name__})") from error

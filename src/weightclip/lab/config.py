@@ -252,3 +252,9 @@ def read_toml(text: str) -> dict[str, Any]:
 def packaged_presets(package: str) -> dict[str, Any]:
     """The tables of a package's `presets.toml`."""
     return read_toml((files(package) / "presets.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def commands(package: str) -> dict[str, Any]:
+    """The tables `examples` and `reproductions` of a package's `paper.toml`."""
+    return read_toml((files(package) / "paper.toml").read_text(encoding="utf-8"))

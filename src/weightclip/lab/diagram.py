@@ -135,5 +135,4 @@ DIAGRAM = Figure(
     "1",
     "Where clipping, L2 and L2 Init lead a weight",
     lambda table, criterion: figure_1(),
-    needs_results=False,
 )

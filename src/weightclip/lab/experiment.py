@@ -1,27 +1,29 @@
-"""What an experiment is: a name, a typed configuration, `run(configs) -> records`, figures and presets.
+"""The interface of an experiment: a typed configuration, a schema, and `run(configs) -> records`.
 
-The command line, sweeps, figures and the report know experiments through this alone. An experiment is found by its
-entry point in the group `weightclip.experiments` (`weightclip.lab.registry`), which other packages have too.
+The command line and sweeps use experiments through this class alone. An experiment is found by its entry point in the
+group `weightclip.experiments` (`weightclip.lab.registry`), also in other packages. Figures and reports read
+records, which carry the schema, and do not ask experiments anything.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from weightclip.checks import check_name
+from weightclip.lab.records.schema import Schema
+from weightclip.lab.text import metric_text, settings_text
+from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from weightclip.lab.paper import Reproduction
     from weightclip.lab.plotting.figure import Figure
-    from weightclip.lab.records.metrics import Metric
     from weightclip.lab.records.record import Record
 
 C = TypeVar("C")
@@ -29,37 +31,135 @@ C = TypeVar("C")
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 Event = Callable[[str], None]
-"""Called with a line that a user should read."""
+"""Called with a line for the user."""
 
 Progress = Callable[[int, float], None]
-"""Called now and then with the steps done, of `Experiment.length`, and the score so far."""
+"""Called now and then with the steps done, out of `Experiment.length`, and the score so far."""
 
 Row = Mapping[str, float]
 OnRow = Callable[[Any, Row], None]
-"""Called with a configuration and each row of its main table as soon as it is known."""
+"""Called with a configuration and each new row of its main table."""
 
 
 def ignore(*_: Any) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Whom a run tells what: a line to read, how far it is, and the rows of its table as they come."""
+class Callbacks:
+    """Callbacks that a run reports to: lines for the user, progress, and new rows of its table."""
 
-    event: Event = ignore
-    progress: Progress = ignore
-    row: OnRow = ignore
+    on_event: Event = ignore
+    on_progress: Progress = ignore
+    on_row: OnRow = ignore
 
 
-NOBODY = Watch()
+NO_CALLBACKS = Callbacks()
 
 OTHER = "settings."
-"""In tables, before the names of settings without a field of their own."""
+"""The prefix, in tables, of settings without a field of their own."""
+
+
+class IncompatibleError(ValueError):
+    """Values of the axes that do not go together; a sweep over their product skips them."""
+
+
+class Experiment(ABC, Generic[C]):
+    """A kind of run.
+
+    Configurations have the fields `problem`, `method` and `seed`. Some names have the same meaning in all experiments:
+    `settings` is a mapping of the method's settings that have no field of their own, `rules` a file with the user's
+    update rules, and the column `samples` of the main table counts from the start of a run and weights its rows.
+
+    Class attributes:
+        name: the experiment's name in records and entry points.
+        config: a frozen dataclass; the command line makes an option of each field.
+        schema: the columns of the main table (`weightclip.lab.records.schema.Schema`); each record carries it.
+        lockstep: the number of seeds that one call of `run` trains together.
+    """
+
+    name: ClassVar[str]
+    config: ClassVar[type[Any]]
+    schema: Schema
+    lockstep: ClassVar[int] = 1
+
+    @abstractmethod
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> C:
+        """The resolved configuration, which is complete but for what the data decides.
+
+        Args:
+            problem: one of `schema.problems`.
+            settings: other fields of the configuration, or columns such as `settings.beta1`.
+
+        Raises:
+            ValueError: a value is not accepted.
+            IncompatibleError: values of the axes do not go together.
+        """
+
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        """The settings of a method as columns: "lr", "settings.beta1". A grid varies those that it names.
+
+        `options` are other fields of the configuration.
+        """
+        return ()
+
+    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
+        """The paper's tables, and commands for them.
+
+        - `axes`: axis -> the values that "all" stands for.
+        - `grid` and `best`: tables 1 and 2, in the form of `weightclip.lab.sweep.grid`.
+        - `examples`: command -> example arguments, for its help.
+        - `help`: the methods, for the help of commands.
+        - `reproductions`: how to make the paper's figures and tables (`weightclip.lab.paper.Reproduction`).
+
+        `options` are fields of the configuration: other variants have other tables.
+        """
+        return {}
+
+    def compare_with_paper(self, config: C) -> Comparison:
+        """The paper's best setting for the problem and method, and the settings that differ from the paper's.
+
+        The first is None where the paper has none.
+        """
+        return None, {}
+
+    def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Any:
+        """The data of a configuration, for `identify` and `run`; picklable. None if there is none.
+
+        It depends on the problem and the axes alone.
+        """
+        return None
+
+    @abstractmethod
+    def identify(self, config: C, data: Any) -> str:
+        """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`."""
+
+    @abstractmethod
+    def run(
+        self,
+        configs: Sequence[C],
+        data: Any,
+        out: Path | None,
+        overwrite: bool = False,
+        callbacks: Callbacks = NO_CALLBACKS,
+    ) -> list[Record]:
+        """Run configurations that differ in their seeds, resume them, or read the records of finished ones.
+
+        With `out`, records and checkpoints are written to the store in that directory, at the paths of
+        `weightclip.lab.records.store.record_path`.
+        """
+
+    @abstractmethod
+    def length(self, config: C) -> int:
+        """The total number of steps, in `schema.unit`."""
+
+    def figures(self) -> Sequence[Figure]:
+        """The figures of this experiment."""
+        return ()
 
 
 def arguments_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for a configuration from columns of a table: `settings.beta1` goes into its mapping `settings`."""
+    """Arguments of a configuration from columns of a table: `settings.beta1` goes into its mapping `settings`."""
     own = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
     rest = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
     for name in rest:
@@ -73,169 +173,93 @@ def run_each(
     data: Any,
     out: Path | None,
     overwrite: bool,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> list[Record]:
-    """For experiments that run configurations one by one: what `Experiment.run` returns."""
+    """Run configurations one by one, for experiments without lockstep."""
     return [
         run_config(
             config,
             data,
             out=out,
             overwrite=overwrite,
-            on_progress=watch.progress,
-            on_event=watch.event,
-            on_row=partial(watch.row, config),
+            on_progress=callbacks.on_progress,
+            on_event=callbacks.on_event,
+            on_row=partial(callbacks.on_row, config),
         )
         for config in configs
     ]
 
 
-class Experiment(ABC, Generic[C]):
-    """A kind of run.
+def config_fields(config: type[Any]) -> dict[str, str]:
+    """Field -> help, in order, for `Schema.fields`."""
+    return {one.name: str(one.metadata.get("help", "")) for one in fields(config)}
 
-    Some names mean the same in every experiment that has them. Of the configuration: `problem`, `method` and `seed`;
-    `settings`, a mapping of the method's settings that have no field of their own; `rules`, the user's own, with which
-    a method is another choice of that method; `steps`, a run's length (else its reproductions name another field).
-    Of the main table: `samples` since the run's beginning, by which its rows are weighted; it is no metric.
 
-    Class attributes:
-        name: of the experiment, in records and figures: "streaming".
-        config: a frozen dataclass with a line of help for each field (`metadata={"help": ...}`); the options of the
-            command line are made from it. It has a `seed` and a `method`.
-        axes: fields, besides the seed, of which a sweep takes several values: "method" gives the option `--methods`.
-        setting_fields: the fields that are settings of one method or another; a mapping stands for all that is in it.
-        score: the metric that settings are selected by.
-        along: the column of the main table that its rows follow: "task".
-        unit: what `length` and progress count: "samples".
-        examples: a command of the command line -> what can stand after it, for its help.
+def text_fields(config: type[Any]) -> tuple[str, ...]:
+    """The fields that tidy tables hold as text, for `Schema.text_fields`."""
+    hints = get_type_hints(config)
+
+    def kinds(hint: Any) -> tuple[Any, ...]:
+        return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+    return tuple(one.name for one in fields(config) if not {int, float, bool} & set(kinds(hints[one.name])))
+
+
+SEARCHED = ("seed", "kappa", "kappa_rule", "decay", "sigma")
+"""Fields that do not count as deviations: searches vary them, and every table and figure names them."""
+
+Comparison = tuple[Mapping[str, Any] | None, Mapping[str, Any]]
+"""The paper's best setting of a method, or None, and the settings of a run that differ from the paper's."""
+
+
+def deviations(config: Any, paper: Any, schema: Schema, ignored: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a resolved configuration that differ from those of the paper's, by name.
+
+    A method that is not the paper's is not compared, nor are its settings.
     """
+    from weightclip.lab.records.columns import flat_config
 
-    name: ClassVar[str]
-    config: ClassVar[type[Any]]
-    axes: ClassVar[tuple[str, ...]] = ("method",)
-    setting_fields: ClassVar[tuple[str, ...]] = ("lr", "kappa", "decay", "sigma")
-    score: ClassVar[str] = "accuracy"
-    along: ClassVar[str] = "task"
-    unit: ClassVar[str] = "samples"
-    examples: ClassVar[Mapping[str, Sequence[str]]] = {}
+    own, usual = flat_config(config.facts()), flat_config(paper.facts())
+    left_out = {*SEARCHED, *ignored, *(() if config.method == paper.method else ("method", *schema.settings))}
+    names = [name for name in dict.fromkeys((*usual, *own)) if name.partition(".")[0] not in left_out]
+    return {name: own.get(name) for name in names if own.get(name) != usual.get(name)}
 
-    @abstractmethod
-    def problems(self) -> Sequence[str]:
-        """What `weightclip run` and `sweep` take as PROBLEM; an experiment with a single one has its own name."""
 
-    @abstractmethod
-    def configure(self, problem: str, settings: Mapping[str, Any]) -> C:
-        """The checked configuration with nothing left open that the data does not decide; else a ValueError."""
+def describe(experiment: Experiment[Any], config: Any) -> str:
+    """A resolved configuration in one line: method, settings, axes, and fields that differ from their defaults."""
+    schema = experiment.schema
+    named = {name: getattr(config, name) for name in schema.settings if not isinstance(getattr(config, name), Mapping)}
+    settings = {**named, **dict(getattr(config, "settings", {}))}
+    usual = {one.name: one.default for one in fields(config) if one.default is not MISSING}
+    shown = {
+        name: value
+        for name, value in vars(config).items()
+        if name in schema.axes or (name in usual and usual[name] is not None and value != usual[name])
+    }
+    others = {name: value for name, value in shown.items() if name not in ("problem", "method", "seed", *settings)}
+    length = f"{counted(experiment.length(config), schema.unit.removesuffix('s'))}"
+    return "; ".join(filter(None, (f"{config.method}: {settings_text(settings)}", settings_text(others), length)))
 
-    def methods(self) -> Sequence[str]:
-        """The paper's methods: what `--methods all` means."""
-        return ()
 
-    def values(self, axis: str) -> Sequence[Any]:
-        """What "all" means for one of the axes."""
-        return self.methods()
+def score_text(schema: Schema) -> Callable[[float], str]:
+    """The score in a progress bar, as text."""
+    metric = schema.metric(schema.score)
+    return lambda score: f"{metric.label.lower()} {metric_text(score, metric)}"
 
-    def methods_help(self) -> str:
-        """What methods there are, for the command line's help."""
-        return ", ".join(self.methods())
 
-    def metrics(self) -> Mapping[str, Metric]:
-        """What the columns of its main table mean; what it does not name is shown in no figure of the report."""
-        return {}
-
-    def metric(self, column: str) -> Metric:
-        """The definition of a column; of the score, if it is not named, the higher the better."""
-        from weightclip.lab.records.metrics import Metric
-
-        unnamed = Metric(column, column, "", direction="higher" if column == self.score else "")
-        return self.metrics().get(column, unnamed)
-
-    def possible(self, settings: Mapping[str, Any]) -> bool:
-        """Whether values of the axes go together; a sweep leaves out what does not."""
-        return True
-
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        """The settings of the method, as columns of a table: "lr", "settings.beta1"; a grid varies those it has.
-
-        `options` are other fields of the configuration.
-        """
-        return ()
-
-    def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
-        """The paper's tables: `grid` (searched) and `best` (found), as `weightclip.lab.sweep.grid` reads them.
-
-        `options` are fields of the configuration that a user gave: other variants have other tables.
-        """
-        return {}
-
-    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The paper's best setting for a run with that configuration, where it has one."""
-        found: Mapping[str, Any] | None = self.presets().get("best", {}).get(row["problem"], {}).get(row["method"])
-        return found
-
-    def remark(self, row: Mapping[str, Any]) -> str:
-        """What to know of a run with that configuration wherever it is shown: how it departs from the paper's."""
-        return ""
-
-    def load(self, config: C, data_dir: Path | None, event: Event = ignore) -> Any:
-        """The data that the configuration needs, for `identify` and `run`; picklable. None if there is none."""
-        return None
-
-    def data_key(self, config: C) -> Hashable:
-        """Equal for configurations that `load` gives the same data."""
-        return None
-
-    @abstractmethod
-    def identify(self, config: C, data: Any) -> str:
-        """What stands for the run's numbers, by content: `weightclip.lab.records.record.identity`."""
-
-    @abstractmethod
-    def place(self, config: C) -> str:
-        """Where in a store its record lies, without identity and ending: "input-permuted-mnist/sgd/lr0.001_seed0"."""
-
-    @abstractmethod
-    def run(
-        self, configs: Sequence[C], data: Any, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
-    ) -> list[Record]:
-        """Run configurations with equal `batch`, or go on with them, or read the records of finished ones.
-
-        With `out`, records (and, until they are there, checkpoints) are written to the store in that directory at the
-        paths of `weightclip.lab.records.store.record_path`.
-        """
-
-    def batch(self, config: C) -> Hashable | None:
-        """Configurations with equal keys are run by one call of `run`, in lockstep; None: each by itself."""
-        return None
-
-    @abstractmethod
-    def length(self, config: C) -> int:
-        """Steps in all, in the unit of progress."""
-
-    def length_note(self, config: C) -> str:
-        """A line on a run that is shorter than its configuration asks for; empty otherwise."""
-        return ""
-
-    def shown(self, score: float) -> str:
-        """The score that progress tells, for a reader."""
-        return f"{self.score} {score:.4g}"
-
-    def describe(self, config: C) -> str:
-        """The configuration in a line, without problem and seed."""
-        return str(config)
-
-    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
-        """Main tables of runs that differ in their seeds, in a line."""
-        from weightclip.numerals import counted
-
-        return counted(len(tables), "run")
-
-    def draw(self, records: Sequence[Record], path: Path) -> None:
-        """A picture of runs that differ in their seeds alone."""
-
-    def figures(self) -> Sequence[Figure]:
-        """The paper's figures of this experiment."""
-        return ()
-
-    def reproductions(self) -> Sequence[Reproduction]:
-        """What makes the paper's figures and tables of this experiment."""
-        return ()
+def summarize(schema: Schema, tables: Sequence[pl.DataFrame]) -> str:
+    """The score of runs that differ in their seeds, in one line: means over the seeds."""
+    metric = schema.metric(schema.score)
+    scores = [table[schema.score].drop_nulls() for table in tables]
+    known = [(score[0], score[-1]) for score in scores if len(score)]
+    if not known:
+        return f"no {metric.label.lower()} yet"
+    ended = [last for _, last in known if last == last]
+    first, last = sum(one for one, _ in known) / len(known), sum(ended) / len(ended) if ended else float("nan")
+    short = ", which was cut short" if "cut_short" in tables[0].columns and tables[0]["cut_short"].any() else ""
+    text = (
+        f"{metric.label.lower()} {metric_text(first, metric)} in the first {schema.x_column}, "
+        f"{metric_text(last, metric)} in the last of {len(tables[0])}{short}"
+    )
+    stopped = len(known) - len(ended)
+    return f"{text}; {stopped} of {counted(len(tables), 'seed')} diverged" if stopped else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ class Reproduction:
     """
 
     item: str
-    commands: tuple[str, ...]
+    commands: Sequence[str]
     seeds: int = 20
     part: str = ""
     length: str = "steps"
@@ -68,7 +69,7 @@ def reproductions() -> dict[str, dict[str, Reproduction | None]]:
     found: dict[str, dict[str, Reproduction | None]] = {item: dict.fromkeys(PARTS.get(item, ("",))) for item in ITEMS}
     found["figure 1"][""] = Reproduction("figure 1", ("figure diagram -o {figures}",))
     for experiment in experiments().values():
-        for one in experiment.reproductions():
+        for one in (Reproduction(**facts) for facts in experiment.presets().get("reproductions", ())):
             parts = found[check_name(f"{experiment.name}: item", one.item, ITEMS)]
             parts[check_name(f"{experiment.name}: part", one.part, parts)] = one
     return found

@@ -56,7 +56,7 @@ def find_experiment(name: str) -> Experiment[Any]:
 
 def problems() -> dict[str, Experiment[Any]]:
     """Every problem, and the experiment that has it."""
-    return {name: experiment for experiment in experiments().values() for name in experiment.problems()}
+    return {name: experiment for experiment in experiments().values() for name in experiment.schema.problems}
 
 
 def experiment_of(problem: str) -> Experiment[Any]:

@@ -1,4 +1,4 @@
-"""Running row by row: a learner becomes rows of a table, then a record, with a checkpoint after each row."""
+"""Training row by row, with a checkpoint after each row and a record at the end."""
 
 from __future__ import annotations
 
@@ -14,84 +14,94 @@ from typing import Any, Generic, Protocol, TypeVar
 import polars as pl
 
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, read_checkpoint, write_checkpoint
-from weightclip.lab.experiment import Event
+from weightclip.lab.experiment import Comparison, Event
 from weightclip.lab.files import make_directory, remove_leftovers
-from weightclip.lab.records.record import Record, read_record, write_record
+from weightclip.lab.records.record import RESTARTED, Record, Resumed, read_record, write_record
+from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import checkpoint_path, record_path
 
 
-class Learner(Protocol):
-    """What learns. `state` is all that a later process needs to go on, bit for bit, with `load_state`."""
+class Stateful(Protocol):
+    """A learner whose `state` lets a later process continue with `load_state`."""
 
     def state(self) -> Arrays: ...
 
     def load_state(self, state: Arrays) -> None: ...
 
 
-L = TypeVar("L", bound=Learner)
+L = TypeVar("L", bound=Stateful)
 
 
 @dataclass(frozen=True)
-class Job(Generic[L]):
-    """A run.
+class Trial(Generic[L]):
+    """A run that is trained row by row.
 
     Args:
-        experiment, identity, place: of its record.
-        label: for lines that a user reads: "input-permuted-mnist sgd seed 0".
+        schema: of its record.
+        identity, relative_path: of its record in a store.
+        label: for messages: "input-permuted-mnist sgd seed 0".
         config, data, rules: for the record.
-        row: what a row stands for: "task".
-        rows: how many there will be.
-        make: the learner, which has learned nothing yet.
-        learn: the next row, from the learner, its index and the rows before it.
-        table: of all rows.
-        loss: the column that tells divergence.
-        tables: further ones for the record, of the learner at the end.
-        platform: what did the work.
+        comparison: with the paper, for the record.
+        rows: the number of rows.
+        make: makes the learner, untrained.
+        learn: trains the next row, given the learner, its index and the rows before it.
+        table: the table of all rows.
+        loss: the column that shows divergence.
+        tables: further tables for the record, from the learner at the end.
+        platform: the machine, for the record.
+        resumes_exactly: whether a resumed run continues bit for bit; otherwise its environments start new episodes.
     """
 
-    experiment: str
+    schema: Schema
     identity: str
-    place: str
+    relative_path: str
     label: str
     config: Mapping[str, Any]
     data: Mapping[str, Any]
-    rules: str | None
-    row: str
+    comparison: Comparison
     rows: int
     make: Callable[[], L]
     learn: Callable[[L, int, Sequence[Row]], Row]
     table: Callable[[list[Row]], pl.DataFrame]
+    rules: str | None = None
     loss: str = "loss"
     tables: Callable[[L], Mapping[str, pl.DataFrame]] = lambda _: {}
     platform: str = field(default_factory=platform.platform)
+    resumes_exactly: bool = True
 
 
-def run_job(job: Job[Any], out: Path | None, overwrite: bool, on_event: Event, on_row: Callable[[Row], None]) -> Record:
-    """Run a job, or go on with it, or read its record where it is finished.
+def run_trial(
+    trial: Trial[Any], out: Path | None, overwrite: bool, on_event: Event, on_row: Callable[[Row], None]
+) -> Record:
+    """Run a trial, resume it, or read its record if it is finished.
 
     Args:
-        job: what to run.
-        out: a directory for the record and, until it is there, the checkpoint; None keeps everything in memory.
-        overwrite: begin anew whatever is in `out`.
-        on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
-        on_row: called with each row as soon as it is known.
+        trial: the run.
+        out: a directory for the record and the checkpoint; None keeps everything in memory.
+        overwrite: ignore what is in `out` and start again.
+        on_event: called with lines for the user: a resumed run, a damaged file, divergence.
+        on_row: called with each new row.
     """
-    path = None if out is None else record_path(out, job.place, job.identity)
+    path = None if out is None else record_path(out, trial.relative_path, trial.identity)
     if path is not None:
-        finished = find_finished(path, job.identity, job.label, overwrite, on_event)
+        finished = find_finished(path, trial.identity, trial.label, overwrite, on_event)
         if finished is not None:
             return finished
-    learner, rows, seconds = _learn_rows(job, path, on_event, on_row)
+    learner, rows, seconds, resumed = _learn_rows(trial, path, on_event, on_row)
+    setting, deviations = trial.comparison
     record = Record(
-        experiment=job.experiment,
-        identity=job.identity,
-        config=job.config,
-        table=job.table(rows),
-        data=job.data,
+        schema=trial.schema,
+        identity=trial.identity,
+        config=trial.config,
+        table=trial.table(rows),
+        data=trial.data,
         seconds=seconds,
-        rules=job.rules,
-        platform=job.platform,
-        tables=job.tables(learner),
+        rules=trial.rules,
+        paper_setting=setting,
+        deviations=deviations,
+        resumed=resumed,
+        platform=trial.platform,
+        tables=trial.tables(learner),
     )
     if path is not None:
         finish(record, path)
@@ -99,7 +109,7 @@ def run_job(job: Job[Any], out: Path | None, overwrite: bool, on_event: Event, o
 
 
 def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_event: Event) -> Record | None:
-    """The record of a run that was finished before; else its directory is there, and nothing left to `overwrite`."""
+    """The record of a finished run, or None. The directory exists afterwards; `overwrite` removes old files."""
     if overwrite:
         path.unlink(missing_ok=True)
         checkpoint_path(path).unlink(missing_ok=True)
@@ -109,17 +119,17 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
     try:
         record = read_record(path)
     except ValueError:
-        on_event(f"{path}: the file is damaged, or not a record: running again")
+        on_event(f"{path}: the file is damaged or not a record: running again")
         return None
     if record.identity != identity:
         return None
-    checkpoint_path(path).unlink(missing_ok=True)  # of a run that was killed between its last two actions
+    checkpoint_path(path).unlink(missing_ok=True)  # the process may have been killed before it removed it
     on_event(f"{label}: already finished")
     return record
 
 
 def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
-    """The checkpoint of the run with that record, if there is one; a ValueError names one that is of no use."""
+    """The checkpoint of the run with that record, or None. A ValueError names an unusable one."""
     saved = checkpoint_path(path)
     remove_leftovers(path)
     remove_leftovers(saved)
@@ -127,52 +137,55 @@ def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
         return None
     checkpoint = read_checkpoint(saved)
     if checkpoint.identity != identity:
-        raise ValueError(f"{saved}: the checkpoint is that of another run")
+        raise ValueError(f"{saved}: the checkpoint belongs to another run")
     return checkpoint
 
 
 def finish(record: Record, path: Path) -> None:
-    """Write the record of a run that is finished; its checkpoint goes."""
+    """Write the record of a finished run and remove its checkpoint."""
     write_record(record, path)
     checkpoint_path(path).unlink(missing_ok=True)
 
 
 def _learn_rows(
-    job: Job[Any], path: Path | None, on_event: Event, on_row: Callable[[Row], None]
-) -> tuple[Any, list[Row], float]:
-    """The learner, all rows, and the seconds that they took."""
-    began = time.perf_counter()
-    learner, rows, before = _begun(job, path, on_event)
+    trial: Trial[Any], path: Path | None, on_event: Event, on_row: Callable[[Row], None]
+) -> tuple[Any, list[Row], float, Resumed]:
+    """The learner, all rows, their seconds, and how the run was resumed."""
+    start = time.perf_counter()
+    learner, rows, before, resumed = _resume(trial, path, on_event)
+    unit = trial.schema.x_column
     for row in rows:
         on_row(row)
-    for index in range(len(rows), job.rows):
-        rows.append(job.learn(learner, index, rows))
+    for index in range(len(rows), trial.rows):
+        rows.append(trial.learn(learner, index, rows))
         on_row(rows[-1])
-        seconds = before + time.perf_counter() - began
-        if not math.isfinite(rows[-1][job.loss]) and (index == 0 or math.isfinite(rows[-2][job.loss])):
-            on_event(f"{job.label}: the loss diverged in {job.row} {index + 1}")
-        if path is not None and index + 1 < job.rows:
-            write_checkpoint(Checkpoint(job.identity, rows, learner.state(), seconds), checkpoint_path(path))
-    return learner, rows, before + time.perf_counter() - began
+        seconds = before + time.perf_counter() - start
+        if not math.isfinite(rows[-1][trial.loss]) and (index == 0 or math.isfinite(rows[-2][trial.loss])):
+            on_event(f"{trial.label}: the loss diverged in {unit} {index + 1}")
+        if path is not None and index + 1 < trial.rows:
+            checkpoint = Checkpoint(trial.identity, rows, learner.state(), seconds, resumed)
+            write_checkpoint(checkpoint, checkpoint_path(path))
+    return learner, rows, before + time.perf_counter() - start, resumed
 
 
-def _begun(job: Job[L], path: Path | None, on_event: Event) -> tuple[L, list[Row], float]:
-    """A learner, the rows of what it has learned, and the seconds that took; from the checkpoint, if there is one."""
-    learner = job.make()
+def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, list[Row], float, Resumed]:
+    """A learner, its rows so far and their seconds, from the checkpoint if there is one; how it was resumed."""
+    learner = trial.make()
     try:
-        checkpoint = None if path is None else find_checkpoint(path, job.identity)
+        checkpoint = None if path is None else find_checkpoint(path, trial.identity)
         if checkpoint is None:
-            return learner, [], 0.0
+            return learner, [], 0.0, "never"
         learner.load_state(checkpoint.state)
     except (ValueError, KeyError, RuntimeError) as error:
-        on_event(f"{error}: starting again from the first {job.row}")
-        return job.make(), [], 0.0
-    on_event(f"{job.label}: resuming after {job.row} {len(checkpoint.rows)}")
-    return learner, checkpoint.rows, checkpoint.seconds
+        on_event(f"{error}: restarting from the first {trial.schema.x_column}")
+        return trial.make(), [], 0.0, "never"
+    on_event(f"{trial.label}: resuming after {trial.schema.x_column} {len(checkpoint.rows)}")
+    resumed: Resumed = "exact" if trial.resumes_exactly and checkpoint.resumed != RESTARTED else RESTARTED
+    return learner, checkpoint.rows, checkpoint.seconds, resumed
 
 
 def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:
-    """The facts on the data of a run in an environment or a game of that name, made by these packages."""
+    """The `data` of a record for a run in an environment of these packages."""
     made_by = ", ".join(f"{package} {_version(package)}" for package in packages)
     return {"name": name, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from weightclip.checks import check_count
 from weightclip.lab.config import check_field
-from weightclip.lab.experiment import Event, Experiment, Watch
+from weightclip.lab.experiment import Callbacks, Event, Experiment, describe, score_text
 from weightclip.lab.files import make_directory
 from weightclip.lab.progress import Display, display
 from weightclip.lab.records.record import Record
@@ -93,14 +93,12 @@ def run_configs(
         make_directory(out)  # a directory that cannot be written is reported before data is fetched
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
-    with display(len(configs), length, experiment.unit, experiment.shown, shows=progress) as shown:
+    with display(len(configs), length, experiment.schema.unit, score_text(experiment.schema), shows=progress) as shown:
         data = experiment.load(configs[0], data_dir, shown.say)
         if data is not None:
             shown.say(f"data: {data.source}")
-        shown.say(f"method: {experiment.describe(configs[0])}")
+        shown.say(f"method: {describe(experiment, configs[0])}")
         shown.say(f"seeds: {seeds_text(config.seed for config in configs)}")
-        if note := experiment.length_note(configs[0]):
-            shown.say(note)
         runs = make_runs(experiment, configs, data)
         pending, waited = runs, False
         while pending:
@@ -143,7 +141,7 @@ def _run_free(
     with ExitStack() as held:
         mine: list[tuple[Run, Claim | None]] = []
         for run in job:
-            claimed = None if out is None else claim(out, run.identity, run.place)
+            claimed = None if out is None else claim(out, run.identity, run.relative_path)
             if claimed is not None:
                 held.callback(claimed.release)
                 claimed.begin()
@@ -157,7 +155,7 @@ def _run_free(
 
 def _name(runs: Sequence[Run]) -> str:
     """Of runs in lockstep, short enough for a bar: `Hopper-v4 adam+wc seed 0–3`."""
-    kind = " ".join(runs[0].place.split("/")[1:-1])
+    kind = " ".join(runs[0].relative_path.split("/")[1:-1])
     return f"{kind} seed {seeds_text(run.config.seed for run in runs)}"
 
 
@@ -180,8 +178,8 @@ def _run_mine(
         shown.update(steps, score)
 
     with showing(live, experiment, runs) as row:
-        watch = Watch(shown.say, progress, row)
-        records = experiment.run([run.config for run in runs], data, out, overwrite, watch)
+        callbacks = Callbacks(shown.say, progress, row)
+        records = experiment.run([run.config for run in runs], data, out, overwrite, callbacks)
     return {run.identity: record for run, record in zip(runs, records, strict=True)}
 
 

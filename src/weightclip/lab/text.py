@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from weightclip.lab.records.metrics import SHARE, Metric
+from weightclip.lab.records.schema import FRACTION, Metric
 from weightclip.numerals import counted
 
 TITLE = "Results"
@@ -60,12 +60,13 @@ def metric_text(value: float | None, metric: Metric) -> str:
     """A measured value: a share in percent, anything else with four digits.
 
     Examples:
-        >>> metric_text(0.78951, Metric("accuracy", "", "", unit="share")), metric_text(0.66051, Metric("loss", "", ""))
+        >>> accuracy, loss = Metric("accuracy", "", "", unit="fraction"), Metric("loss", "", "")
+        >>> metric_text(0.78951, accuracy), metric_text(0.66051, loss)
         ('78.95%', '0.6605')
     """
     if value is None or math.isnan(value):
         return NOTHING
-    return f"{value:.2%}" if metric.unit == SHARE else f"{value:.4g}"
+    return f"{value:.2%}" if metric.unit == FRACTION else f"{value:.4g}"
 
 
 def error_text(value: float | None, error: float | None, metric: Metric) -> str:
@@ -79,7 +80,7 @@ def error_text(value: float | None, error: float | None, metric: Metric) -> str:
     text = metric_text(value, metric)
     if text == NOTHING or value is None or error is None or math.isnan(error):
         return text
-    if metric.unit == SHARE:
+    if metric.unit == FRACTION:
         return f"{text} ± {metric_text(error, metric)}"
     digits = 1 - math.floor(math.log10(error)) if 0 < error < math.inf else None
     if digits is None or not MOST_ROUNDED <= digits <= MOST_DECIMALS:
@@ -92,12 +93,12 @@ def change_text(value: float | None, metric: Metric) -> str:
     """A change of a measured value, with its sign: of a share in percentage points.
 
     Examples:
-        >>> change_text(-0.0213, Metric("accuracy", "", "", unit="share")), change_text(0.5, Metric("loss", "", ""))
+        >>> change_text(-0.0213, Metric("accuracy", "", "", unit="fraction")), change_text(0.5, Metric("loss", "", ""))
         ('−2.13', '+0.5')
     """
     if value is None or math.isnan(value):
         return NOTHING
-    text = f"{100 * value:+.2f}" if metric.unit == SHARE else f"{value:+.3g}"
+    text = f"{100 * value:+.2f}" if metric.unit == FRACTION else f"{value:+.3g}"
     return text.replace("-", "−")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lab.records.made_records import digest, made_record, tidy
-from weightclip.lab.analysis.best import as_presets, best_settings, paper_setting, setting_notes, told_setting
+from weightclip.lab.analysis.best import as_presets, best_settings, paper_setting, setting_notes, display_setting
 from weightclip.lab.registry import find_experiment
 from weightclip.lab.sweep.grid import best
 
@@ -66,7 +66,7 @@ def test_settings_that_nobody_varied_are_not_told_unless_they_have_a_name() -> N
         )
     )
     (row,) = best_settings(table).to_dicts()
-    assert told_setting(row, table) == {"lr": 0.1, "kappa": 2.0, "settings.beta1": 0.5}
+    assert display_setting(row, table) == {"lr": 0.1, "kappa": 2.0, "settings.beta1": 0.5}
 
 
 def test_the_papers_setting_has_its_names_in_the_order_of_our_own() -> None:
@@ -132,9 +132,9 @@ def test_presets_can_be_swept() -> None:
 def test_versions_of_a_rule_are_told_apart_by_a_hash() -> None:
     table = tidy(made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new", seed=0))
     (row,) = best_settings(table).to_dicts()
-    assert told_setting(row, table)["rules"] == digest("new")[:6]
+    assert display_setting(row, table)["rules"] == digest("new")[:6]
     alone = tidy(made_record(method="lion", rules="old"))
-    assert "rules" not in told_setting(best_settings(alone).to_dicts()[0], alone)
+    assert "rules" not in display_setting(best_settings(alone).to_dicts()[0], alone)
 
 
 def test_a_run_with_a_single_task_that_was_cut_short_is_there_with_a_note() -> None:

@@ -8,7 +8,7 @@ from weightclip.lab.experiments.dqn import config as replay
 from weightclip.lab.experiments.ppo.config import Config, resolve
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start import config as warm_start
-from weightclip.lab.records.tidy import flat_config
+from weightclip.lab.records.table import flat_config
 from weightclip.lab.registry import find_experiment
 
 remark = EXPERIMENT.remark

@@ -7,7 +7,7 @@ import pytest
 from lab.records.made_records import made_record, tidy
 from weightclip.lab import registry
 from weightclip.lab.analysis.statistics import across_problems, iqm, is_telling
-from weightclip.lab.records.metrics import SHARE, Metric
+from weightclip.lab.records.schema import FRACTION, Metric
 
 MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
 
@@ -71,7 +71,7 @@ def test_values_of_another_axis_are_kept_apart(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_mean_over_problems_needs_several_and_a_scale_that_they_share() -> None:
-    share, loss = Metric("accuracy", "", "", SHARE), Metric("loss", "", "")
+    share, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
     table = pl.concat(both())
     assert is_telling(table, share)
     assert not is_telling(table, loss)

@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from weightclip.lab.experiments.streaming.metrics import METRICS
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.plotting.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
 from weightclip.lab.plotting.style import style_of
-from weightclip.lab.records.metrics import Metric
+from weightclip.lab.records.schema import Metric
 
 
 def curves(**means: list[float]) -> pl.DataFrame:

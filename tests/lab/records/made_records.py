@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from weightclip.lab.records.record import Record, identity, write_record
-from weightclip.lab.records.tidy import run_columns
+from weightclip.lab.records.table import run_columns
 
 CONFIG: dict[str, Any] = {
     "problem": "input-permuted-mnist",

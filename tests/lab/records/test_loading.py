@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 
 from lab.records.made_records import digest, made_record, store, tidy
 from weightclip.lab.records import record as record_module
-from weightclip.lab.records.loading import NoTableError, load
+from weightclip.lab.records.table import NoTableError, load
 
 EPISODES = pl.DataFrame({"episode": [1, 2, 3], "return": [0.5, 1.5, 2.5]})
 

@@ -41,7 +41,7 @@ def test_a_claim_says_how_far_its_run_is(tmp_path: Path) -> None:
         mine.begin()
         note = running(tmp_path)["abc"]
         assert note is not None
-        assert (note.place, note.process, note.done) == ("toy/place", os.getpid(), 0.0)
+        assert (note.relative_path, note.process, note.done) == ("toy/place", os.getpid(), 0.0)
     assert running(tmp_path) == {}
 
 

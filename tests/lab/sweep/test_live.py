@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from toy import Toy, toy_plan
 
-from weightclip.lab.experiment import Watch
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.sweep import live
 from weightclip.lab.sweep.executor import Shared
 from weightclip.lab.sweep.live import Live, check_live, showing
@@ -22,9 +22,9 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
     plan = toy_plan(2, {"lr": 0.5}, together=True)
     with showing(Live(tensorboard=tmp_path), Toy(), plan.runs) as row:
-        Toy().run([run.config for run in plan.runs], None, None, watch=Watch(row=row))
+        Toy().run([run.config for run in plan.runs], None, None, callbacks=Callbacks(row=row))
     for run in plan.runs:
-        found = read_events(tmp_path / f"{run.place}_{run.identity}")
+        found = read_events(tmp_path / f"{run.relative_path}_{run.identity}")
         seed = run.config.seed
         assert found["accuracy"] == [(0, seed), (1, seed + 0.5), (2, seed + 1.0)]
 
@@ -34,7 +34,7 @@ def test_workers_write_events_too(tmp_path: Path) -> None:
     shared = Shared(Toy(), tmp_path / "store", live=Live(tensorboard=tmp_path / "events"))
     list(Local(1).run(shared, [plan.runs]))
     run = plan.runs[0]
-    assert len(read_events(tmp_path / "events" / f"{run.place}_{run.identity}")["accuracy"]) == 3
+    assert len(read_events(tmp_path / "events" / f"{run.relative_path}_{run.identity}")["accuracy"]) == 3
 
 
 def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(wandb, "init", init)
     plan = toy_plan(1, {"lr": 0.5})
     with showing(Live(wandb="project"), Toy(), plan.runs) as row:
-        Toy().run([plan.runs[0].config], None, None, watch=Watch(row=row))
+        Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(row=row))
     assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 

@@ -42,7 +42,7 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
     Toy().run([done.config], None, tmp_path)
     note_failure(tmp_path, failed, "reason", "traceback")
     assert [failure.reason for failure in failures(tmp_path)] == ["reason"]
-    with claimed(tmp_path, held.identity, held.place) as mine:
+    with claimed(tmp_path, held.identity, held.relative_path) as mine:
         assert mine is not None
         mine.begin()
         state = state_of(tmp_path, manifest)
@@ -55,7 +55,7 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
 def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
     (run,) = toy_plan(1).runs
     manifest = write_manifest(tmp_path, "", "toy", [run])
-    with claimed(tmp_path, run.identity, run.place):
+    with claimed(tmp_path, run.identity, run.relative_path):
         state = state_of(tmp_path, manifest)
     assert (state.running, state.waiting) == ({}, {run.identity})
 
@@ -64,7 +64,7 @@ def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_pa
     plan = toy_plan(3)
     manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     Toy().run([run.config for run in plan.runs[:2]], None, tmp_path)
-    damaged, directory = (record_path(tmp_path, run.place, run.identity) for run in plan.runs[1:])
+    damaged, directory = (record_path(tmp_path, run.relative_path, run.identity) for run in plan.runs[1:])
     content = damaged.read_bytes()
     damaged.write_bytes(content[:10] + bytes([content[10] ^ 1]) + content[11:])
     directory.mkdir()

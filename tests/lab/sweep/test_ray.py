@@ -61,7 +61,7 @@ def test_what_is_not_an_address_is_told(address: str) -> None:
 def test_runs_that_somebody_else_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
-    held = [claim(tmp_path, run.identity, run.place) for run in plan.runs]
+    held = [claim(tmp_path, run.identity, run.relative_path) for run in plan.runs]
     reports = list(Ray(count=2).run(shared_by(plan, tmp_path), batches(plan.runs)))
     assert [one.status for one in outcomes_of(reports)] == ["claimed", "claimed"]
     for one in held:

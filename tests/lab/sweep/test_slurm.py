@@ -180,7 +180,7 @@ def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> No
 @needs_submitit
 def test_runs_that_somebody_else_has_are_left_to_them(tmp_path: Path) -> None:
     plan = toy_plan(2)
-    held = claim(tmp_path / "store", plan.runs[0].identity, plan.runs[0].place)
+    held = claim(tmp_path / "store", plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None
     reports = list(on_this_machine(tmp_path).run(shared_by(plan, tmp_path / "store"), batches(plan.runs)))
     assert {one.identity: one.status for one in outcomes_of(reports)} == {

@@ -40,7 +40,7 @@ def test_every_run_leaves_its_record_and_is_reported(tmp_path: Path) -> None:
     plan = toy_plan(3, {"lr": 1.0}, {"lr": 2.0})
     reports: list[Report] = []
     assert statuses(run(plan, tmp_path, reports=reports)) == ["done"] * 6
-    assert records(tmp_path) == sorted(record_path(tmp_path, one.place, one.identity) for one in plan.runs)
+    assert records(tmp_path) == sorted(record_path(tmp_path, one.relative_path, one.identity) for one in plan.runs)
     assert sum(isinstance(report, Started) for report in reports) == 6
     assert sum(isinstance(report, Ended) for report in reports) == 6
 
@@ -107,7 +107,7 @@ def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
 def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
-    held = claim(tmp_path, theirs.identity, theirs.place)
+    held = claim(tmp_path, theirs.identity, theirs.relative_path)
     assert held is not None
 
     def finish(report: Report) -> None:
@@ -122,7 +122,7 @@ def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) 
 
 def test_what_somebody_else_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
     plan = toy_plan(2)
-    held = claim(tmp_path, plan.runs[0].identity, plan.runs[0].place)
+    held = claim(tmp_path, plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None
 
     def give_up(report: Report) -> None:
@@ -183,7 +183,7 @@ def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkp
 def test_a_directory_in_the_place_of_a_record_is_no_record(tmp_path: Path) -> None:
     plan = toy_plan(1)
     (one,) = plan.runs
-    record_path(tmp_path, one.place, one.identity).mkdir(parents=True)
+    record_path(tmp_path, one.relative_path, one.identity).mkdir(parents=True)
     assert look(plan, tmp_path).missing == plan.runs
     assert statuses(run(plan, tmp_path)) == ["failed"]
     assert "IsADirectoryError" in failures(tmp_path)[0].reason

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import NOBODY, Experiment, Watch
+from weightclip.lab.experiment import NO_CALLBACKS, Experiment, Callbacks
 from weightclip.lab.records.record import Record, identity, read_record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.plan import Plan, make_plan
@@ -69,7 +69,7 @@ class Toy(Experiment[ToyConfig]):
     def identify(self, config: ToyConfig, data: Any) -> str:
         return identity(self.name, {**asdict(config), "notes": "", "trouble": ""}, None)
 
-    def place(self, config: ToyConfig) -> str:
+    def relative_path(self, config: ToyConfig) -> str:
         return f"toy/{config.method}/stages{config.stages}_lr{config.lr:g}_seed{config.seed}"
 
     def batch(self, config: ToyConfig) -> Hashable | None:
@@ -84,13 +84,13 @@ class Toy(Experiment[ToyConfig]):
         data: Any,
         out: Path | None,
         overwrite: bool = False,
-        watch: Watch = NOBODY,
+        callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
         return [self._run(config, out, watch, len(configs)) for config in configs]
 
-    def _run(self, config: ToyConfig, out: Path | None, watch: Watch, together: int) -> Record:
+    def _run(self, config: ToyConfig, out: Path | None, callbacks: Callbacks, together: int) -> Record:
         name = self.identify(config, None)
-        path = None if out is None else record_path(out, self.place(config), name)
+        path = None if out is None else record_path(out, self.relative_path(config), name)
         if path is not None and path.exists():
             return read_record(path)
         before = _leave_note(config, name)
@@ -103,8 +103,8 @@ class Toy(Experiment[ToyConfig]):
             if config.method == "slow":
                 time.sleep(0.1)
             rows.append({"seed": config.seed, "row": row, "accuracy": config.lr * row + config.seed})
-            watch.row(config, rows[-1])
-            watch.progress(row + 1, 0.5)
+            callbacks.on_row(config, rows[-1])
+            callbacks.on_progress(row + 1, 0.5)
         table = pl.DataFrame(rows).with_columns(together=pl.lit(together))
         record = Record(self.name, name, asdict(config), table, {}, seconds=0.1)
         if path is not None:

@@ -9,52 +9,61 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.selection import best_runs, score_settings, select
-from weightclip.lab.analysis.setups import Columns, by_experiment, columns_of, main_setup, ordered_methods
+from weightclip.lab.analysis.selection import averaged, best_of, best_runs, score_runs, select
+from weightclip.lab.analysis.setups import (
+    NOT_THE_PAPERS,
+    Columns,
+    by_experiment,
+    check_metric,
+    columns_of,
+    main_setup,
+)
 from weightclip.lab.analysis.statistics import trend
-from weightclip.lab.records.metrics import DEFAULT, LAST, Criterion
-from weightclip.lab.records.tidy import cut_short
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.records.columns import cut_short, flat_config, schema_of
+from weightclip.lab.records.schema import DEFAULT, LAST_FRACTION, Criterion
 from weightclip.lab.text import selection_notes, settings_text
 
 _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 
 
 def best_settings(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per setup and method, the experiment's methods in its order; the arguments are those of `select`.
+    """One row per setup and method, in the paper's order of methods; the arguments are those of `select`.
 
-    After the columns of `select` come those of the `trend` at that setting (`slope`, `low`, `high`, `verdict`), whether
-    it is the paper's setting (`same`; null where the paper has none), the score of the paper's setting here
-    (`paper_score`; null where that was not run), `data`, `official`, and whether the last task was cut short
-    (`cut_short`).
+    The columns of `select` are followed by those of `trend` at that setting (`slope`, `low`, `high`, `verdict`), `same`
+    (whether it is the paper's setting; null where the paper has none), `paper_score` (the score of the paper's setting
+    here; null where it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short`, whether the
+    last task was.
     """
 
     def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         key = (*columns.setup, "method")
-        scored = score_settings(part, metric, criterion, last)
-        slopes = trend(best_runs(part, metric, criterion, last), metric).select(*key, "slope", "low", "high", "verdict")
-        about = part.group_by(key).agg(pl.col("data", "official").first(), cut_short(part).any())
-        chosen = select(part, metric, criterion, last)
-        paper = [_beside_paper(row, scored, columns) for row in chosen.iter_rows(named=True)]
-        chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
+        scores = score_runs(part, metric, criterion, last)
+        chosen = best_of(scores, key, columns, check_metric(part, metric, columns))
+        best = part.join(chosen, on=columns.setting, how="semi", nulls_equal=True, maintain_order="left")
+        slopes = trend(best, metric).select(*key, "slope", "low", "high", "verdict")
+        first = pl.col("data", "official", "paper_setting", "deviations").first()
+        about = best.group_by(key).agg(first, cut_short(best).any())
         for more in (slopes, about):
             chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
-        order = ordered_methods(chosen["method"].cast(pl.String), find_experiment(part["experiment"][0]))
+        averages = averaged(scores, columns)
+        paper = [_beside_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
+        chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
+        order = columns.schema.ordered_methods(chosen["method"].cast(pl.String))
         return chosen.sort(*columns.setup, pl.col("method").cast(pl.Enum(order)), maintain_order=True)
 
     return by_experiment(table, compare)
 
 
-def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
-    """What to tell of a method's setting in a row of `best_settings`: named settings, and others that the table varies.
+def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
+    """The settings to show for a row of `best_settings`: named ones, and others that vary in the table.
 
-    Others are those of a mapping in the configuration, such as `settings.beta1`. Versions of a rule of one's own are
-    told apart by the beginning of their hash.
+    Others are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules are
+    distinguished by the first digits of their hash.
     """
     runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
-    names = [name for field in find_experiment(row["experiment"]).setting_fields for name in _of_field(field, row)]
+    names = [name for field in schema_of(runs).settings for name in _of_field(field, row)]
     found = {
         name: row[name]
         for name in names
@@ -66,20 +75,15 @@ def told_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
 
 
 def setting_notes(row: Mapping[str, Any]) -> list[str]:
-    """What to know of a row of `best_settings`: how it was selected, and what its experiment has to say."""
+    """Remarks on a row of `best_settings`: how it was selected, and how it deviates from the paper."""
     short = "the last task is cut short: it counts neither for the slope nor for the final score"
-    remarks = (short if row["cut_short"] else "", find_experiment(row["experiment"]).remark(row))
-    return [*selection_notes(row), *filter(None, remarks)]
+    deviations = row["deviations"] and f"{NOT_THE_PAPERS}: {row['deviations']}"
+    return [*selection_notes(row), *filter(None, (short if row["cut_short"] else "", deviations))]
 
 
 def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The paper's setting for a row of `best_settings`, in the order of `told_setting`; None where it has none."""
-    experiment = find_experiment(row["experiment"])
-    found = experiment.paper_setting(row)
-    if found is None:
-        return None
-    order = [name for field in experiment.setting_fields for name in _of_field(field, found)]
-    return {name: found[name] for name in (*order, *(name for name in found if name not in order))}
+    """The paper's setting for a row of `best_settings`; None where the paper has none."""
+    return None if row["paper_setting"] is None else flat_config(json.loads(row["paper_setting"]))
 
 
 def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
@@ -91,7 +95,7 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
     for (problem,), rows in best.group_by("problem", maintain_order=True):
         found: dict[str, str] = {}
         for row in rows.iter_rows(named=True):
-            named = {name: value for name, value in told_setting(row, table).items() if name != "rules"}
+            named = {name: value for name, value in display_setting(row, table).items() if name != "rules"}
             setting = ", ".join(f"{_path(name)} = {_value(value)}" for name, value in named.items())
             if found.setdefault(row["method"], setting) != setting:
                 raise ValueError(
@@ -104,17 +108,16 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _beside_paper(row: Mapping[str, Any], scored: pl.DataFrame, columns: Columns) -> dict[str, Any]:
-    paper = find_experiment(row["experiment"]).paper_setting(row)
+def _beside_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
+    paper = paper_setting(row)
     if paper is None:
         return {"same": None, "paper_score": None}
-    same = all(row.get(name) == value for name, value in paper.items())
-    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
-    if same:
+    if all(row.get(name) == value for name, value in paper.items()):
         return {"same": True, "paper_score": row["score"]}
-    if any(name not in scored.columns for name in wanted):
+    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
+    if any(name not in averages.columns for name in wanted):
         return {"same": False, "paper_score": None}
-    found = scored.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
     return {"same": False, "paper_score": found["score"][0] if len(found) else None}
 
 
@@ -155,6 +158,6 @@ def chosen_runs(table: pl.DataFrame, experiment: str, criterion: Criterion) -> t
     chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
     for row in chosen.iter_rows(named=True):
         where = ", ".join((row["problem"], *filter(None, [settings_text({axis: row[axis] for axis in axes})])))
-        setting = settings_text(told_setting(row, runs))
+        setting = settings_text(display_setting(row, runs))
         notes.append(f"{where}: {row['method']}: best of several settings by {criterion}: {setting}")
     return best_runs(runs, criterion=criterion), notes

@@ -7,7 +7,7 @@ import polars as pl
 from weightclip.checks import check_count
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric
 from weightclip.lab.analysis.statistics import half_width
-from weightclip.lab.records.tidy import CUT_SHORT, cut_short
+from weightclip.lab.records.columns import CUT_SHORT, cut_short
 
 
 def cut(parts: int) -> pl.Expr:
@@ -40,8 +40,8 @@ def curves(
 
     def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
-        ends = [one for one in (columns.along, "samples") if one in part.columns]
-        ordered = part.sort("identity", columns.along, maintain_order=True)
+        ends = [one for one in (columns.x_column, "samples") if one in part.columns]
+        ordered = part.sort("identity", columns.x_column, maintain_order=True)
         binned = ordered.group_by((*columns.setting, "identity", point.alias("_point")), maintain_order=True).agg(
             pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
         )
@@ -84,10 +84,10 @@ def peaks(table: pl.DataFrame, metric: str | None = None, parts: int = PARTS) ->
 
     def find(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         value = pl.col(check_metric(runs, metric, columns)).cast(pl.Float64).fill_nan(None)
-        at = pl.col("samples" if "samples" in runs.columns else columns.along)
+        at = pl.col("samples" if "samples" in runs.columns else columns.x_column)
         run = (*columns.setting, "seed", "identity")
         means = (
-            runs.sort("identity", columns.along, maintain_order=True)
+            runs.sort("identity", columns.x_column, maintain_order=True)
             .with_columns(cut(parts).alias("_part"))
             .group_by((*run, "_part"), maintain_order=True)
             .agg(value.mean().alias("_mean"), at.last().alias("_at"))

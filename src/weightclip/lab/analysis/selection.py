@@ -16,13 +16,12 @@ import polars as pl
 
 from weightclip.checks import check_name, check_number
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric
-from weightclip.lab.experiment import Experiment
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT, LAST, Criterion
-from weightclip.lab.records.tidy import whole_rows
+from weightclip.lab.records.columns import whole_rows
+from weightclip.lab.records.schema import CRITERIA, DEFAULT, LAST_FRACTION, Criterion, Schema
 
 
 def score_runs(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
     """A row per run: its setup, method, settings, seed and identity, its `rows`, and its `score`.
 
@@ -47,14 +46,14 @@ def score_runs(
             rows = pl.len() * last if last < 1 else pl.lit(last)
             scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean().fill_null(float("nan"))
         counted = part if criterion == "auc" else whole_rows(part)  # the area weights rows by their samples
-        ordered = counted.sort("identity", columns.along, maintain_order=True)
+        ordered = counted.sort("identity", columns.x_column, maintain_order=True)
         return ordered.group_by(about, maintain_order=True).agg(pl.len().alias("rows"), scored.alias("score"))
 
     return by_experiment(table, score)
 
 
 def score_settings(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
     """A row per setup, method and setting: the mean `score` over runs, its standard `error` and the `seeds`.
 
@@ -62,13 +61,13 @@ def score_settings(
     """
 
     def score(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        return _averaged(score_runs(part, metric, criterion, last), columns)
+        return averaged(score_runs(part, metric, criterion, last), columns)
 
     return by_experiment(table, score)
 
 
 def select(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
     """A row per setup and method: its best setting, with `score`, `error` and `seeds`, and how it was found.
 
@@ -92,7 +91,7 @@ def select(
 
 def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: str) -> pl.DataFrame:
     """Of each group of `score_runs`'s rows the best setting, with the columns that `select` adds."""
-    lower = _direction(columns.experiment, metric) == "lower"
+    lower = _direction(columns.schema, metric) == "lower"
     value = pl.col("_score").fill_nan(None)
     competing = _compared(runs, group, columns)
     ordered = competing.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
@@ -102,7 +101,7 @@ def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: 
         (value.eq_missing(value.first()).sum() - 1).alias("ties"),
         _edges(ordered, columns.settings),
     )
-    settings = _averaged(runs, columns)
+    settings = averaged(runs, columns)
     tried = settings.group_by(group).agg(pl.len().alias("_tried"))
     found = found.join(settings, on=columns.setting, nulls_equal=True, maintain_order="left")
     found = found.join(tried, on=list(group), nulls_equal=True, maintain_order="left")
@@ -111,7 +110,7 @@ def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: 
     return found.select(*settings.columns, *added).sort(group, nulls_last=True)
 
 
-def _averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+def averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """`score_settings`, from `score_runs`."""
     value = pl.col("score")
     return (
@@ -147,7 +146,7 @@ def _compared(runs: pl.DataFrame, group: Sequence[str], columns: Columns) -> pl.
 
 
 def best_runs(
-    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
     """The rows of the table that belong to the selected settings."""
 
@@ -165,11 +164,11 @@ def _weight(table: pl.DataFrame) -> pl.Expr:
     return pl.col("samples").diff().fill_null(pl.col("samples"))
 
 
-def _direction(experiment: Experiment[Any], metric: str) -> str:
-    """Which values are better."""
-    direction = experiment.metric(metric).direction
+def _direction(schema: Schema, metric: str) -> str:
+    """Which values of a metric are better."""
+    direction = schema.metric(metric).direction
     if not direction:
-        known = ", ".join(name for name, one in experiment.metrics().items() if one.direction)
+        known = ", ".join(name for name, one in schema.metrics.items() if one.direction)
         raise ValueError(f"metric: got {metric!r}, expected one whose values are better or worse: {known}")
     return direction
 
@@ -179,5 +178,5 @@ def _edges(table: pl.DataFrame, settings: Sequence[str]) -> pl.Expr:
     for name in (one for one in settings if table[one].dtype.is_numeric()):
         value, chosen = pl.col(name), pl.col(name).first()
         at_end = ((chosen == value.min()) & (chosen != 0)) | ((chosen == value.max()) & chosen.is_finite())
-        at_edge.append(pl.when((value.n_unique() > 1) & at_end).then(pl.lit(name)))
+        at_edge.append(pl.when((value.drop_nulls().n_unique() > 1) & at_end).then(pl.lit(name)))
     return pl.concat_list(at_edge[1:]).list.drop_nulls().list.join(",").alias("edges")

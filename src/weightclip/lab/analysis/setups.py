@@ -1,23 +1,22 @@
-"""What the columns of a tidy table mean, and choosing among runs by them.
+"""The columns of a tidy table, and choosing runs by them.
 
-A *setting* is one choice of a method's settings. A *setup* is all else that was configured, besides the seed and the
-method, with the data's checksum. Runs of different setups are never averaged or compared.
+A *setting* is one choice of a method's settings. A *setup* is everything else that was configured, except the seed
+and the method, with the data's checksum. Runs of different setups are never averaged or compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import Event, Experiment
-from weightclip.lab.records.metrics import Metric
-from weightclip.lab.records.tidy import CUT_SHORT, FIRST, LAST
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.experiment import Event
+from weightclip.lab.records.columns import CUT_SHORT, FIRST, LAST, schema_of
+from weightclip.lab.records.schema import Metric, Schema
 from weightclip.numerals import counted, read_count
 
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
@@ -27,53 +26,52 @@ log: Event = logging.getLogger(__name__).warning
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of an experiment's tidy table.
+    """The columns of one experiment's tidy table.
 
     Args:
-        experiment: whose table it is.
-        setup: of the setup, `experiment` and `problem` first.
-        settings: of the methods' settings; null where a method does not have one.
-        axes: of the setup, those of which a sweep takes several values, to be shown beside each other.
-        along: what a run's rows follow.
-        score: the metric that settings are selected by.
+        schema: the meaning of its columns.
+        setup: the columns of the setup, `experiment` and `problem` first.
+        settings: the columns of the methods' settings; null where a method does not have one.
+        axes: the columns of the setup that a sweep takes several values of.
     """
 
-    experiment: Experiment[Any]
+    schema: Schema
     setup: tuple[str, ...]
     settings: tuple[str, ...]
     axes: tuple[str, ...]
-    along: str
-    score: str
+
+    @property
+    def x_column(self) -> str:
+        """The column that counts the rows of a run."""
+        return self.schema.x_column
 
     def order(self, name: str) -> int:
-        """Of a column, as the configuration has its fields; what is not configured comes last."""
-        configured = [one.name for one in fields(self.experiment.config)]
+        """The position of a column's field in the configuration; columns of no field come last."""
+        configured = list(self.schema.fields)
         return configured.index(_field(name)) if _field(name) in configured else len(configured)
 
     @property
     def setting(self) -> tuple[str, ...]:
-        """Of what runs that are averaged have in common: they differ in their seeds alone."""
+        """The columns that runs to be averaged have in common: they differ in their seeds alone."""
         return (*self.setup, "method", *self.settings)
 
 
 def columns_of(table: pl.DataFrame) -> Columns:
-    """What the columns of one experiment's tidy table are."""
-    experiment = find_experiment(table["experiment"][0])
-    # Rules of one's own belong to the method: with other ones, it is another choice of that method.
-    chosen = {"rules", *experiment.setting_fields}
-    configured = [name for name in _of_runs(table) if name not in (*FIRST, *LAST)]
+    """The columns of one experiment's tidy table."""
+    schema = schema_of(table)
+    # The user's rules belong to the method: other rules make another choice of that method.
+    chosen = {"rules", *schema.settings}
+    configured = [name for name in _run_columns(table) if name not in (*FIRST, *LAST)]
     return Columns(
-        experiment=experiment,
+        schema=schema,
         setup=("experiment", "problem", *(name for name in configured if _field(name) not in chosen), "checksum"),
         settings=tuple(name for name in configured if _field(name) in chosen),
-        axes=tuple(name for name in configured if name in experiment.axes),
-        along=experiment.along,
-        score=experiment.score,
+        axes=tuple(name for name in configured if name in schema.axes),
     )
 
 
 def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns], pl.DataFrame]) -> pl.DataFrame:
-    """`function` of each experiment's part of the table, below each other."""
+    """Apply `function` to each experiment's part of the table and concatenate the results."""
     if table.is_empty():
         raise ValueError("table: got one without rows, expected results")
     parts = table.partition_by("experiment", maintain_order=True)
@@ -81,22 +79,22 @@ def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns
 
 
 def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> str:
-    """The metric, or the experiment's own; a ValueError that suggests the nearest one that the table has."""
-    others = {*_of_runs(table), columns.along, "samples", CUT_SHORT}
+    """The metric, by default the score; a ValueError that suggests the nearest one of the table."""
+    others = {*_run_columns(table), columns.x_column, "samples", CUT_SHORT}
     measured = [name for name in table.columns if name not in others]
-    return check_name("metric", columns.score if metric is None else metric, measured)
+    return check_name("metric", columns.schema.score if metric is None else metric, measured)
 
 
 def score_of(table: pl.DataFrame, metric: str | None = None) -> Metric:
-    """What is measured: the metric, or the score of the one experiment in the table."""
-    experiment = find_experiment(table["experiment"][0])
-    return experiment.metric(metric or experiment.score)
+    """The definition of the metric, by default the score, of the one experiment in the table."""
+    schema = schema_of(table)
+    return schema.metric(metric or schema.score)
 
 
 def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
     """The runs with these values in their configuration, given as text: {"steps": "50k", "method": "sgd,adam"}."""
     for name, text in chosen.items():
-        check_name("where", name, _of_runs(table))
+        check_name("where", name, _run_columns(table))
         column = table[name]
         texts = [text] if text in column.cast(pl.String) else text.split(",")
         if name == "rules":  # by the beginning of a hash, as `weightclip best` shows it
@@ -111,24 +109,24 @@ def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
     return table
 
 
-def ordered_methods(methods: Iterable[str], experiment: Experiment[Any]) -> list[str]:
-    """Each once: the experiment's own in its order, then the others by name."""
-    known = list(experiment.methods())
-    return sorted(set(methods), key=lambda name: (known.index(name) if name in known else len(known), name))
+def has_several(table: pl.DataFrame, group: Sequence[str], name: str) -> bool:
+    """Whether some group of runs has several values in a column."""
+    several = table.group_by(group).agg((pl.col(name).drop_nulls().n_unique() > 1).alias("_several"))
+    return bool(several["_several"].any())
 
 
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
-    """Of each problem the runs of one setup; a line tells of others.
+    """The runs of one setup for each problem; `on_event` receives a line on the others.
 
-    It is the one with the most methods x runs, then that with the longest runs: a stray run takes nothing over. Setups
-    that differ along the experiment's axes alone belong together: all of them are kept.
+    The setup with the most methods x runs is taken, then the one with the longest runs. Setups that differ along the
+    axes alone belong together, and all of them are kept.
     """
 
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         names = [name for name in columns.setup if name not in columns.axes]
         runs = pl.col("identity").n_unique()
-        # What a run's rows count; where they do not, as in further tables, what its configuration says of the same.
-        length = next((name for name in ("samples", columns.experiment.unit) if name in part.columns), None)
+        # Further tables have no column `samples`; the configuration has the length of a run.
+        length = next((name for name in ("samples", columns.schema.unit) if name in part.columns), None)
         setups = part.group_by(names, maintain_order=True).agg(
             runs.alias("_runs"),
             (pl.col("method").n_unique() * runs).alias("_size"),
@@ -146,14 +144,14 @@ def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
 
 
 def _field(column: str) -> str:
-    """Of the configuration: "settings" for "settings.beta1"."""
+    """The configuration field of a column: "settings" for "settings.beta1"."""
     return column.partition(".")[0]
 
 
-def _of_runs(table: pl.DataFrame) -> list[str]:
-    """The columns that tell of a run, not of a row of its table."""
-    configs = [find_experiment(name).config for name in table["experiment"].unique()]
-    known = {*FIRST, *LAST, "rules", *(one.name for config in configs for one in fields(config))}
+def _run_columns(table: pl.DataFrame) -> list[str]:
+    """The columns that describe a run, not a row of its table."""
+    parts = table.partition_by("experiment")
+    known = {*FIRST, *LAST, "rules", *(name for part in parts for name in schema_of(part).fields)}
     return [name for name in table.columns if _field(name) in known]
 
 
@@ -180,7 +178,7 @@ def _shown(value: Any) -> str:
 
 
 def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """What was chosen, what not, and by what it can be chosen."""
+    """A line on the chosen setup, the others, and how to choose one of them."""
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
     def shown(setup: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -193,3 +191,21 @@ def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], na
     example = f"--where {first}={_shown(others[0][first])}"
     left_out = "; ".join(shown(other, own(other)) for other in others)
     return f"{chosen['problem']}: taking {shown(chosen, differing)}, leaving out {left_out}; choose with {example}"
+
+
+NOT_THE_PAPERS = "not the paper's setting"
+SHORT = 50
+"""Letters of a remark that fit below a figure."""
+
+
+def remarks(runs: pl.DataFrame) -> list[str]:
+    """How runs in a tidy table deviate from the paper's, each remark once."""
+    return [f"{NOT_THE_PAPERS}: {text}" for text in runs["deviations"].drop_nulls().unique(maintain_order=True)]
+
+
+def marked(text: str, runs: pl.DataFrame) -> str:
+    """A text on runs, with another line if some of them are not the paper's; it names short deviations."""
+    found = remarks(runs)
+    if not found:
+        return text
+    return f"{text}\n{found[0] if len(found) == 1 and len(found[0]) <= SHORT else NOT_THE_PAPERS}"

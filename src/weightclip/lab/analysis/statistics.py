@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from weightclip.checks import check_count, check_name
 from weightclip.lab.analysis.selection import best_of, best_runs, score_runs
-from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup, ordered_methods
+from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup
 from weightclip.lab.experiment import Event
-from weightclip.lab.records.metrics import DEFAULT, LAST, SHARE, Criterion, Metric
-from weightclip.lab.records.tidy import whole_rows
+from weightclip.lab.records.columns import whole_rows
+from weightclip.lab.records.schema import DEFAULT, FRACTION, LAST_FRACTION, Criterion, Metric
 
 FLAT = 0.01
 """Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
@@ -87,7 +87,7 @@ def sensitivity(
     parameter: str,
     metric: str | None = None,
     criterion: Criterion = DEFAULT,
-    last: float = LAST,
+    last: float = LAST_FRACTION,
 ) -> pl.DataFrame:
     """A row per setup, method and value of the parameter: the best score over the other settings, as `select` has it.
 
@@ -132,7 +132,7 @@ def trend(
     def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
-        ordered = whole_rows(part).sort("identity", columns.along, maintain_order=True)
+        ordered = whole_rows(part).sort("identity", columns.x_column, maintain_order=True)
         rows = (pl.len() * share).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
         slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(
@@ -146,7 +146,7 @@ def trend(
         )
         width = half_width(found["_std"], found["seeds"], level)
         low, high = ((slope + end).fill_nan(None) for end in (-width, width))
-        verdict = _verdict(low, high, _band(columns.experiment.metric(name)) if band is None else band)
+        verdict = _verdict(low, high, _band(columns.schema.metric(name)) if band is None else band)
         return found.select(
             *columns.setting, slope, low.alias("low"), high.alias("high"), "seeds", verdict.alias("verdict")
         )
@@ -168,7 +168,7 @@ def _verdict(low: pl.Expr, high: pl.Expr, band: float) -> pl.Expr:
 
 
 def _band(metric: Metric) -> float:
-    return FLAT if metric.unit == SHARE else 0.0
+    return FLAT if metric.unit == FRACTION else 0.0
 
 
 def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -197,14 +197,14 @@ NUMBERS = {"iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64, "problems":
 
 def is_telling(table: pl.DataFrame, metric: Metric) -> bool:
     """Whether a mean over problems says something: there are several, and they have the metric on one scale."""
-    return table["problem"].n_unique() > 1 and metric.unit == SHARE
+    return table["problem"].n_unique() > 1 and metric.unit == FRACTION
 
 
 def across_problems(
     table: pl.DataFrame,
     metric: str | None = None,
     criterion: Criterion = DEFAULT,
-    last: float = LAST,
+    last: float = LAST_FRACTION,
     level: float = 0.95,
     on_event: Event = log,
 ) -> pl.DataFrame:
@@ -239,7 +239,7 @@ def across_problems(
             found = iqm(by_problem, level) if runs["score"].is_finite().all() else UNKNOWN
             rows.append((*names, found.value, found.low, found.high, len(by_problem), len(runs)))
         kinds = {name: part.schema[name] for name in key} | NUMBERS
-        order = pl.Enum(ordered_methods(part["method"].cast(pl.String), columns.experiment))
+        order = pl.Enum(columns.schema.ordered_methods(part["method"].cast(pl.String)))
         return pl.DataFrame(rows, schema=kinds, orient="row").sort(*columns.axes, pl.col("method").cast(order))
 
     return by_experiment(main_setup(table, on_event), average)

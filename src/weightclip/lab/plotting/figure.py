@@ -13,7 +13,7 @@ import polars.selectors as cs
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.plotting.style import RC
-from weightclip.lab.records.metrics import Criterion
+from weightclip.lab.records.schema import Criterion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -38,25 +38,42 @@ class Drawing:
     notes: tuple[str, ...] = ()
 
 
+def no_check(table: pl.DataFrame) -> None:
+    """Accept any table."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure that can be drawn.
 
     Args:
-        name: for the command line: "streaming".
-        number: in the paper: "3"; empty where it has none.
+        name: its name on the command line: "streaming".
+        number: its number in the paper: "3"; empty if it is not in the paper.
         title: what it shows.
-        draw: from any tidy table, and how a method's best setting is found; a ValueError says what the table lacks.
-        needs_results: else `draw` takes an empty table.
-        table: the name of a further table of records that it draws from, instead of their main one.
+        draw: draws it from a tidy table, given the criterion of best settings.
+        experiment: the experiment whose runs it shows; empty if it needs no results, and `draw` takes an empty table.
+        check: raises a ValueError that says what a table of that experiment's runs lacks.
+        table: name of the further table that it is drawn from, instead of the main one.
     """
 
     name: str
     number: str
     title: str
     draw: Callable[[pl.DataFrame, Criterion], Drawing]
-    needs_results: bool = True
+    experiment: str = ""
+    check: Callable[[pl.DataFrame], object] = no_check
     table: str | None = None
+
+    def can_be_drawn(self, table: pl.DataFrame) -> bool:
+        """Whether a tidy table has what the figure needs."""
+        own = table.filter(experiment=self.experiment)
+        if own.is_empty():
+            return False
+        try:
+            self.check(own)
+        except ValueError:
+            return False
+        return True
 
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:

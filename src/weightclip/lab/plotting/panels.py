@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.plotting.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
-from weightclip.lab.records.metrics import SHARE, Metric
-from weightclip.lab.records.tidy import CUT_SHORT, cut_short
-from weightclip.lab.text import count_text
+from weightclip.lab.records.columns import CUT_SHORT, cut_short, flat_config
+from weightclip.lab.records.record import Record
+from weightclip.lab.records.schema import FRACTION, Metric
+from weightclip.lab.text import count_text, settings_text
 
 WIDTH = 6.75
 """Of a page's text, in inches."""
@@ -82,13 +83,13 @@ def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric) -> 
     for (method,), curve in curves.group_by("method", maintain_order=True):
         draw_curve(axes, curve, along, style_of(str(method)))
     show_unit(axes, metric)
-    if metric.unit != SHARE and is_hiding(curves):
+    if metric.unit != FRACTION and is_hiding(curves):
         _take_logarithms(axes)
 
 
 def show_unit(axes: Axes, metric: Metric) -> None:
     """Shares as percentages."""
-    if metric.unit == SHARE:
+    if metric.unit == FRACTION:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
 
 
@@ -174,6 +175,23 @@ def _finite(values: pl.Series) -> NDArray[Any]:
 
 SAMPLES = "samples"
 """A column that counts in thousands and millions."""
+
+
+def draw_records(records: Sequence[Record], path: Path) -> None:
+    """A PNG of runs that differ in their seeds alone, with the panels of their schema. Without panels, no picture."""
+    schema, config = records[0].schema, records[0].config
+    if not schema.panels:
+        return
+    tables = {config["method"]: pl.concat([record.table for record in records], how="diagonal_relaxed")}
+    axes = {name: config[name] for name in schema.axes if name != "method" and name in config}
+    settings = {name: config.get(name) for name in schema.settings if not isinstance(config.get(name), Mapping)}
+    length = {schema.unit: records[0].table["samples"].to_list()[-1]} if "samples" in records[0].table.columns else {}
+    shown = ", ".join(filter(None, (config["problem"], settings_text(axes))))
+    deviations = settings_text(flat_config(records[0].deviations))
+    remark = deviations and f"not the paper's setting: {deviations}"
+    metrics = [schema.metric(name) for name in schema.panels]
+    title = "\n".join(filter(None, (f"{shown}: {settings_text({**settings, **length})}", remark)))
+    draw_runs(tables, metrics, schema.plot_column or schema.x_column, path, title, schema.plot_label)
 
 
 def draw_runs(

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
-    from weightclip.lab.records.loading import load
-    from weightclip.lab.records.metrics import Metric
     from weightclip.lab.records.record import Record, read_record, write_record
+    from weightclip.lab.records.schema import Metric, Schema
+    from weightclip.lab.records.table import load
 
-__all__ = ["Metric", "Record", "load", "read_record", "write_record"]
+__all__ = ["Metric", "Record", "Schema", "load", "read_record", "write_record"]
 
-# Lazy: reading records imports polars, which metric definitions do not need.
+# Lazy: reading records imports polars, which schemas do not need.
 __getattr__, __dir__ = lazily(
     __name__,
-    {"Metric": "metrics", "Record": "record", "load": "loading", "read_record": "record", "write_record": "record"},
+    {
+        "Metric": "schema",
+        "Record": "record",
+        "Schema": "schema",
+        "load": "table",
+        "read_record": "record",
+        "write_record": "record",
+    },
 )

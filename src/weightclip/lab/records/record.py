@@ -1,7 +1,7 @@
-"""A run's record: one Parquet file with its table and, in the file's metadata, how it came about.
+"""The record of a run: one Parquet file with its table, and its provenance in the file's metadata.
 
-Any reader of Parquet opens the table. The metadata is one JSON object under the key `weightclip`. A run with more to
-tell has further tables and arrays in files beside it, which are there whole before the record is.
+Any Parquet reader opens the table. The metadata is one JSON object under the key `weightclip`. Further tables and
+arrays of a run are files next to the record, which are complete before the record is written.
 """
 
 from __future__ import annotations
@@ -15,19 +15,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.records.legacy import FORMATS, upgrade_facts
+from weightclip.lab.records.schema import Schema
 
-KEY, SEAL = "weightclip", "weightclip-seal"
-FORMAT = 2
-"""Goes up when records, or what their numbers mean, change; then no older record or checkpoint stands for a run."""
+KEY, SHA256 = "weightclip", "weightclip-sha256"
+FORMAT = 3
+"""The version of the file format. Format 2 is read as well (`weightclip.lab.records.legacy`)."""
+
+IDENTITY_VERSION = 2
+"""Increases when the same configuration gives other numbers; a record with another version is not reused."""
 
 PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
+
+DAMAGED = (pl.exceptions.PanicException, Exception)
+"""The exceptions that damaged Parquet raises; polars' panic is not an Exception."""
+
+Resumed = Literal["never", "exact", "restarted episodes"]
+"""How a run was resumed: not at all, bit for bit, or with new episodes."""
+
+RESTARTED: Resumed = "restarted episodes"
 
 
 def _versions() -> dict[str, str | None]:
@@ -45,93 +58,173 @@ class Record:
     """One finished run.
 
     Args:
-        experiment: which kind of run: "streaming".
-        identity: what `identity` gives for its configuration, data and rules.
-        config: the full configuration, seed included, with nothing left open.
-        table: what was measured, a row per task (or iteration, or epoch).
-        data: the data's name, where it came from, its checksum, and whether that is the official one.
-        seconds: the time it took, over all sessions of an interrupted run.
-        rules: the source of the user's own update rules, if there are any.
+        schema: the meaning of the table's columns.
+        identity: the result of `identity` for its configuration, data and rules.
+        config: the resolved configuration, seed included.
+        table: one row per task (or iteration, or epoch).
+        data: the data's name, origin, checksum, and whether the checksum is the official one.
+        seconds: run time over all sessions of an interrupted run.
+        rules: source of the user's own update rules, if any.
+        paper_setting: the paper's best setting for this problem and method; None if the paper has none.
+        deviations: the settings that differ from the paper's, with this run's values.
+        resumed: how the run was resumed; None in records of older versions, which do not say.
         versions: of Python and of the packages that matter.
         platform: the machine and its operating system.
-        tables: further ones by name, such as a row per episode.
-        arrays: by name, such as a heatmap or final weights.
+        tables: further tables by name, such as one row per episode.
+        arrays: arrays by name, such as a heatmap or final weights.
     """
 
-    experiment: str
+    schema: Schema
     identity: str
     config: Mapping[str, Any]
     table: pl.DataFrame
     data: Mapping[str, Any]
     seconds: float
     rules: str | None = None
+    paper_setting: Mapping[str, Any] | None = None
+    deviations: Mapping[str, Any] = field(default_factory=dict)
+    resumed: Resumed | None = "never"
     versions: Mapping[str, str | None] = field(default_factory=_versions)
     platform: str = field(default_factory=platform.platform)
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
+    @property
+    def experiment(self) -> str:
+        return self.schema.experiment
+
 
 def identity(experiment: str, config: Mapping[str, Any], checksum: str | None, rules: str | None = None) -> str:
-    """Twelve hexadecimal digits that stand for what determines a run's numbers, by content.
+    """Twelve hexadecimal digits of a hash of everything that determines a run's numbers.
 
-    Equal for equal experiments, configurations, data and rules, wherever these are stored: of a file with rules what
-    the rules do counts (`kernel.rules_text`), not its path. An experiment without data has no checksum.
+    They depend on content, not on paths: a rules file counts by what its rules do (`kernel.rules_text`). An experiment
+    without data has no checksum.
     """
-    facts = {"format": FORMAT, "experiment": experiment, "config": {**config, "rules": rules}, "data": checksum}
+    facts = {
+        "format": IDENTITY_VERSION,
+        "experiment": experiment,
+        "config": {**config, "rules": rules},
+        "data": checksum,
+    }
     return hashlib.sha256(_to_json(facts).encode()).hexdigest()[:12]
 
 
 def write_record(record: Record, path: str | Path) -> None:
-    """Write the record whole or not at all; an OSError names the file."""
+    """Write the record atomically. An OSError names the file."""
     path = Path(path)
     parts = {f"{name}.parquet": _to_parquet(table, {}) for name, table in record.tables.items()}
     parts |= {f"{name}.npy": _to_npy(array) for name, array in record.arrays.items()}
     for part, content in parts.items():
         write_whole(part_path(path, part), content)
     facts = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in ("table", "tables", "arrays")}
+    facts |= {"format": FORMAT, "experiment": record.experiment, "schema": record.schema.as_dict()}
     if parts:
         facts["parts"] = {part: hashlib.sha256(content).hexdigest() for part, content in parts.items()}
-    text = _to_json({"format": FORMAT, **facts})
-    sealed = seal(_to_parquet(record.table, {KEY: text}), schema_text(record.table.schema), text)
-    write_whole(path, _to_parquet(record.table, {KEY: text, SEAL: sealed}))
+    text = _to_json(facts)
+    write_whole(path, _to_parquet(record.table, {KEY: text, SHA256: table_sha256(record.table, text)}))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The metadata of a record: `values` as in the file (format 3), and the hash that its table must have.
+
+    The hash is None for records of format 2, which are not checked.
+    """
+
+    values: Mapping[str, Any]
+    sha256: str | None
+    text: str
+
+    def check(self, table: pl.DataFrame) -> None:
+        """Raise a ValueError if the table or the metadata changed after the record was written."""
+        if self.sha256 is not None and table_sha256(table, self.text) != self.sha256:
+            raise ValueError("it changed after it was written")
+
+
+def read_facts(content: bytes) -> Facts | None:
+    """The metadata of a record, from the content of its file. None for other Parquet files.
+
+    Raises:
+        ValueError: the file is damaged, or has an unknown format.
+    """
+    try:
+        metadata = pl.read_parquet_metadata(content)
+        text = metadata.get(KEY)
+        values: dict[str, Any] = {} if text is None else json.loads(text)
+        version = None if text is None else values["format"]
+    except DAMAGED as error:
+        raise ValueError(f"it is damaged, or not Parquet ({type(error).__name__})") from error
+    if text is None:
+        return None
+    if version == FORMAT:
+        return Facts(values, metadata.get(SHA256, ""), text)
+    if version in FORMATS:
+        return Facts(upgrade_facts(values), None, text)
+    raise ValueError(f"it has format {version}, expected {FORMAT}")
 
 
 def read_record(path: str | Path) -> Record:
-    """The record in a file; a ValueError names a file that is damaged or not a record."""
+    """Read a record. A ValueError names a file that is damaged or not a record."""
     path = Path(path)
     content = path.read_bytes()
     try:
-        metadata = pl.read_parquet_metadata(io.BytesIO(content))
-        if KEY in metadata:
-            table = pl.read_parquet(io.BytesIO(content))
-            if metadata.get(SEAL) != seal(content, schema_text(table.schema), metadata[KEY]):
-                raise ValueError("it changed after it was written")
-            facts = json.loads(metadata[KEY])
-            facts.pop("format")
-            tables, arrays = _read_parts(path, facts.pop("parts", {}))
-            return Record(**{**facts, "config": _loose(facts["config"])}, table=table, tables=tables, arrays=arrays)
-        reason = "it is not a record of weightclip"
-    except (pl.exceptions.PanicException, Exception) as error:  # a panic is no Exception
-        reason = f"the file is damaged ({type(error).__name__})"
-    raise ValueError(f"{path}: {reason}; delete it and run again")
+        facts = read_facts(content)
+        if facts is None:
+            raise ValueError("it is not a record of weightclip")
+        table = pl.read_parquet(io.BytesIO(content))
+        facts.check(table)
+        values = dict(facts.values)
+        tables, arrays = _read_parts(path, values.pop("parts", {}))
+        known = {f.name: values[f.name] for f in fields(Record) if f.name in values}
+        schema = Schema.from_dict(values["schema"])
+        config = _from_json(values["config"])
+        return Record(**{**known, "schema": schema, "config": config, "table": table}, tables=tables, arrays=arrays)
+    except DAMAGED as error:
+        reason = str(error) if type(error) is ValueError else f"it is damaged ({type(error).__name__})"
+        raise ValueError(f"{path}: {reason}; delete it and run again") from error
 
 
 def part_path(record: Path, part: str) -> Path:
-    """The file beside a record's with one of its further tables (`NAME.parquet`) or arrays (`NAME.npy`)."""
+    """The file of a further table (`NAME.parquet`) or array (`NAME.npy`) of a record."""
     return record.with_suffix(f".{part}")
+
+
+def read_part(record: Path, part: str, sha256: str) -> bytes:
+    """The content of a part. A ValueError if it changed after it was written."""
+    content = part_path(record, part).read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("a part changed after it was written")
+    return content
+
+
+def table_sha256(table: pl.DataFrame, text: str) -> str:
+    """A hash of a table and a text; Parquet itself does not notice a flipped bit.
+
+    Hashed are the text and, for each column, its name, type, validity and values: the buffers of the Arrow format. The
+    hash does not depend on the version or the encoding of the file.
+    """
+    found = hashlib.sha256(text.encode())
+    for column in table:
+        found.update(f"\0{column.name}\0{column.dtype}\0".encode())
+        if column.null_count():
+            found.update(column.is_null().to_numpy().tobytes())
+            column = column.drop_nulls()
+        if column.dtype == pl.String:
+            found.update("\0".join(column).encode())
+        else:
+            found.update(column.to_numpy().tobytes())
+    return found.hexdigest()
 
 
 def _read_parts(path: Path, parts: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], dict[str, NDArray[Any]]]:
     tables, arrays = {}, {}
-    for part, digest in parts.items():
-        content = part_path(path, part).read_bytes()
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise ValueError("a part changed after it was written")
+    for part, sha256 in parts.items():
+        content = io.BytesIO(read_part(path, part, sha256))
         name, _, kind = part.rpartition(".")
         if kind == "parquet":
-            tables[name] = pl.read_parquet(io.BytesIO(content))
+            tables[name] = pl.read_parquet(content)
         else:
-            arrays[name] = np.load(io.BytesIO(content), allow_pickle=False)
+            arrays[name] = np.load(content, allow_pickle=False)
     return tables, arrays
 
 
@@ -147,23 +240,8 @@ def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def schema_text(schema: Mapping[str, Any]) -> str:
-    """A table's columns and their kinds, as the seal has them."""
-    return repr([(name, str(kind)) for name, kind in schema.items()])
-
-
-def seal(content: bytes, schema: str, text: str) -> str:
-    """A hash of all that a record says: Parquet itself does not notice a bit that flipped on disk.
-
-    The file ends with its footer, which holds the metadata, the footer's length and four more bytes; what comes before
-    is the table's data, which does not depend on the metadata.
-    """
-    footer = int.from_bytes(content[-8:-4], "little")
-    return hashlib.sha256(content[: -8 - footer] + (schema + text).encode()).hexdigest()
-
-
 def _to_json(value: Any) -> str:
-    """Canonical and strict JSON: keys in order, and infinity, which JSON lacks, as "inf"."""
+    """Canonical, strict JSON: sorted keys, and "inf" for infinity, which JSON lacks."""
     return json.dumps(_strict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -177,8 +255,8 @@ def _strict(value: Any) -> Any:
     return value
 
 
-def _loose(value: Any) -> Any:
-    """The reverse of `_strict`."""
+def _from_json(value: Any) -> Any:
+    """The inverse of `_strict`."""
     if isinstance(value, dict):
-        return {key: _loose(item) for key, item in value.items()}
+        return {key: _from_json(item) for key, item in value.items()}
     return float(value) if value in ("inf", "-inf", "nan") else value

@@ -3,26 +3,32 @@
     STORE/input-permuted-mnist/adam+wc/lr0.0001_kappa1_seed0_0123456789ab.parquet
     STORE/input-permuted-mnist/adam+wc/lr0.1_kappa1_seed0_ba9876543210.failed.json
 
-The identity at the end of a name alone tells runs apart.
+Runs are identified by the hash at the end of the name; the rest is for readers.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import polars as pl
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.records.record import DAMAGED, part_path, read_facts, read_part
+from weightclip.lab.records.schema import Schema
 
 FAILED = ".failed.json"
 
 
 def plain_name(text: str) -> str:
-    """A name that any file system takes.
+    """A name that any file system accepts.
 
     Examples:
         >>> plain_name("adam+wc@switch"), plain_name("a rule/of mine")
@@ -41,34 +47,120 @@ def rule_name(rule: str) -> str:
     return re.sub(r"[^\w.*]+", "-", rule).strip("-").replace("*", "all")
 
 
-def record_path(store: Path, place: str, identity: str) -> Path:
-    """Where the record of a run lies."""
-    return store / f"{place}_{identity}.parquet"
+def relative_path(schema: Schema, config: Any) -> str:
+    """The path of a run's record in a store, without hash and suffix: PROBLEM/AXES/METHOD/SETTINGS_SEED.
+
+    For example `policy-collapse/Hopper-v4/adam+wc/lr0.0003_kappa3_seed0`.
+    """
+    axes = [(name, getattr(config, name)) for name in schema.axes if name != "method"]
+    folders = [value if isinstance(value, str) else f"{name}{value:g}" for name, value in axes]
+    values = {name: getattr(config, name, None) for name in schema.settings}
+    settings = [f"{name}{value:g}" for name, value in values.items() if isinstance(value, (int, float))]
+    if (rule := values.get("kappa_rule")) is not None:
+        settings.append(f"kappa-{rule_name(rule)}")
+    name = "_".join([*settings, f"seed{config.seed}"])
+    return "/".join(plain_name(part) for part in (config.problem, *folders, config.method, name))
 
 
-def failure_path(store: Path, place: str, identity: str) -> Path:
-    """Where the note lies that says how a run failed."""
-    return store / f"{place}_{identity}{FAILED}"
+class Stored(Protocol):
+    """A run with a place in a store."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def relative_path(self) -> str: ...
+
+
+def record_path(store: Path, relative_path: str, identity: str) -> Path:
+    """The file of a run's record."""
+    return store / f"{relative_path}_{identity}.parquet"
+
+
+def failure_path(store: Path, relative_path: str, identity: str) -> Path:
+    """The file with the note of a failed run."""
+    return store / f"{relative_path}_{identity}{FAILED}"
 
 
 def checkpoint_path(record: Path) -> Path:
-    """Where the run of that record saves its state until it is finished."""
+    """The file with the checkpoint of an unfinished run."""
     return record.with_suffix(".checkpoint.npz")
 
 
 @dataclass(frozen=True)
+class Cost:
+    """The run time and the disk space of a finished run."""
+
+    seconds: float
+    bytes: int
+
+
+def find_record(store: Path, run: Stored) -> Cost | None:
+    """The cost of a run if its record is complete; None without a record.
+
+    Raises:
+        ValueError: the file is damaged or belongs to another run.
+    """
+    path = record_path(store, run.relative_path, run.identity)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a directory, for example
+        raise ValueError(f"{path}: {error.strerror}") from error
+    try:
+        facts = read_facts(content)
+        if facts is None or facts.values["identity"] != run.identity:
+            raise ValueError("it is the record of another run")
+        facts.check(pl.read_parquet(io.BytesIO(content)))
+        parts = facts.values.get("parts", {}).items()
+        size = len(content) + sum(len(read_part(path, name, sha256)) for name, sha256 in parts)
+        return Cost(float(facts.values["seconds"]), size)
+    except DAMAGED as error:
+        raise ValueError(f"{path}: the record is damaged ({type(error).__name__})") from error
+
+
+def finished_runs(store: Path, experiment: str, folders: Iterable[str]) -> list[tuple[Mapping[str, Any], Cost]]:
+    """Configuration and cost of the finished runs of an experiment in these folders, from the records' metadata."""
+    found = []
+    for folder in folders:
+        for path in (store / folder).rglob("*.parquet"):
+            with suppress(*DAMAGED):
+                facts = read_facts(path.read_bytes())
+                if facts is not None and facts.values["experiment"] == experiment:
+                    files = (path, *(part_path(path, name) for name in facts.values.get("parts", {})))
+                    size = sum(file.stat().st_size for file in files)
+                    found.append((facts.values["config"], Cost(float(facts.values["seconds"]), size)))
+    return found
+
+
+def is_done(store: Path, run: Stored) -> bool:
+    """Whether the store has the run's complete record."""
+    try:
+        return find_record(store, run) is not None
+    except ValueError:
+        return False
+
+
+def remove_checkpoints(store: Path, runs: Iterable[Stored]) -> None:
+    """Remove checkpoints of finished runs: a process may be killed between writing a record and removing it."""
+    for run in runs:
+        checkpoint_path(record_path(store, run.relative_path, run.identity)).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
 class Failure:
-    """A run that failed.
+    """A failed run.
 
     Args:
-        place, identity: of the run in its store.
+        relative_path, identity: of the run in its store.
         experiment, config: what was run.
-        reason: in a line.
+        reason: one line.
         traceback: where it happened.
-        when: in UTC, ISO 8601.
+        when: UTC, ISO 8601.
     """
 
-    place: str
+    relative_path: str
     identity: str
     experiment: str
     config: Mapping[str, Any]
@@ -78,22 +170,39 @@ class Failure:
 
 
 def write_failure(store: Path, failure: Failure) -> None:
-    """Note that a run failed."""
+    """Write the note of a failed run."""
     text = json.dumps(asdict(failure), indent=1, default=str)
-    write_whole(failure_path(store, failure.place, failure.identity), text.encode())
+    write_whole(failure_path(store, failure.relative_path, failure.identity), text.encode())
 
 
 def failures(store: str | Path) -> list[Failure]:
-    """All notes of failed runs under a directory; one that cannot be read is left out."""
+    """All notes of failed runs below a directory. Unreadable notes are skipped."""
     found = []
     for path in sorted(Path(store).rglob(f"*{FAILED}")):
         try:
-            found.append(Failure(**json.loads(path.read_text(encoding="utf-8"))))
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            if "place" in facts:  # format 2
+                facts["relative_path"] = facts.pop("place")
+            found.append(Failure(**facts))
         except (OSError, ValueError, TypeError):
             continue
     return found
 
 
+def has_failed(store: Path, run: Stored) -> bool:
+    """Whether there is a note that the run failed."""
+    return failure_path(store, run.relative_path, run.identity).is_file()
+
+
+def failed_since(store: Path, run: Stored, since: float) -> str | None:
+    """The reason, if the run failed at that time (in seconds since the epoch) or later."""
+    path = failure_path(store, run.relative_path, run.identity)
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.stat().st_mtime >= since else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def now() -> str:
-    """The time as notes have it."""
+    """The current time in UTC, ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

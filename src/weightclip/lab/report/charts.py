@@ -11,7 +11,7 @@ import polars as pl
 import vl_convert
 
 from weightclip.lab.plotting.style import COLOURS, style_of
-from weightclip.lab.records.metrics import SHARE, Metric
+from weightclip.lab.records.schema import FRACTION, Metric
 
 SETUP, LABEL, NOTE = "setup", "label", "note"
 """Columns of a chart's data: which setup, which method by its label, and what a tooltip adds to the value."""
@@ -88,7 +88,7 @@ def line_chart(
             _choice(SETUP, "Problem", setups, setups),
             _choice("metric", "Metric", [metric.name for metric in metrics], [metric.label for metric in metrics]),
             alt.param(name="labels", value={metric.name: _axis_label(metric) for metric in metrics}),
-            alt.param(name="share", value={metric.name: metric.unit == SHARE for metric in metrics}),
+            alt.param(name="fraction", value={metric.name: metric.unit == FRACTION for metric in metrics}),
         )
         .properties(
             description=f"{', '.join(metric.label for metric in metrics)} by {x}, a line for each method",
@@ -146,20 +146,20 @@ def _horizontal(data: pl.DataFrame, x: str) -> alt.X:
 
 
 def _vertical(field: str) -> alt.Y:
-    axis = alt.Axis(labelExpr="share[metric] ? format(datum.value, '~%') : datum.label", tickCount=6, minExtent=44)
+    axis = alt.Axis(labelExpr="fraction[metric] ? format(datum.value, '~%') : datum.label", tickCount=6, minExtent=44)
     return alt.Y(field, type="quantitative", title=None, scale=alt.Scale(zero=False), axis=axis)
 
 
 def _value_text(notes: bool) -> str:
     """An expression: `78.9% ± 0.2%`, and what there is to add."""
-    mean = "format(datum.mean, share[metric] ? '.2%' : '.4~g')"
-    error = "' ± ' + format((datum.high - datum.low) / 2, share[metric] ? '.2%' : '.2~g')"
+    mean = "format(datum.mean, fraction[metric] ? '.2%' : '.4~g')"
+    error = "' ± ' + format((datum.high - datum.low) / 2, fraction[metric] ? '.2%' : '.2~g')"
     text = f"{mean} + (datum.high > datum.low ? {error} : '')"
     return f"{text} + (datum.{NOTE} ? ' (' + datum.{NOTE} + ')' : '')" if notes else text
 
 
 def _axis_label(metric: Metric) -> str:
-    return f"{metric.label} ({metric.unit})" if metric.unit not in ("", SHARE) else metric.label
+    return f"{metric.label} ({metric.unit})" if metric.unit not in ("", FRACTION) else metric.label
 
 
 def _choice(name: str, title: str, options: Sequence[str], labels: Sequence[str]) -> alt.Parameter:

@@ -13,10 +13,9 @@ import polars as pl
 
 from weightclip.lab.analysis.setups import where
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.plotting.figure import Figure as PaperFigure
-from weightclip.lab.records.loading import NoTableError, load_any, no_records
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion, Metric
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.paper import all_figures
+from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
+from weightclip.lab.records.table import NoTableError, load_any, no_records
 from weightclip.lab.report.figures import Figure, curves_figure, sensitivity_figures
 from weightclip.lab.report.provenance import (
     Data,
@@ -69,7 +68,7 @@ class Part:
     """What the report says of one experiment."""
 
     name: str
-    along: str
+    x_column: str
     score: Metric
     setups: tuple[SetupContent, ...]
     across: tuple[Across, ...]
@@ -143,7 +142,7 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
         failures=tuple(failures),
         commands=tuple(
             Command(title, _command(name, paths, chosen, criterion))
-            for title, name in _commands(table, cache(partial(_further, paths, chosen)), criterion)
+            for title, name in _commands(table, cache(partial(_further, paths, chosen)))
         ),
         notes=tuple(notes),
     )
@@ -152,8 +151,8 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
 def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
     setups = find_setups(table)
     return Part(
-        name=setups[0].experiment.name,
-        along=setups[0].experiment.along,
+        name=setups[0].columns.schema.experiment,
+        x_column=setups[0].columns.x_column,
         score=score_metric(setups[0]),
         setups=tuple(_setup_content(setup, criterion) for setup in setups),
         across=tuple(across_table(setups, criterion, on_event)),
@@ -195,18 +194,15 @@ def _label(name: str, value: str) -> str:
     return name.removesuffix("s") if one else name
 
 
-def _commands(
-    table: pl.DataFrame, further: Callable[[str], pl.DataFrame], criterion: Criterion
-) -> Iterator[tuple[str, str]]:
+def _commands(table: pl.DataFrame, further: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, str]]:
     """What else can be made from the same results, and the command's name."""
     yield "This report", "report"
     if table.is_empty():
         return
     yield "The best settings", "best"
-    experiments = map(find_experiment, table["experiment"].unique().sort())
-    for figure in (figure for experiment in experiments for figure in experiment.figures()):
+    for figure in all_figures():
         shown = table if figure.table is None else further(figure.table)
-        if figure.needs_results and _can_be_drawn(figure, shown, criterion):
+        if figure.can_be_drawn(shown):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""
             yield f"{figure.title}{number}", f"figure {figure.name}"
 
@@ -218,15 +214,6 @@ def _further(paths: Sequence[str | Path], chosen: Mapping[str, str], name: str) 
     except NoTableError:
         found = load_any(paths, on_event=ignore)  # the figure says what it lacks
     return where(found, chosen) if len(found) else found
-
-
-def _can_be_drawn(figure: PaperFigure, table: pl.DataFrame, criterion: Criterion) -> bool:
-    """To draw it is the one way to know: only the figure knows what it needs."""
-    try:
-        figure.draw(table, criterion)
-    except ValueError:
-        return False
-    return True
 
 
 def _command(name: str, paths: Sequence[str | Path], chosen: Mapping[str, str], criterion: Criterion) -> str:

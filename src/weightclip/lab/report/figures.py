@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.best import told_setting
+from weightclip.lab.analysis.best import display_setting
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.plotting.style import style_of
-from weightclip.lab.records.metrics import CRITERIA, Criterion, Metric
-from weightclip.lab.records.tidy import LAST
+from weightclip.lab.records.columns import LAST
+from weightclip.lab.records.schema import CRITERIA, Criterion, Metric
 from weightclip.lab.report.charts import LABEL, NOTE, SETUP, line_chart
 from weightclip.lab.report.setups import Setup, all_methods
 from weightclip.lab.report.tables import score_metric
@@ -37,7 +37,7 @@ class Figure:
 
 def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
     """Every metric along the rows of runs at each method's best setting."""
-    along = setups[0].columns.along
+    along = setups[0].columns.x_column
     x = along.capitalize()
     metrics = _metrics(setups)
     data = pl.concat([_wide(setup, x, metrics, criterion) for setup in setups], how="diagonal_relaxed")
@@ -65,18 +65,17 @@ def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) 
 
 
 def _help(setup: Setup, parameter: str) -> str:
-    known = {one.name: one.metadata.get("help", "") for one in fields(setup.experiment.config)}
-    return str(known.get(parameter, ""))
+    return setup.columns.schema.fields.get(parameter, "")
 
 
 def _metrics(setups: Sequence[Setup]) -> list[Metric]:
-    """Those that any setup has values of, the score first."""
-    experiment = setups[0].experiment
+    """The metrics that any setup has values of, the score first."""
+    schema = setups[0].columns.schema
     tables = [setup.table for setup in setups]
     measured = tables[0].columns[tables[0].columns.index(LAST[-1]) + 1 :]
     there = [name for name in measured if any(table[name].is_not_null().any() for table in tables)]
-    others = [name for name in there if name != experiment.score and experiment.metric(name).help]
-    return [experiment.metric(name) for name in (experiment.score, *others)]
+    others = [name for name in there if name != schema.score and schema.metric(name).help]
+    return [schema.metric(name) for name in (schema.score, *others)]
 
 
 def _every(setup: Setup) -> int:
@@ -95,7 +94,7 @@ def _thinned(setups: Sequence[Setup], along: str) -> Iterator[str]:
 
 def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion) -> pl.DataFrame:
     """The curves of all metrics side by side, as `line_chart` takes them."""
-    best, key = best_runs(setup.table, criterion=criterion), ["method", setup.columns.along]
+    best, key = best_runs(setup.table, criterion=criterion), ["method", setup.columns.x_column]
     drawn = [
         curves(best, metric.name, every=_every(setup)).select(
             *key,
@@ -107,7 +106,7 @@ def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion)
     ]
     table = reduce(lambda left, right: left.join(right, on=key, how="left", maintain_order="left"), drawn)
     return table.select(
-        pl.lit(setup.label).alias(SETUP), _label(), pl.col(setup.columns.along).alias(x), pl.exclude(key)
+        pl.lit(setup.label).alias(SETUP), _label(), pl.col(setup.columns.x_column).alias(x), pl.exclude(key)
     )
 
 
@@ -121,19 +120,19 @@ def _varied(setups: Sequence[Setup]) -> list[str]:
     for setup in setups:
         for method in setup.methods:
             rows = setup.table.filter(pl.col("method") == method)
-            told = told_setting(rows.row(0, named=True), setup.table)
+            told = display_setting(rows.row(0, named=True), setup.table)
             names |= dict.fromkeys(name for name in told if name != "rules" and rows[name].n_unique() > 1)
-    order = setups[0].experiment.setting_fields
+    order = setups[0].columns.schema.settings
     return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
 
 
 def _scores(setup: Setup, parameter: str, x: str, criterion: Criterion) -> Iterator[pl.DataFrame]:
     """Of each method that tried several values, as `line_chart` takes them."""
-    score = setup.columns.score
+    score = setup.columns.schema.score
     found = sensitivity(setup.table, parameter, criterion=criterion)
     for _, rows in found.group_by("method", maintain_order=True):
         if len(rows) > 1:
-            told = (told_setting(row, setup.table) for row in rows.iter_rows(named=True))
+            told = (display_setting(row, setup.table) for row in rows.iter_rows(named=True))
             notes = [settings_text({**setting, parameter: None}) for setting in told]
             error = pl.col("error").fill_null(0.0)
             yield rows.select(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from weightclip.lab.records.record import KEY
+from weightclip.lab.records.record import read_facts
 from weightclip.lab.records.store import Failure, failures
 from weightclip.lab.sweep.manifest import read_manifests
 
@@ -102,7 +103,7 @@ def find_failures(stores: Iterable[str | Path], identities: Iterable[str]) -> li
             if failure.identity not in done:
                 reasons.setdefault(failure.reason, []).append(failure)
     return [
-        Failed(reason, len(runs), tuple(run.place for run in runs[:PLACES]), runs[-1].when, runs[-1].traceback)
+        Failed(reason, len(runs), tuple(run.relative_path for run in runs[:PLACES]), runs[-1].when, runs[-1].traceback)
         for reason, runs in sorted(reasons.items(), key=lambda item: -len(item[1]))
     ]
 
@@ -116,18 +117,11 @@ def _runs(rows: pl.DataFrame) -> int:
     return rows["identity"].n_unique()
 
 
-def _records(paths: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
-    """The metadata of the records under the paths."""
+def _records(paths: Iterable[str | Path]) -> Iterator[Mapping[str, Any]]:
+    """The metadata of the records below the paths; `load` reports damaged files."""
     for path in map(Path, paths):
         for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
-            text = _metadata(file).get(KEY)
-            if text is not None:
-                yield json.loads(text)
-
-
-def _metadata(file: Path) -> dict[str, str]:
-    """Nothing of a damaged file: `load` tells of it."""
-    try:
-        return pl.read_parquet_metadata(file)
-    except (pl.exceptions.PanicException, Exception):  # a panic is no Exception
-        return {}
+            with suppress(ValueError):
+                facts = read_facts(file.read_bytes())
+                if facts is not None:
+                    yield facts.values

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.setups import Columns, columns_of, ordered_methods
-from weightclip.lab.experiment import Experiment
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.analysis.setups import Columns, columns_of
 from weightclip.lab.text import settings_text, value_text
 
 _CHECKSUM = "checksum"
@@ -21,7 +19,6 @@ class Setup:
     """The runs of one setup.
 
     Args:
-        experiment: what was run.
         name: the problem, and what tells it from other setups of that problem.
         problem: the problem.
         stand_in: whether the data is known not to be the official one.
@@ -31,7 +28,6 @@ class Setup:
         configuration: all else that was configured, as text.
     """
 
-    experiment: Experiment[Any]
     name: str
     problem: str
     stand_in: bool
@@ -48,10 +44,9 @@ class Setup:
 
 def find_setups(table: pl.DataFrame) -> list[Setup]:
     """The setups in one experiment's tidy table: by problem, those with the longest runs first."""
-    experiment = find_experiment(table["experiment"][0])
     columns = columns_of(table)
-    configured = [one.name for one in fields(experiment.config)]
-    problems = list(experiment.problems())
+    problems = list(columns.schema.problems)
+    configured = [name for name in columns.schema.fields if name in columns.setup[2:]]
 
     def order(part: pl.DataFrame) -> tuple[Any, ...]:
         problem, runs = part["problem"][0], part["identity"].n_unique()
@@ -66,14 +61,13 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
         differing = [name for name in columns.setup if len({other[name] for other in others}) > 1]
         found.append(
             Setup(
-                experiment=experiment,
                 name=", ".join((first["problem"], *(_field_text(name, first[name]) for name in differing))),
                 problem=first["problem"],
                 stand_in=first["official"] is False,
                 table=part,
                 columns=columns,
-                methods=tuple(ordered_methods(part["method"].unique(), experiment)),
-                configuration=settings_text({name: first[name] for name in configured if name in columns.setup[2:]}),
+                methods=tuple(columns.schema.ordered_methods(part["method"].unique())),
+                configuration=settings_text({name: first[name] for name in configured}),
             )
         )
     return found
@@ -81,7 +75,7 @@ def find_setups(table: pl.DataFrame) -> list[Setup]:
 
 def all_methods(setups: Sequence[Setup]) -> list[str]:
     """The methods of all setups, in the paper's order."""
-    return ordered_methods((method for setup in setups for method in setup.methods), setups[0].experiment)
+    return setups[0].columns.schema.ordered_methods(method for setup in setups for method in setup.methods)
 
 
 def _field_text(name: str, value: Any) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.best import best_settings, paper_setting, setting_notes, told_setting
+from weightclip.lab.analysis.best import best_settings, display_setting, paper_setting, setting_notes
 from weightclip.lab.analysis.statistics import across_problems, is_telling
 from weightclip.lab.experiment import Event
-from weightclip.lab.records.metrics import Criterion, Metric
+from weightclip.lab.records.schema import Criterion, Metric
 from weightclip.lab.report.setups import Setup
 from weightclip.lab.text import (
     NOTHING,
@@ -77,7 +77,7 @@ class Across:
 
 def score_metric(setup: Setup) -> Metric:
     """What settings are selected by."""
-    return setup.experiment.metric(setup.columns.score)
+    return setup.columns.schema.metric(setup.columns.schema.score)
 
 
 def runs_table(setup: Setup) -> list[Runs]:
@@ -86,7 +86,7 @@ def runs_table(setup: Setup) -> list[Runs]:
     for method in setup.methods:
         rows = setup.table.filter(pl.col("method") == method)
         runs = rows.unique("identity", maintain_order=True)
-        names = told_setting(runs.row(0, named=True), setup.table)
+        names = display_setting(runs.row(0, named=True), setup.table)
         found.append(
             Runs(
                 method,
@@ -109,7 +109,7 @@ def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
         found.append(
             Best(
                 row["method"],
-                settings_text(told_setting(row, setup.table)),
+                settings_text(display_setting(row, setup.table)),
                 error_text(row["score"], row["error"], metric),
                 row["seeds"],
                 row["compared"],

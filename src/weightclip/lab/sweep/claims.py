@@ -49,7 +49,7 @@ class Note:
         first_when: when that was.
     """
 
-    place: str
+    relative_path: str
     node: str
     process: int
     since: float
@@ -61,15 +61,15 @@ class Note:
 class Claim:
     """A run that is ours as long as the claim is held."""
 
-    def __init__(self, path: Path, descriptor: int, place: str) -> None:
-        self._path, self._descriptor, self._place = path, descriptor, place
+    def __init__(self, path: Path, descriptor: int, relative_path: str) -> None:
+        self._path, self._descriptor, self._relative_path = path, descriptor, relative_path
         self._note: Note | None = None
         self._next = 0.0
 
     def begin(self) -> None:
         """Say that a worker has the run now."""
         now = time.time()
-        self._note, self._next = Note(self._place, platform.node(), os.getpid(), now, 0.0, 0.0, now), 0.0
+        self._note, self._next = Note(self._relative_path, platform.node(), os.getpid(), now, 0.0, 0.0, now), 0.0
         self._write(self._note)
 
     def note(self, done: float) -> None:
@@ -94,7 +94,7 @@ class Claim:
         os.close(self._descriptor)
 
 
-def claim(store: Path, identity: str, place: str) -> Claim | None:
+def claim(store: Path, identity: str, relative_path: str) -> Claim | None:
     """Claim a run; None if somebody else has it."""
     path = store / FOLDER / identity
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,14 +105,14 @@ def claim(store: Path, identity: str, place: str) -> Claim | None:
             return None
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)  # a holder that was killed may have left its note
-            return Claim(path, descriptor, place)
+            return Claim(path, descriptor, relative_path)
         os.close(descriptor)  # its holder let it go, and removed it, between our opening and our locking it
 
 
 @contextmanager
-def claimed(store: Path, identity: str, place: str) -> Iterator[Claim | None]:
+def claimed(store: Path, identity: str, relative_path: str) -> Iterator[Claim | None]:
     """Hold a claim for the length of a block."""
-    mine = claim(store, identity, place)
+    mine = claim(store, identity, relative_path)
     try:
         yield mine
     finally:

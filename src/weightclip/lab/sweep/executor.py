@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from weightclip.lab.experiment import Event, Experiment, Progress, Watch, ignore
+from weightclip.lab.experiment import Callbacks, Event, Experiment, Progress, ignore
 from weightclip.lab.sweep.live import NOWHERE, Live, showing
 from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure, run_batch
@@ -106,8 +106,8 @@ def run_job(
             data.clear()  # one at a time: data is large
             data[key] = shared.experiment.load(job[0].config, shared.data_dir)
         with showing(shared.live, shared.experiment, job) as row:
-            watch = Watch(event, progress, row)
-            return tuple(run_batch(shared.experiment, job, data[key], shared.store, watch, shared.began))
+            callbacks = Callbacks(event, progress, row)
+            return tuple(run_batch(shared.experiment, job, data[key], shared.store, callbacks, shared.began))
     except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
         return tuple(_note_if_possible(shared.store, run, error, traceback.format_exc()) for run in job)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def read_presets(
         return experiment.presets(options)
     path = Path(name)
     if not path.is_file():
-        problem = "; it is a problem: name it before the options" if name in experiment.problems() else ""
+        problem = "; it is a problem: name it before the options" if name in experiment.schema.problems else ""
         raise ValueError(
             f"{option}: got {name!r}, expected {PAPER!r} or a TOML file, for example with {_example(option)}{problem}"
         )
@@ -71,7 +70,7 @@ def search(
         raise ValueError(f"grid: got no setting, expected some with their values, for example {EXAMPLE}")
     known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
     for name in (*common, *(name for axes in own.values() for name in axes)):
-        check_field("grid", name, sorted({*experiment.setting_fields, *itertools.chain(*known.values())}))
+        check_field("grid", name, sorted({*experiment.schema.settings, *itertools.chain(*known.values())}))
     found = []
     for method in methods:
         axes = {**common, **own.get(method, {})}
@@ -150,5 +149,6 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _known(experiment: Experiment[Any], problem: str, method: str, fixed: Settings) -> set[str]:
     """What can be varied for a method: its settings, and the fields of the configuration that are no method's."""
-    others = {one.name for one in fields(experiment.config)} - {"problem", "method", "seed", *experiment.setting_fields}
+    schema = experiment.schema
+    others = {*schema.fields} - {"problem", "method", "seed", *schema.settings}
     return {*experiment.settings(problem, method, fixed), *others}

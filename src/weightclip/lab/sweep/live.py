@@ -58,9 +58,9 @@ class _Shown:
     """One run, in each of the places."""
 
     def __init__(self, live: Live, experiment: Experiment[Any], run: Run) -> None:
-        self._along = experiment.along
+        self._along = experiment.schema.x_column
         self._tensorboard = self._wandb = None
-        name = f"{run.place}_{run.identity}"
+        name = f"{run.relative_path}_{run.identity}"
         if live.tensorboard is not None:
             from torch.utils.tensorboard.writer import SummaryWriter
 

@@ -70,7 +70,7 @@ class Local:
                     deaths[job[0].identity] += worker.begun
                     worker.restart()
                     if max(deaths[job[0].identity], worker.false_starts) < ATTEMPTS:
-                        yield Said(f"{job[0].place}: its worker died; beginning again after its last checkpoint")
+                        yield Said(f"{job[0].relative_path}: its worker died; resuming from the last checkpoint")
                         waiting.appendleft(job)
                     else:
                         reason = f"its worker died {ATTEMPTS} times"

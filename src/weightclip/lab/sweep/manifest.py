@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.records.store import now
+from weightclip.lab.records.store import find_record, has_failed, now
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.stored import find_record, has_failed
 
 FOLDER = ".sweeps"
 
@@ -22,7 +21,7 @@ class Wanted:
     """A run of a sweep."""
 
     identity: str
-    place: str
+    relative_path: str
     method: str
 
 
@@ -39,7 +38,7 @@ class Manifest:
 
 def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run]) -> Manifest:
     """Keep what a sweep wants. The same runs again replace what was kept before."""
-    wanted = tuple(Wanted(run.identity, run.place, run.method) for run in runs)
+    wanted = tuple(Wanted(run.identity, run.relative_path, run.method) for run in runs)
     manifest = Manifest(command, runs[0].experiment, problem, now(), wanted)
     name = hashlib.sha256("".join(sorted(run.identity for run in runs)).encode()).hexdigest()[:12]
     write_whole(store / FOLDER / f"{name}.json", json.dumps(asdict(manifest)).encode())
@@ -52,7 +51,10 @@ def read_manifests(store: str | Path) -> list[Manifest]:
     for path in sorted((Path(store) / FOLDER).glob("*.json")):
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
-            runs = tuple(Wanted(run["identity"], run["place"], run["method"]) for run in facts.pop("runs"))
+            runs = tuple(
+                Wanted(run["identity"], run.get("relative_path") or run["place"], run["method"])
+                for run in facts.pop("runs")
+            )
             found.append(Manifest(**facts, runs=runs))
         except (OSError, ValueError, TypeError, KeyError):
             continue
@@ -60,7 +62,7 @@ def read_manifests(store: str | Path) -> list[Manifest]:
 
 
 def current(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Those, oldest first, that no later one has all runs of: more seeds of a sweep take its place."""
+    """Those, oldest first, that no later one has all runs of: more seeds of a sweep take its relative_path."""
     wanted = [{run.identity for run in manifest.runs} for manifest in manifests]
     return [
         manifest

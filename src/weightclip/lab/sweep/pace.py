@@ -8,14 +8,14 @@ PRIOR_WEIGHT = 0.1
 """What a run took before counts as much as this fraction of a run now: other runs may share the cores now."""
 
 
-def kind_of(place: str) -> str:
+def kind_of(relative_path: str) -> str:
     """Runs with equal kinds are expected to take equally long: those that differ in settings and seed alone.
 
     Examples:
         >>> kind_of("input-permuted-mnist/adam+wc/lr0.001_kappa1_seed0")
         'input-permuted-mnist/adam+wc'
     """
-    return place.rpartition("/")[0]
+    return relative_path.rpartition("/")[0]
 
 
 def seconds_each(pieces: Iterable[tuple[str, float, float]], before: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -16,10 +16,11 @@ from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
 from weightclip.lab.records.record import identity
+from weightclip.lab.records.store import relative_path
 from weightclip.lab.sweep.grid import Settings
 
 if TYPE_CHECKING:
-    from weightclip.lab.sweep.stored import Cost
+    from weightclip.lab.records.store import Cost
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Run:
     experiment: str
     config: Any
     identity: str
-    place: str
+    relative_path: str
     data: Hashable
     batch: Hashable | None = None
 
@@ -73,7 +74,7 @@ def make_plan(
     configs = [experiment.configure(problem, {**choice, "seed": seed}) for seed in seeds for choice in choices]
     data: dict[Hashable, Any] = {}
     runs: dict[str, Run] = {}
-    for key, same in groupby(configs, experiment.data_key):
+    for key, same in groupby(configs, partial(data_key, experiment)):
         alike = list(same)
         if key not in data:
             data[key] = experiment.load(alike[0], data_dir, event) if fetch else _local(experiment, alike[0], data_dir)
@@ -111,12 +112,25 @@ def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) ->
             identity=identity(experiment.name, {"config": str(config)}, None)
             if data is MISSING
             else experiment.identify(config, data),
-            place=experiment.place(config),
-            data=experiment.data_key(config),
-            batch=experiment.batch(config),
+            relative_path=relative_path(experiment.schema, config),
+            data=data_key(experiment, config),
+            batch=_lockstep_key(experiment, config),
         )
         for config in configs
     ]
+
+
+def data_key(experiment: Experiment[Any], config: Any) -> Hashable:
+    """Equal for configurations with the same data: those with the same problem and values of the axes."""
+    return tuple(getattr(config, name) for name in ("problem", *experiment.schema.axes) if name != "method")
+
+
+def _lockstep_key(experiment: Experiment[Any], config: Any) -> Hashable | None:
+    """Equal for configurations that are trained together; None if each is trained by itself."""
+    if experiment.lockstep == 1:
+        return None
+    same = tuple((name, str(value)) for name, value in vars(config).items() if name != "seed")
+    return same, config.seed // experiment.lockstep
 
 
 def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
@@ -129,10 +143,11 @@ def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
 
 def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
     """Identity -> the median cost of finished runs in the store that differ in seed and settings alone."""
-    from weightclip.lab.sweep.stored import Cost, finished_runs
+    from weightclip.lab.records.store import Cost, finished_runs
 
-    finished = finished_runs(store, plan.experiment.name, sorted({run.place.partition("/")[0] for run in plan.runs}))
-    left_out = {"seed", *plan.experiment.setting_fields, *getattr(plan.experiment.config, "how", ())}
+    folders = sorted({run.relative_path.partition("/")[0] for run in plan.runs})
+    finished = finished_runs(store, plan.experiment.name, folders)
+    left_out = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "how", ())}
 
     @cache
     def cost_of(key: str) -> Cost | None:

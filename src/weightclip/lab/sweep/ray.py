@@ -19,7 +19,7 @@ from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from weightclip.lab.experiment import Experiment, Watch
+from weightclip.lab.experiment import Callbacks, Experiment
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.executor import (
@@ -207,14 +207,14 @@ class _Flight:
 
     def _keep(self, run: Run, record: Record) -> Outcome:
         if record.identity == run.identity:
-            write_record(record, record_path(self._shared.store, run.place, run.identity))
+            write_record(record, record_path(self._shared.store, run.relative_path, run.identity))
         return note_success(self._shared.store, run, record)
 
     def _begin_again(self, error: Exception) -> Report:
         self._cancel()  # a worker that only did not answer in time would go on
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
-            return Said(f"{self.job[0].place}: its worker died; beginning again")
+            return Said(f"{self.job[0].relative_path}: its worker died; beginning again")
         self._fail(f"its worker died {ATTEMPTS} times", in_a_line(error))
         return self.ended()
 
@@ -249,13 +249,13 @@ def _serve(experiment: Experiment[Any], configs: Sequence[Any], data: Any) -> It
 def _run(experiment: Experiment[Any], configs: Sequence[Any], data: Any, tell: Callable[[Any], None]) -> None:
     length = experiment.length(configs[0])
     numbers = {id(config): number for number, config in enumerate(configs)}
-    watch = Watch(
+    callbacks = Callbacks(
         tell,
-        progress=lambda steps, score: tell(steps / length),
-        row=lambda config, row: tell((numbers[id(config)], row)),
+        on_progress=lambda steps, score: tell(steps / length),
+        on_row=lambda config, row: tell((numbers[id(config)], row)),
     )
     try:
-        tell(experiment.run(configs, data, None, watch=watch))
+        tell(experiment.run(configs, data, None, callbacks=callbacks))
     except Exception as error:
         tell(_Failed(in_a_line(error), traceback.format_exc()))
 

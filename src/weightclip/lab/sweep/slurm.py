@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from weightclip.checks import check_name
+from weightclip.lab.records.store import is_done
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.executor import (
     ATTEMPTS,
@@ -31,7 +32,6 @@ from weightclip.lab.sweep.executor import (
     run_job,
 )
 from weightclip.lab.sweep.local import cores, one_thread_for_children
-from weightclip.lab.sweep.stored import is_done
 from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure
 from weightclip.numerals import counted
 

@@ -8,11 +8,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from weightclip.lab.records.store import Cost, find_record, has_failed, is_done
 from weightclip.lab.sweep.claims import running
 from weightclip.lab.sweep.executor import Ended, Executor, Report, Shared
 from weightclip.lab.sweep.live import NOWHERE, Live
 from weightclip.lab.sweep.plan import Plan, Run, batches
-from weightclip.lab.sweep.stored import Cost, find_record, has_failed, is_done
 from weightclip.lab.sweep.work import Outcome
 
 SECONDS_BETWEEN_LOOKS = 1.0

@@ -10,12 +10,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from weightclip.lab.experiment import NOBODY, Experiment, Watch
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Experiment
 from weightclip.lab.records.record import Record
-from weightclip.lab.records.store import Failure, failure_path, now, write_failure
+from weightclip.lab.records.store import (
+    Failure,
+    failed_since,
+    failure_path,
+    is_done,
+    now,
+    remove_checkpoints,
+    write_failure,
+)
 from weightclip.lab.sweep.claims import Claim, claim
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.stored import failed_since, is_done, remove_checkpoints
 
 Status = Literal["done", "failed", "claimed"]
 
@@ -35,14 +42,14 @@ def run_batch(
     runs: Sequence[Run],
     data: Any,
     store: Path,
-    watch: Watch = NOBODY,
+    callbacks: Callbacks = NO_CALLBACKS,
     since: float = math.inf,
 ) -> list[Outcome]:
     """Run what of these nobody else runs, or has run `since` the sweep began; one outcome each."""
     with ExitStack() as held:
         outcomes, mine = claim_missing(store, runs, held, since)
         if mine:
-            outcomes += _run_mine(experiment, mine, data, store, watch)
+            outcomes += _run_mine(experiment, mine, data, store, callbacks)
     return outcomes
 
 
@@ -55,7 +62,7 @@ def claim_missing(
     """
     outcomes, mine = [], []
     for run in runs:
-        claimed = claim(store, run.identity, run.place)
+        claimed = claim(store, run.identity, run.relative_path)
         if claimed is None:
             outcomes.append(Outcome(run.identity, "claimed"))
             continue
@@ -77,7 +84,7 @@ def in_a_line(error: Exception) -> str:
 
 def note_failure(store: Path, run: Run, reason: str, trace: str) -> Outcome:
     """Leave a note of a run that failed."""
-    failure = Failure(run.place, run.identity, run.experiment, asdict(run.config), reason, trace, now())
+    failure = Failure(run.relative_path, run.identity, run.experiment, asdict(run.config), reason, trace, now())
     write_failure(store, failure)
     return Outcome(run.identity, "failed", reason=reason)
 
@@ -87,12 +94,12 @@ def note_success(store: Path, run: Run, record: Record) -> Outcome:
     if record.identity != run.identity:
         reason = f"its worker has other data, or weightclip {record.versions.get('weightclip')} behaves otherwise"
         return note_failure(store, run, reason, reason)
-    failure_path(store, run.place, run.identity).unlink(missing_ok=True)
+    failure_path(store, run.relative_path, run.identity).unlink(missing_ok=True)
     return Outcome(run.identity, "done", seconds=record.seconds)
 
 
 def _run_mine(
-    experiment: Experiment[Any], mine: Sequence[tuple[Run, Claim]], data: Any, store: Path, watch: Watch
+    experiment: Experiment[Any], mine: Sequence[tuple[Run, Claim]], data: Any, store: Path, callbacks: Callbacks
 ) -> list[Outcome]:
     length = experiment.length(mine[0][0].config)
     for _, claimed in mine:
@@ -101,11 +108,11 @@ def _run_mine(
     def progress(steps: int, score: float) -> None:
         for _, claimed in mine:
             claimed.note(steps / length)
-        watch.progress(steps, score)
+        callbacks.on_progress(steps, score)
 
     try:
-        watching = Watch(watch.event, progress, watch.row)
-        records = experiment.run([run.config for run, _ in mine], data, store, watch=watching)
+        watching = Callbacks(callbacks.on_event, progress, callbacks.on_row)
+        records = experiment.run([run.config for run, _ in mine], data, store, callbacks=watching)
     except Exception as error:
         return [note_failure(store, run, in_a_line(error), traceback.format_exc()) for run, _ in mine]
     return [note_success(store, run, record) for (run, _), record in zip(mine, records, strict=True)]

@@ -23,7 +23,7 @@ from weightclip.lab.experiments.dqn.figures import (
 from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
 from weightclip.lab.experiments.dqn.runs import run_config
 from weightclip.lab.paper import find_figure
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 from weightclip.lab.report.content import gather
 
 

@@ -8,10 +8,10 @@ from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.games import Atari, Step
-from weightclip.lab.experiments.dqn.metrics import METRICS
+from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.runs import identify, place, run_config
 from weightclip.lab.experiments.dqn.training import Trainer
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 
 
 def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:

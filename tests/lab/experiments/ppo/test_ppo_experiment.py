@@ -10,7 +10,7 @@ from weightclip.cli import main
 from weightclip.lab.experiments.ppo.config import LOCKSTEP, Config
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.paper import reproductions
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.grid import best, search
 from weightclip.lab.sweep.plan import batches, make_runs

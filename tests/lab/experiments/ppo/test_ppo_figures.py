@@ -15,7 +15,7 @@ from weightclip.lab.paper import find_figure
 from weightclip.lab.plotting import panels
 from weightclip.lab.plotting.panels import add_legend
 from weightclip.lab.plotting.style import Style
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from polars.testing import assert_frame_equal
 from pushed_point import NAME, config
 
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
-from weightclip.lab.experiment import Watch
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import runs as ppo_runs
-from weightclip.lab.experiments.ppo.metrics import METRICS
+from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners
 from weightclip.lab.experiments.ppo.runs import episode_table, identify, place, run_configs
 from weightclip.lab.records.record import Record, read_record, write_record
@@ -58,9 +58,9 @@ def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch
 
     def interrupted(out: Path) -> list[Record]:
         with pytest.raises(KeyboardInterrupt):
-            run_configs(configs, out, watch=Watch(progress=stop))
+            run_configs(configs, out, callbacks=Callbacks(progress=stop))
         told: list[str] = []
-        found = run_configs(configs, out, watch=Watch(event=told.append))
+        found = run_configs(configs, out, callbacks=Callbacks(on_event=told.append))
         assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
         assert not list(out.rglob("*.checkpoint.*"))
         return found
@@ -91,7 +91,7 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
             run_configs(configs, tmp_path / "a")
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
     told: list[str] = []
-    found = run_configs(configs, tmp_path / "a", watch=Watch(event=told.append))
+    found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=told.append))
     assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
 
     def stop(steps: int, score: float) -> None:
@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path / "b", watch=Watch(progress=stop))
+        run_configs(configs, tmp_path / "b", callbacks=Callbacks(progress=stop))
     for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
@@ -123,12 +123,12 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+        run_configs(configs, tmp_path, callbacks=Callbacks(progress=stop))
     path = tmp_path / f"{place(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
     saved = read_checkpoint(path)
     write_checkpoint(replace(saved, state={**saved.state, "model/critic.0.weight": np.zeros((2, 2))}), path)
     told: list[str] = []
-    first, second = run_configs(configs, tmp_path, watch=Watch(event=told.append))
+    first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=told.append))
     assert told[2:] == [
         f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration",
         "training seed 1 first, as seed 0 came farther before",
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
 def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     told: list[str] = []
-    _, found, _ = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
+    _, found, _ = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append))
     assert told == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
@@ -161,12 +161,12 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
 
     for seed, steps in ((0, 64), (1, 128)):
         with pytest.raises(KeyboardInterrupt):
-            run_configs([config(seed=seed)], tmp_path, watch=Watch(progress=stop_at(steps)))
+            run_configs([config(seed=seed)], tmp_path, callbacks=Callbacks(progress=stop_at(steps)))
     told: list[str] = []
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
-    records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, watch=Watch(event=told.append))
+    records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append))
     assert told == [
         *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
         "training seed 2 first, as seeds 0, 1 came farther before",
@@ -187,7 +187,7 @@ def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(some, tmp_path, watch=Watch(progress=stop))
+        run_configs(some, tmp_path, callbacks=Callbacks(progress=stop))
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_told_and_begun_anew(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no checkpoint")
     told: list[str] = []
-    (record,) = run_configs([config()], tmp_path, watch=Watch(event=told.append))
+    (record,) = run_configs([config()], tmp_path, callbacks=Callbacks(on_event=told.append))
     assert told == [f"{path}: the checkpoint is damaged (ValueError): starting again from the first iteration"]
     assert len(record.table) == 4
 
@@ -224,10 +224,10 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
             raise KeyboardInterrupt
 
     configs = [config(seed=seed) for seed in (0, 1)]
-    watch = Watch(event=told.append, progress=stop)
+    callbacks = Callbacks(on_event=told.append, progress=stop)
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, watch=watch)
-    first, second = run_configs(configs, tmp_path, watch=watch)
+        run_configs(configs, tmp_path, callbacks=watch)
+    first, second = run_configs(configs, tmp_path, callbacks=watch)
     assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 1
     assert first.tables["stopped"].rows() == [(3, "its actions are not finite")]
     assert first.table["return"].is_nan().to_list() == [False, False, False, True]
@@ -248,7 +248,7 @@ def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, watch=Watch(progress=stop))
+        run_configs(configs, tmp_path, callbacks=Callbacks(progress=stop))
     for record in run_configs(configs, tmp_path):
         assert record.table["iteration"].to_list() == list(range(1, 9))
         assert record.table["samples"].to_list() == list(range(64, 9 * 64, 64))
@@ -260,7 +260,7 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
     run_configs([config(seed=1)], tmp_path)
     steps: list[int] = []
     run_configs(
-        [config(seed=seed) for seed in (0, 1)], tmp_path, watch=Watch(progress=lambda done, _: steps.append(done))
+        [config(seed=seed) for seed in (0, 1)], tmp_path, callbacks=Callbacks(progress=lambda done, _: steps.append(done))
     )
     assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 
@@ -278,10 +278,10 @@ def test_progress_and_rows_are_told(tmp_path: Path) -> None:
     steps: list[int] = []
     rows: list[tuple[int, float]] = []
     configs = [config(seed=seed) for seed in (0, 1)]
-    watch = Watch(
+    callbacks = Callbacks(
         progress=lambda done, _: steps.append(done), row=lambda one, row: rows.append((id(one), row["iteration"]))
     )
-    run_configs(configs, tmp_path, watch=watch)
+    run_configs(configs, tmp_path, callbacks=watch)
     assert steps == [64, 128, 192, 256]
     assert rows == [(id(one), iteration) for iteration in range(1, 5) for one in configs]
 

@@ -8,7 +8,7 @@ from PIL import Image
 from pushed_point import LIMIT, NAME, Toy, config
 
 from weightclip.cli import main
-from weightclip.lab.experiment import Watch
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import runs as ppo_runs
 from weightclip.lab.experiments.ppo import watching
 from weightclip.lab.experiments.ppo.ppo import Learners
@@ -122,7 +122,7 @@ def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs([config()], tmp_path, watch=Watch(progress=stop))
+        run_configs([config()], tmp_path, callbacks=Callbacks(progress=stop))
     saved = find_policy(tmp_path)
     assert saved.path.name.endswith(".checkpoint.npz")
     assert saved.config["env"] == NAME

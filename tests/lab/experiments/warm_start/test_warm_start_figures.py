@@ -7,7 +7,7 @@ from photographs import config, photographs
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
 from weightclip.lab.experiments.warm_start.runs import run_config
-from weightclip.lab.records.loading import load
+from weightclip.lab.records.table import load
 
 DATA = photographs()
 

@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.deviations import marked, remarks
 from weightclip.lab.analysis.selection import select
-from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
+from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.games import PAPER_GAMES
-from weightclip.lab.experiments.dqn.metrics import ALONG, METRICS
-from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
-from weightclip.lab.experiments.dqn.runs import COVARIANCE
+from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     ONE,
@@ -38,9 +35,19 @@ from weightclip.lab.plotting.panels import (
     show_unit,
 )
 from weightclip.lab.plotting.style import MARKERS, Style, style_of
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion, Metric
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
 from weightclip.lab.text import value_text
+
+_FIRST, _SECOND = tuple(PAPER_GAMES)[:4], tuple(PAPER_GAMES)[4:]
+
+HEATMAPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "9": ("dqn", ("space_invaders",)),
+    "12": ("dqn", _FIRST),
+    "13": ("dqn", _SECOND),
+    "14": ("rainbow", _FIRST),
+    "15": ("rainbow", _SECOND),
+}
+"""Numbers of the paper's figures with gradient covariances -> the agent and the games."""
 
 LEVEL = 0.9
 """Of the intervals in the paper's figure."""
@@ -97,7 +104,8 @@ def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str, shaded: 
     data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
     lines = data if shaded else data.with_columns(low="mean", high="mean")
     about = about_seeds(data, f"{LEVEL:.0%} interval" if shaded else "")
-    picture = _draw_panels(lines, *ALONG, count_steps, METRICS[metric], marked(about, runs))
+    x, label = SCHEMA.plot_column, SCHEMA.plot_label
+    picture = _draw_panels(lines, x, label, count_steps, METRICS[metric], marked(about, runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
@@ -181,16 +189,7 @@ def draw_covariance(
     all seeds.
     """
     notes: list[str] = []
-    taken = own_runs(table, NAME)
-    if "percent" not in taken.columns or not taken["percent"].count():
-        expected = "records of runs that took it (--covariance 32), or a table of it"
-        raise ValueError(f"results: got no gradient covariance, expected {expected}")
-    if number is not None:
-        agent, games = HEATMAPS[number]
-        taken = taken.filter(pl.col("agent") == agent, pl.col("game").is_in(games))
-        if taken.is_empty():
-            raise ValueError(f"results: got no gradient covariance of {_shown_in(number)}, expected some")
-    runs = main_setup(taken, notes.append)
+    runs = main_setup(_taken(own_runs(table, NAME), number), notes.append)
     settings = [name for name in columns_of(runs).settings if runs[name].count()]
     runs = _varied(runs, settings)
     points = ("percent",) if runs["percent"].n_unique() > 1 else ()
@@ -227,6 +226,20 @@ def draw_covariance(
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
+def _taken(runs: pl.DataFrame, number: str | None = None) -> pl.DataFrame:
+    """The runs with gradient covariances, of one of the paper's figures if it is named; a ValueError without any."""
+    if "percent" not in runs.columns or not runs["percent"].count():
+        expected = "records of runs that took it (--covariance 32), or a table of it"
+        raise ValueError(f"results: got no gradient covariance, expected {expected}")
+    if number is None:
+        return runs
+    agent, games = HEATMAPS[number]
+    found = runs.filter(pl.col("agent") == agent, pl.col("game").is_in(games))
+    if found.is_empty():
+        raise ValueError(f"results: got no gradient covariance of {_shown_in(number)}, expected some")
+    return found
+
+
 def _shown_in(number: str) -> str:
     """What one of the paper's figures shows: "DQN in Asterix, Beam Rider, Demon Attack, Ice Hockey"."""
     agent, games = HEATMAPS[number]
@@ -252,7 +265,7 @@ def _styles(data: pl.DataFrame, apart: Sequence[str]) -> list[tuple[dict[str, An
     there = data.select(apart).unique().to_dicts()
     ratios = sorted({line["replay_ratio"] for line in there}, reverse=True)
     kappas = sorted({line["kappa"] for line in there if line.get("kappa") is not None})
-    methods = ordered_methods((line["method"] for line in there), find_experiment(NAME))
+    methods = SCHEMA.ordered_methods(line["method"] for line in there)
 
     def place(line: Mapping[str, Any]) -> tuple[int, int, float]:
         return methods.index(line["method"]), ratios.index(line["replay_ratio"]), line.get("kappa") or 0.0
@@ -329,24 +342,25 @@ def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
     return matrix[np.ix_(order, order)]
 
 
+def _check_kappas(table: pl.DataFrame) -> None:
+    if not has_several(table, (*PANEL, "method"), "kappa"):
+        raise ValueError(ONE_KAPPA)
+
+
 FIGURES = (
-    Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return")),
-    Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return")),
-    Figure("replay-kappas", "", "Returns with each kappa", draw_kappas),
-    Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity),
-    Figure(
-        "gradient-covariance",
-        "",
-        "Gradient covariance of runs",
-        draw_covariance,
-        table=COVARIANCE,
-    ),
+    Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return"), NAME),
+    Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return"), NAME),
+    Figure("replay-kappas", "", "Returns with each kappa", draw_kappas, NAME, _check_kappas),
+    Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity, NAME, _check_kappas),
+    Figure("gradient-covariance", "", "Gradient covariance of runs", draw_covariance, NAME, _taken, COVARIANCE),
     Figure(
         "gradient-covariance-clustered",
         "",
         "The same, with similar gradients beside each other",
         partial(draw_covariance, clustered=True),
-        table=COVARIANCE,
+        NAME,
+        _taken,
+        COVARIANCE,
     ),
     *(
         Figure(
@@ -354,7 +368,9 @@ FIGURES = (
             number,
             f"Gradient covariance of {_shown_in(number)}",
             partial(draw_covariance, number=number),
-            table=COVARIANCE,
+            NAME,
+            partial(_taken, number=number),
+            COVARIANCE,
         )
         for number in HEATMAPS
     ),

@@ -13,20 +13,17 @@ from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.device import describe_device, find_device, threads
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
+from weightclip.lab.experiments.dqn.schema import COVARIANCE, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.dqn.training import Trainer
 from weightclip.lab.records.record import Record, identity
-from weightclip.lab.records.store import plain_name
-from weightclip.lab.runner import Job, run_job, simulator
-from weightclip.lab.torch_experiment import place_text
+from weightclip.lab.records.store import relative_path
+from weightclip.lab.runner import Trial, run_trial, simulator
 
 WHOLE = ("part", "samples", "updates", "ended")
 """Columns with whole numbers."""
 
 MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
 """Suite -> the package that has its games."""
-
-COVARIANCE = "covariance"
-"""The further table with gradient covariances: percent of the run, row, column, value."""
 
 
 def run_config(
@@ -56,15 +53,14 @@ def run_config(
             end.callback(trainer.close)
             return trainer
 
-        job = Job(
-            experiment=NAME,
-            identity=identify(config),
-            place=place(config),
+        trial = Trial(
+            schema=SCHEMA,
+            identity=identity(NAME, config.facts(), None),
+            relative_path=relative_path(SCHEMA, config),
             label=f"{config.game} {config.agent} {config.method} seed {config.seed}",
             config=config.facts(),
             data=simulator(config.game, (MADE_BY[config.suite],)),
-            rules=None,
-            row="part",
+            comparison=compare_with_paper(config),
             loss="training_loss",
             rows=config.points,
             make=make,
@@ -72,20 +68,9 @@ def run_config(
             table=lambda rows: _table(config, rows),
             tables=lambda trainer: _covariances(trainer.covariances()),
             platform=describe_device(device),
+            resumes_exactly=False,  # it starts new games
         )
-        return run_job(job, out, overwrite, on_event, on_row)
-
-
-def identify(config: Config, data: None = None) -> str:
-    """What stands for the numbers of a resolved configuration's run."""
-    return identity(NAME, config.facts(), None)
-
-
-def place(config: Config) -> str:
-    """replay-ratio/suite-game/agent/method/ratio_settings_seed: where its record lies in a store."""
-    game, method = map(plain_name, (config.game, config.method))
-    ratio = f"ratio{config.replay_ratio:g}"
-    return f"{NAME}/{config.suite}-{game}/{config.agent}/{method}/{ratio}_{place_text(config)}_seed{config.seed}"
+        return run_trial(trial, out, overwrite, on_event, on_row)
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:

@@ -1,138 +1,82 @@
-"""The policy-collapse experiment, as the command line, sweeps, figures and the report see it."""
+"""The policy-collapse experiment: PPO on MuJoCo (section 4.3 of the paper)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import NAMED
-from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore
-from weightclip.lab.experiments.ppo.config import (
-    ENVIRONMENTS,
-    EQUAL_BETAS,
-    LOCKSTEP,
-    METHODS,
-    NAME,
-    Config,
-    presets,
+from weightclip.lab.config import commands
+from weightclip.lab.experiment import (
+    NO_CALLBACKS,
+    NONE,
+    OTHER,
+    Callbacks,
+    Comparison,
+    Event,
+    Experiment,
+    arguments_of,
+    ignore,
 )
-from weightclip.lab.experiments.ppo.metrics import ALONG, METRICS
-from weightclip.lab.text import settings_text
-from weightclip.lab.torch_experiment import TorchExperiment
-from weightclip.numerals import counted
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, LOCKSTEP, METHODS, NAME, Config, presets, resolve
+from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 
 if TYPE_CHECKING:
-    import polars as pl
-
+    from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
 
-class PolicyCollapse(TorchExperiment[Config]):
-    """PPO on MuJoCo for long, where policies collapse (section 4.3 of the paper)."""
+class PolicyCollapse(Experiment[Config]):
+    """PPO in long runs, in which policies collapse."""
 
     name = NAME
     config = Config
-    axes = ("method", "env")
-    setting_fields = (*NAMED, "kappa_rule", "settings", "bounds")
-    paper_methods = METHODS
-    not_compared = ("steps",)  # the paper does not say how long its runs are
-    measured = METRICS
-    pictured = ("return", "approx_kl", "weight_l2", "saturated")
-    pictured_along = ALONG
-    score = "return"
-    along = "iteration"
-    unit = "steps"
-    examples: ClassVar[Mapping[str, Sequence[str]]] = {
-        "run": (
-            "policy-collapse --env Ant-v4 --method adam+wc --seeds 0-9 --steps 10M",
-            "policy-collapse --scale laptop --env Hopper-v4 --method adam --seeds 0-3",
-        ),
-        "sweep": (
-            "policy-collapse --envs all --methods adam,adam+wc --seeds 30 --dry-run",
-            "policy-collapse --envs Walker2d-v4 --methods adam,adam-equal-betas,adam+wc --seeds 8 --steps 5M",
-        ),
-    }
+    schema = SCHEMA
+    lockstep = LOCKSTEP
 
-    def title(self, config: Mapping[str, Any]) -> str:
-        return f"{NAME}, {config['env']}"
+    def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
+        return resolve(Config(problem=problem, **arguments_of(Config, settings)))
 
-    def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"env": row["env"] if row["env"] in ENVIRONMENTS else ENVIRONMENTS[0]}
-
-    def values(self, axis: str) -> Sequence[Any]:
-        return ENVIRONMENTS if axis == "env" else METHODS
-
-    def methods_help(self) -> str:
-        return (
-            f"{super().methods_help()}\n  also: {EQUAL_BETAS}, Adam with beta2 = beta1\n\n"
-            "environments:\n  any Gymnasium environment with Box actions; those of the paper: "
-            f"{', '.join(ENVIRONMENTS)}"
-        )
+    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
+        return [*Config.named_settings(method), *(f"{OTHER}{name}" for name in Config.other_settings(method))]
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
-        return presets(options.get("env", ""), options.get("scale", "paper"))
+        found = presets(options.get("env", ""), options.get("scale", "paper"))
+        return {**commands(__package__), **found, "axes": {"method": METHODS, "env": ENVIRONMENTS}}
 
-    def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "fan_in":
-            return None
-        found = presets(str(row["env"]))["best"][NAME][row["method"]]
-        return {name: value for name, value in found.items() if name in NAMED}
+    def compare_with_paper(self, config: Config) -> Comparison:
+        return compare_with_paper(config)
 
-    def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> None:
-        """No data, but an environment that may not be there."""
+    def load(self, config: Config, data_dir: Path | None, on_event: Event = ignore) -> None:
+        """Check that the environment is installed; there is no data."""
         from weightclip.lab.experiments.ppo.environments import make_environment
 
         make_environment(config.env).close()
 
-    def data_key(self, config: Config) -> Hashable:
-        return config.env
+    def identify(self, config: Config, data: None) -> str:
+        from weightclip.lab.records.record import identity
+
+        return identity(NAME, config.facts(), None)
 
     def run(
-        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool = False, watch: Watch = NOBODY
+        self,
+        configs: Sequence[Config],
+        data: None,
+        out: Path | None,
+        overwrite: bool = False,
+        callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
         from weightclip.lab.experiments.ppo.runs import run_configs
 
-        return run_configs(configs, out, overwrite, watch)
-
-    def batch(self, config: Config) -> Hashable:
-        same = replace(config, seed=0)
-        return tuple((name, str(value)) for name, value in same.facts().items()), config.seed // LOCKSTEP
+        return run_configs(configs, out, overwrite, callbacks)
 
     def length(self, config: Config) -> int:
         return config.iterations * config.rollout
 
-    def length_note(self, config: Config) -> str:
-        if self.length(config) == config.steps:
-            return ""
-        return f"steps: {config.steps:,} is rounded down to {self.length(config):,}, a multiple of {config.rollout:,}"
+    def figures(self) -> Sequence[Figure]:
+        from weightclip.lab.experiments.ppo.figures import FIGURES
 
-    def shown(self, score: float) -> str:
-        return "no episode ended yet" if math.isnan(score) else f"return {score:,.0f}"
-
-    def describe(self, config: Config) -> str:
-        method = f"{config.method} ({config.bounds} bounds)" if config.bounds else config.method
-        length = f"{self.length(config):,} steps in {counted(config.iterations, 'iteration')}"
-        scale = "" if config.scale == "paper" else f"; {config.scale} scale, not the paper's setting"
-        return f"{method}: {settings_text(config.display_settings())}; {config.env}, {length}{scale}"
-
-    def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
-        import polars as pl
-
-        value = pl.col("return", "weight_l2").fill_nan(None)
-        last, best = value.last(), pl.col("return").fill_nan(None).max().alias("best")
-        ends = pl.concat([table.select(last, best) for table in tables])
-        means = ends.mean().row(0, named=True)
-        forms = {"return": "return {:,.0f} at the end", "best": "{:,.0f} at best"}
-        returns = [form.format(means[name]) for name, form in forms.items() if means[name] is not None]
-        told = [", ".join(returns) or "no episode ended"]
-        if means["weight_l2"] is not None:
-            told.append(f"weight norm {means['weight_l2']:.3g}")
-        if stopped := ends["weight_l2"].null_count():
-            told.append("stopped" if len(tables) == 1 else f"{stopped} of {counted(len(tables), 'seed')} stopped")
-        return "; ".join(told)
+        return FIGURES
 
 
 EXPERIMENT = PolicyCollapse()

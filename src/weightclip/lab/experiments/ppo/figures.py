@@ -9,16 +9,14 @@ import polars as pl
 
 from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
-from weightclip.lab.analysis.deviations import marked, remarks
-from weightclip.lab.analysis.setups import ordered_methods
+from weightclip.lab.analysis.setups import columns_of, marked, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
-from weightclip.lab.experiments.ppo.metrics import ALONG, METRICS
+from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
 from weightclip.lab.plotting.style import style_of
-from weightclip.lab.records.metrics import DEFAULT, Criterion
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.records.schema import DEFAULT, Criterion
 from weightclip.lab.text import count_text, error_text
 from weightclip.numerals import counted
 
@@ -36,7 +34,7 @@ def draw_metrics(
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
     notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
     data = _curves(runs, metrics)
-    along, label = ALONG
+    along, label = SCHEMA.plot_column, SCHEMA.plot_label
     shown = _envs(data)
     # A single row of panels is a little higher than it is wide.
     height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
@@ -50,7 +48,7 @@ def draw_metrics(
             axes.set_title(env)
         for axes in rows[-1]:
             axes.set_xlabel(label)
-        methods = ordered_methods(data["method"].unique().cast(pl.String), find_experiment(NAME))
+        methods = columns_of(runs).schema.ordered_methods(data["method"].unique().cast(pl.String))
         add_legend(picture, map(style_of, methods), marked(about_seeds(data), runs))
     return Drawing(picture, data, tuple(notes))
 
@@ -60,7 +58,7 @@ def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     runs, notes = chosen_runs(table, NAME, criterion)
     data = peaks(runs, "return").select(PEAK_COLUMNS)
     shown = _envs(data)
-    methods = ordered_methods(data["method"], find_experiment(NAME))
+    methods = columns_of(runs).schema.ordered_methods(data["method"])
     with panels(1, len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), 2.4) as (picture, (row,)):
         for axes, env in zip(row, shown, strict=True):
             for method in methods:
@@ -71,7 +69,7 @@ def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
                     axes.plot(*steps[:1], *returns[:1], "o", color=style.colour, markersize=3, zorder=style.order)
             axes.set_title(env)
             axes.set_xlim(left=0)
-            axes.set_xlabel(ALONG[1])
+            axes.set_xlabel(SCHEMA.plot_label)
             count_steps(axes)
         row[0].set_ylabel(METRICS["return"].label)
         about = f"each seed, from its peak (dot) to its end;\nmeans over {PARTS} equal parts of a run"
@@ -131,7 +129,7 @@ def _falls(runs: pl.DataFrame) -> list[str]:
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     """`COLUMNS`, the paper's methods first."""
-    order = ordered_methods(runs["method"], find_experiment(NAME))
+    order = columns_of(runs).schema.ordered_methods(runs["method"])
     runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
     found = [
         curves(runs, metric, points=POINTS).with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
@@ -143,16 +141,28 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
 RETURN, KL, DIAGNOSTICS = ("return",), ("approx_kl",), ("weight_l2", "saturated")
 
 FIGURES = (
-    Figure("policy-return", "5", "Returns of PPO", partial(draw_metrics, metrics=RETURN)),
+    Figure("policy-return", "5", "Returns of PPO", partial(draw_metrics, metrics=RETURN), NAME),
     Figure(
-        "policy-kl", "6", "Approximate KL between the current and the old policy", partial(draw_metrics, metrics=KL)
+        "policy-kl",
+        "6",
+        "Approximate KL between the current and the old policy",
+        partial(draw_metrics, metrics=KL),
+        NAME,
     ),
-    Figure("policy-diagnostics", "11", "Weight norm and saturated units", partial(draw_metrics, metrics=DIAGNOSTICS)),
+    Figure(
+        "policy-diagnostics",
+        "11",
+        "Weight norm and saturated units",
+        partial(draw_metrics, metrics=DIAGNOSTICS),
+        NAME,
+    ),
     Figure(
         "policy-diagnostics-two",
         "7",
         "The same in Walker2d and Humanoid alone",
         partial(draw_metrics, metrics=DIAGNOSTICS, envs=FIGURE_7),
+        NAME,
+        partial(_within, envs=FIGURE_7),
     ),
-    Figure("policy-peaks", "", "The highest return of each seed, and the last one", draw_peaks),
+    Figure("policy-peaks", "", "The highest return of each seed, and the last one", draw_peaks, NAME),
 )

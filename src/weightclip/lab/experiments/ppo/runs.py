@@ -14,13 +14,13 @@ import polars as pl
 
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
 from weightclip.lab.device import threads
-from weightclip.lab.experiment import NOBODY, Event, Watch
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.experiments.ppo.config import NAME, Config, resolve
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
-from weightclip.lab.records.record import Record, identity
-from weightclip.lab.records.store import checkpoint_path, plain_name, record_path
+from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
+from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
+from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, simulator
-from weightclip.lab.torch_experiment import place_text
 
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
 WHOLE = ("iteration", "samples", "episodes")
@@ -35,7 +35,7 @@ _EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
 
 
 def run_configs(
-    configs: Sequence[Config], out: Path | None = None, overwrite: bool = False, watch: Watch = NOBODY
+    configs: Sequence[Config], out: Path | None = None, overwrite: bool = False, callbacks: Callbacks = NO_CALLBACKS
 ) -> list[Record]:
     """Run configurations that differ in their seeds alone, or go on with them, or read the records of finished ones.
 
@@ -45,32 +45,21 @@ def run_configs(
     """
     runs = [_Run(config, out) for config in configs]
     for run in runs:
-        run.look(overwrite, watch.event)
+        run.look(overwrite, callbacks.on_event)
     begun = [run for run in runs if run.record is None]
     total = runs[0].config.iterations
     for run in begun:
         for row in run.rows:
-            watch.row(run.given, row)
+            callbacks.on_row(run.given, row)
     with threads(1):  # more are slower on networks this small
         while (behind := min((len(run.rows) for run in begun), default=total)) < total:
             # They do not wait for others that are ahead: to join these, they would have to give up their episodes.
             group = [run for run in begun if len(run.rows) == behind]
             ahead = [run for run in begun if behind < len(run.rows) < total]
             if ahead:
-                watch.event(f"training {_seeds(group)} first, as {_seeds(ahead)} came farther before")
-            _train(group, runs, watch)
+                callbacks.on_event(f"training {_seeds(group)} first, as {_seeds(ahead)} came farther before")
+            _train(group, runs, callbacks)
     return [run.finished() for run in runs]
-
-
-def identify(config: Config, data: None = None) -> str:
-    """What stands for the numbers of a resolved configuration's run."""
-    return identity(NAME, config.facts(), None)
-
-
-def place(config: Config) -> str:
-    """policy-collapse/environment/method/settings_seed: where its record lies in a store."""
-    env, method = map(plain_name, (config.env, config.method))
-    return f"{NAME}/{env}/{method}/{place_text(config)}_seed{config.seed}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +78,9 @@ class _Run:
     def __init__(self, config: Config, out: Path | None) -> None:
         self.given = config
         self.config = resolve(config)
-        self.identity = identify(self.config)
+        self.identity = identity(NAME, self.config.facts(), None)
         self.label = f"{self.config.env} {self.config.method} seed {self.config.seed}"
-        self.path = None if out is None else record_path(out, place(self.config), self.identity)
+        self.path = None if out is None else record_path(out, relative_path(SCHEMA, self.config), self.identity)
         self.record: Record | None = None
         self.forget()
 
@@ -102,6 +91,7 @@ class _Run:
         self.seconds = 0.0
         self.stopped: tuple[int, str] | None = None
         self.kept: _Kept | None = None
+        self.resumed: Resumed = "never"
 
     def look(self, overwrite: bool, event: Event) -> None:
         """Find what there is of it."""
@@ -122,6 +112,7 @@ class _Run:
             if _STOPPED in state:
                 self.stopped = int(state[_STOPPED]), str(state[_REASON])
             self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
+            self.resumed = RESTARTED
             event(f"{self.label}: resuming after iteration {len(self.rows)}")
 
     def load(self, learners: Learners, s: int, event: Event) -> None:
@@ -153,7 +144,9 @@ class _Run:
         kept = self.kept
         episodes = np.array(self.episodes[: kept.episodes]).reshape(-1, 3)
         write_checkpoint(
-            Checkpoint(self.identity, self.rows[: kept.rows], {**kept.state, _EPISODES: episodes}, kept.seconds),
+            Checkpoint(
+                self.identity, self.rows[: kept.rows], {**kept.state, _EPISODES: episodes}, kept.seconds, self.resumed
+            ),
             checkpoint_path(self.path),
         )
 
@@ -178,13 +171,17 @@ class _Run:
         tables = {"episodes": episode_table(self.episodes)}
         if self.stopped is not None:
             tables["stopped"] = pl.DataFrame([self.stopped], ["iteration", "reason"], orient="row")
+        setting, deviations = compare_with_paper(self.config)
         self.record = Record(
-            experiment=NAME,
+            schema=SCHEMA,
             identity=self.identity,
             config=self.config.facts(),
             table=_table(self.config, self.rows),
             data=simulator(self.config.env, ("gymnasium", "mujoco")),
             seconds=self.seconds,
+            paper_setting=setting,
+            deviations=deviations,
+            resumed=self.resumed,
             tables=tables,
             arrays=networks,
         )
@@ -196,12 +193,12 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], everyone: Sequence[_Run], watch: Watch) -> None:
+def _train(runs: Sequence[_Run], everyone: Sequence[_Run], callbacks: Callbacks) -> None:
     """Train runs that have come equally far, and finish them; nothing, where one of them turns out to begin anew."""
     learners = Learners([run.config for run in runs])
     try:
-        if _go_on(learners, runs, watch.event):
-            _iterate(learners, runs, everyone, watch)
+        if _go_on(learners, runs, callbacks.on_event):
+            _iterate(learners, runs, everyone, callbacks)
     except KeyboardInterrupt:  # the iteration under way is lost, those before it are not
         for run in runs:
             run.save()
@@ -210,7 +207,7 @@ def _train(runs: Sequence[_Run], everyone: Sequence[_Run], watch: Watch) -> None
         learners.close()
 
 
-def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run], watch: Watch) -> None:
+def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run], callbacks: Callbacks) -> None:
     config = runs[0].config
     began = saved = time.perf_counter()
     for iteration in range(len(runs[0].rows), config.iterations):
@@ -219,14 +216,14 @@ def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run],
         for s, run in enumerate(runs):
             run.seconds += (now - began) / len(runs)
             run.note(iteration, rows[s], [one for one in episodes if one.learner == s])
-            run.note_stop(iteration, learners.stopped.get(s), watch.event)
-            watch.row(run.given, run.rows[-1])
+            run.note_stop(iteration, learners.stopped.get(s), callbacks.on_event)
+            callbacks.on_row(run.given, run.rows[-1])
             run.keep(learners, s)
         began = now
         # Of all runs together, as those count that were finished before.
         steps = sum(run.iterations() for run in everyone) * config.rollout // len(everyone)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
-        watch.progress(steps, float(np.mean(returns)) if returns else math.nan)
+        callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)
         if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             saved = now
             for run in runs:

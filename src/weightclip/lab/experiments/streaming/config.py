@@ -68,9 +68,10 @@ class Config(Ranged):
         """Every setting, with the rule of ranges if there is one."""
         return {**self.all_settings(), "kappa_rule": self.kappa_rule}
 
-    def as_dict(self) -> dict[str, Any]:
-        """All fields; without a rule of ranges where there is none, as in records of older versions."""
-        return {name: value for name, value in asdict(self).items() if name != "kappa_rule" or value is not None}
+    def facts(self) -> dict[str, Any]:
+        """All fields as a record holds them; `kappa_rule` only if there is one."""
+        found = {name: value for name, value in asdict(self).items() if name != "kappa_rule" or value is not None}
+        return {**found, "hidden": list(self.hidden)}
 
 
 def resolve(config: Config) -> Config:

@@ -9,21 +9,19 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from weightclip.lab.analysis.best import own_runs, told_setting
+from weightclip.lab.analysis.best import display_setting, own_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, select
-from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
+from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.streaming.config import NAME
 from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
-from weightclip.lab.experiments.streaming.metrics import METRICS
-from weightclip.lab.experiments.streaming.range_figure import figure_ranges
-from weightclip.lab.experiments.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED
+from weightclip.lab.experiments.streaming.range_figure import check_ranges, figure_ranges
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_panel, draw_runs, panels
 from weightclip.lab.plotting.style import Style, style_of
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT, Criterion
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion
 from weightclip.lab.text import settings_text
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
@@ -31,6 +29,12 @@ DIAGNOSTICS = ("loss", "plasticity", "gradient_l2", "weight_l2")
 PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa": "Clipping parameter $\\kappa$"}
 
 DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
+
+INPUT_PERMUTED = ("input-permuted-mnist",)
+LABEL_PERMUTED = ("label-permuted-emnist", "label-permuted-mini-imagenet")
+"""The paper's problems."""
+
+ONE_VALUE = "results: got one value of each setting, expected several of lr, decay or kappa"
 
 PAIRS = 2
 """The paper's figures average over pairs of tasks."""
@@ -117,7 +121,7 @@ def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
     ]
     together = pl.concat(found)
     if together.is_empty():
-        raise ValueError("results: got one value of each setting, expected several of lr, decay or kappa")
+        raise ValueError(ONE_VALUE)
     return together
 
 
@@ -170,7 +174,8 @@ def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) 
         several = rows.filter(pl.col("compared") + pl.col("incomplete") > 1)
         if len(several):
             best = (
-                f"{row['method']} ({settings_text(told_setting(row, runs))})" for row in several.iter_rows(named=True)
+                f"{row['method']} ({settings_text(display_setting(row, runs))})"
+                for row in several.iter_rows(named=True)
             )
             notes.append(f"{problem}: best of several settings by {criterion}: {', '.join(best)}")
         missing = [method for method in PAPER_METHODS if method not in rows["method"]]
@@ -181,7 +186,7 @@ def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) 
 
 def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
     """With the paper's methods first, in its order."""
-    order = ordered_methods(runs["method"], find_experiment(NAME))
+    order = columns_of(runs).schema.ordered_methods(runs["method"])
     return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
 
 
@@ -224,10 +229,51 @@ def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = 
     draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
 
 
+def _check_input_permuted(table: pl.DataFrame) -> None:
+    _those_of(_with_diagnostics(table), INPUT_PERMUTED)
+
+
+def _check_label_permuted(table: pl.DataFrame) -> None:
+    _those_of(_with_diagnostics(table), LABEL_PERMUTED)
+
+
+def _check_searched(table: pl.DataFrame) -> None:
+    if not any(has_several(table, ("problem", "method"), name) for name in PARAMETERS if name in table.columns):
+        raise ValueError(ONE_VALUE)
+
+
 FIGURES = (
-    Figure("streaming", "3", "Accuracy by task on the three streaming problems", figure_3),
-    Figure("streaming-diagnostics", "4", "Loss, plasticity and norms on input-permuted MNIST", figure_4),
-    Figure("label-permuted-diagnostics", "10", "The same on label-permuted EMNIST and mini-ImageNet", figure_10),
-    Figure("streaming-sensitivity", "", "Accuracy against step size, decay and kappa", draw_sensitivity),
-    Figure("streaming-ranges", "", "Accuracy against the ranges of hidden and output layers", figure_ranges),
+    Figure("streaming", "3", "Accuracy by task on the three streaming problems", figure_3, NAME),
+    Figure(
+        "streaming-diagnostics",
+        "4",
+        "Loss, plasticity and norms on input-permuted MNIST",
+        figure_4,
+        NAME,
+        _check_input_permuted,
+    ),
+    Figure(
+        "label-permuted-diagnostics",
+        "10",
+        "The same on label-permuted EMNIST and mini-ImageNet",
+        figure_10,
+        NAME,
+        _check_label_permuted,
+    ),
+    Figure(
+        "streaming-sensitivity",
+        "",
+        "Accuracy against step size, decay and kappa",
+        draw_sensitivity,
+        NAME,
+        _check_searched,
+    ),
+    Figure(
+        "streaming-ranges",
+        "",
+        "Accuracy against the ranges of hidden and output layers",
+        figure_ranges,
+        NAME,
+        check_ranges,
+    ),
 )

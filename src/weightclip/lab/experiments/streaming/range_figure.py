@@ -19,7 +19,7 @@ from weightclip.lab.experiments.streaming.config import NAME
 from weightclip.lab.plotting.figure import Drawing
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, panels, show_unit
 from weightclip.lab.plotting.style import Style, style_of
-from weightclip.lab.records.metrics import CRITERIA, DEFAULT, SHARE, Criterion, Metric
+from weightclip.lab.records.schema import CRITERIA, DEFAULT, FRACTION, Criterion, Metric
 
 ONE, GRADED = "one κ for all layers", "graded, best of its variants"
 
@@ -45,8 +45,7 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
     """A panel for each problem and optimizer; `graded` is a level line."""
     notes: list[str] = []
     own = own_runs(table, NAME)
-    if "kappa_rule" not in own.columns or own["kappa_rule"].null_count() == len(own):
-        raise ValueError("results: got one kappa for all layers, expected runs with ranges such as hidden=5,output=1")
+    check_ranges(own)
     data = _data(main_setup(own, notes.append), criterion)
     problems = data["problem"].unique(maintain_order=True).to_list()
     methods = sorted(data["method"].unique().to_list(), reverse=True)
@@ -67,6 +66,12 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
         order = [*(name for name in STYLES if name in drawn), *(name for name in drawn if name not in STYLES)]
         add_legend(picture, map(_style, order), f"Accuracy, {CRITERIA[criterion]}; {about_seeds(data)}")
     return Drawing(picture, data, tuple(notes))
+
+
+def check_ranges(table: pl.DataFrame) -> None:
+    """Raise a ValueError for a table without ranges."""
+    if "kappa_rule" not in table.columns or table["kappa_rule"].null_count() == len(table):
+        raise ValueError("results: got one kappa for all layers, expected runs with ranges such as hidden=5,output=1")
 
 
 def _data(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
@@ -117,7 +122,7 @@ def _draw(axes: Axes, data: pl.DataFrame) -> None:
             x, mean, color=style.colour, linestyle=style.line, marker=style.marker, markersize=3, label=style.label
         )
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
-    show_unit(axes, Metric("accuracy", "Accuracy", "", unit=SHARE))
+    show_unit(axes, Metric("accuracy", "Accuracy", "", unit=FRACTION))
     ticks = data["output"].drop_nulls().unique().sort().to_list()
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(ticks))

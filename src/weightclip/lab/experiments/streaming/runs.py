@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import torch
@@ -16,16 +14,17 @@ import torch
 from weightclip.diagnostics import rank, singular_values
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
+from weightclip.lab.device import threads
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.experiments.streaming.config import NAME, NAMED, Config, check_outputs, resolve
+from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
 from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
-from weightclip.lab.experiments.streaming.metrics import METRICS, rank_name
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
+from weightclip.lab.experiments.streaming.schema import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
+from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
-from weightclip.lab.records.store import plain_name, rule_name
-from weightclip.lab.records.tidy import CUT_SHORT
-from weightclip.lab.runner import Job, run_job
+from weightclip.lab.records.store import relative_path
+from weightclip.lab.runner import Trial, run_trial
 from weightclip.lab.running import run as run
 
 log: Event = logging.getLogger(__name__).warning
@@ -62,22 +61,23 @@ def run_config(
     def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
         return _run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress)
 
-    job = Job(
-        experiment=NAME,
+    schema = make_schema()
+    trial = Trial(
+        schema=schema if not config.diagnostics else with_ranks(schema, len(config.hidden) + 1),
         identity=identify(config, dataset),
-        place=place(config),
+        relative_path=relative_path(schema, config),
         label=f"{config.problem} {config.method} seed {config.seed}",
-        config=_facts(config),
+        config=config.facts(),
         data=dataset.facts(),
+        comparison=compare_with_paper(config, schema),
         rules=_rules_source(config),
-        row="task",
         rows=-(-config.steps // _period(config)),
         make=make,
         learn=learn,
         table=lambda rows: _table(config, rows),
     )
-    with _one_thread():
-        return run_job(job, None if out is None else Path(out), overwrite, on_event, on_row)
+    with threads(1):  # on networks of this size, more threads wait for each other
+        return run_trial(trial, None if out is None else Path(out), overwrite, on_event, on_row)
 
 
 def complete(config: Config, dataset: Dataset) -> Config:
@@ -90,16 +90,7 @@ def identify(config: Config, dataset: Dataset) -> str:
     """What stands for the numbers of a complete configuration's run."""
     method = config.parsed_method()
     rules = rules_text(method) if method.own_rules else None
-    return identity(NAME, _facts(config), dataset.source.checksum, rules)
-
-
-def place(config: Config) -> str:
-    """problem/method/settings_seed: where its record lies in a store."""
-    settings = "_".join(f"{name}{getattr(config, name):g}" for name in NAMED if getattr(config, name) is not None)
-    if config.kappa_rule is not None:
-        settings += f"_kappa-{rule_name(config.kappa_rule)}"
-    method = plain_name(config.method)
-    return f"{config.problem}/{method}/{settings}_seed{config.seed}"
+    return identity(NAME, config.facts(), dataset.source.checksum, rules)
 
 
 def _rules_source(config: Config) -> str | None:
@@ -108,10 +99,6 @@ def _rules_source(config: Config) -> str | None:
         return Path(config.rules).read_text(encoding="utf-8")
     method = config.parsed_method()
     return rules_text(method) if method.own_rules else None
-
-
-def _facts(config: Config) -> dict[str, Any]:
-    return {**config.as_dict(), "hidden": list(config.hidden)}
 
 
 def _make_learner(config: Config, dataset: Dataset) -> Learner:
@@ -197,14 +184,3 @@ def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
 def _period(config: Config) -> int:
     assert config.period is not None  # resolved
     return config.period
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """On networks of this size, several threads of PyTorch's wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -10,18 +10,18 @@ from matplotlib.colors import to_hex, to_rgb
 
 from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.deviations import marked, remarks
-from weightclip.lab.analysis.setups import main_setup, ordered_methods
+from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.warm_start.authors import beside_authors
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
-from weightclip.lab.experiments.warm_start.metrics import METRICS
+from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
 from weightclip.lab.plotting.style import Style, style_of
-from weightclip.lab.records.metrics import CRITERIA, Criterion
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.records.schema import CRITERIA, Criterion
 
+ONE_KAPPA = "results: got one value of kappa, expected several"
 PANELS = ("test_accuracy", "gap", "weight_l2")
 COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds")
 
@@ -55,7 +55,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         .select("method", "stages", "kappa", score.alias("mean"), low=score - error, high=score + error, seeds="seeds")
     )
     if data.is_empty():
-        raise ValueError("results: got one value of kappa, expected several")
+        raise ValueError(ONE_KAPPA)
     with panels(1, 1, WIDTH / 2, 2.7) as (picture, ((axes,),)):
         lines = _lines(data)
         for method, stages in lines:
@@ -117,7 +117,7 @@ def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:
 def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
     """The methods and stages that the data has, in the paper's order."""
     there = set(data.select("method", "stages").iter_rows())
-    methods: Sequence[str] = ordered_methods((method for method, _ in there), find_experiment(NAME))
+    methods: Sequence[str] = SCHEMA.ordered_methods(method for method, _ in there)
     return [(method, stages) for method in methods for stages in STAGES if (method, stages) in there]
 
 
@@ -138,8 +138,24 @@ def _pale(colour: str) -> str:
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
+def _check_kappas(table: pl.DataFrame) -> None:
+    if not has_several(table, ("method", "stages"), "kappa"):
+        raise ValueError(ONE_KAPPA)
+
+
+def _check_authors(table: pl.DataFrame) -> None:
+    beside_authors(table, ignore)
+
+
 FIGURES = (
-    Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2),
-    Figure("warm-start-authors", "", "Test accuracy beside the authors' own logs", draw_beside_authors),
-    Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity),
+    Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2, NAME),
+    Figure(
+        "warm-start-authors",
+        "",
+        "Test accuracy beside the authors' own logs",
+        draw_beside_authors,
+        NAME,
+        _check_authors,
+    ),
+    Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity, NAME, _check_kappas),
 )

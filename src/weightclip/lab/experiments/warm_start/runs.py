@@ -15,11 +15,11 @@ from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import describe_device, find_device, threads
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.experiments.warm_start.config import NAME, Config, resolve
+from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
 from weightclip.lab.experiments.warm_start.training import Trainer
 from weightclip.lab.records.record import Record, identity
-from weightclip.lab.records.store import plain_name
-from weightclip.lab.runner import Job, run_job
-from weightclip.lab.torch_experiment import place_text
+from weightclip.lab.records.store import relative_path
+from weightclip.lab.runner import Trial, run_trial
 
 DATA = "cifar10"
 WHOLE = ("epoch", "stage", "samples")
@@ -77,15 +77,14 @@ def run_config(
         return trainer.learn(epoch, rows[-1] if rows else None, on_progress)
 
     with threads(config.threads):
-        job = Job(
-            experiment=NAME,
-            identity=identify(config, data),
-            place=place(config),
+        trial = Trial(
+            schema=SCHEMA,
+            identity=identity(NAME, config.facts(), data.checksum),
+            relative_path=relative_path(SCHEMA, config),
             label=f"{NAME} {config.method} seed {config.seed}",
             config=config.facts(),
             data=data.facts(),
-            rules=None,
-            row="epoch",
+            comparison=compare_with_paper(config),
             rows=config.epochs * config.stages,
             make=lambda: Trainer(config, data.train, data.test),
             learn=learn,
@@ -94,7 +93,7 @@ def run_config(
             tables=_tables,
             platform=describe_device(find_device(config.device)),
         )
-        return run_job(job, out, overwrite, on_event, on_row)
+        return run_trial(trial, out, overwrite, on_event, on_row)
 
 
 def check_images(config: Config, data: Photographs) -> Config:
@@ -103,17 +102,6 @@ def check_images(config: Config, data: Photographs) -> Config:
         if wanted is not None and wanted > len(images.labels):
             raise ValueError(f"{name}: got {wanted}, expected at most the {len(images.labels)} of {images.name}")
     return config
-
-
-def identify(config: Config, data: Photographs) -> str:
-    """What stands for the numbers of a resolved configuration's run."""
-    return identity(NAME, config.facts(), data.checksum)
-
-
-def place(config: Config) -> str:
-    """warm-start/method/stages_settings_seed: where its record lies in a store."""
-    method = plain_name(config.method)
-    return f"{NAME}/{method}/{config.stages}stage_{config.variant}_{place_text(config)}_seed{config.seed}"
 
 
 def _table(config: Config, rows: list[Row]) -> pl.DataFrame:

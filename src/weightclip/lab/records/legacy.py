@@ -1,0 +1,106 @@
+"""Format 2: records and tables of version 0.1, whose fields have other names and which carry no schema.
+
+The schema and the comparison with the paper come from the installed experiment. Without it, every column that is not a
+known one counts as measured. The content of these records is not checked against a hash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from weightclip._renamed import new_field
+from weightclip.lab.records.columns import LAST, SCHEMA_TYPE, comparison_columns
+from weightclip.lab.records.schema import Schema
+
+FORMATS = (2,)
+
+
+def upgrade_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a record of format 2 as format 3 has it."""
+    config = {_new_name(facts["experiment"], name): value for name, value in facts["config"].items()}
+    if isinstance(own := config.get("settings"), Mapping):
+        config["settings"] = {_new_name(facts["experiment"], name): value for name, value in own.items()}
+    schema = _schema(facts["experiment"], config)
+    setting, deviations = _comparison(facts["experiment"], config)
+    more = {"paper_setting": setting, "deviations": deviations, "resumed": None}
+    return {**facts, "config": config, "schema": schema.as_dict(), **more}
+
+
+def upgrade_table(table: pl.DataFrame) -> pl.DataFrame:
+    """A tidy table of version 0.1 with the names and columns of this version."""
+    parts = [_upgrade_part(part) for part in table.partition_by("experiment", maintain_order=True)]
+    return pl.concat(parts, how="diagonal_relaxed") if parts else table
+
+
+def _upgrade_part(table: pl.DataFrame) -> pl.DataFrame:
+    """The part of one experiment; columns of other experiments, which are empty here, are dropped."""
+    experiment = table["experiment"][0]
+    end = table.columns.index("identity")
+    empty = [column.name for column in table if column.null_count() == len(table) and column.name not in LAST]
+    names = {name: _new_name(experiment, name) for name in table.columns[:end]}
+    renamed = table.rename(names)
+    config = renamed.columns[:end]
+    schema = _schema(experiment, {name.partition(".")[0]: None for name in config if name not in LAST})
+    renamed = renamed.drop([names.get(name, name) for name in empty if names.get(name, name) not in schema.fields])
+    about = []
+    for run in renamed.unique("identity", maintain_order=True).iter_rows(named=True):
+        setting, deviations = _comparison(experiment, _nested({name: run[name] for name in config if name in run}))
+        facts = {"schema": schema.as_dict(), "paper_setting": setting, "deviations": deviations}
+        about.append({"identity": run["identity"], **comparison_columns(facts), "schema": json.dumps(schema.as_dict())})
+    columns = pl.DataFrame(about, schema=dict.fromkeys(about[0], pl.String))
+    columns = columns.with_columns(pl.col("schema").cast(SCHEMA_TYPE))
+    added = renamed.join(columns, on="identity", maintain_order="left")
+    order = [name for name in LAST if name in added.columns]
+    head = [name for name in config if name in added.columns and name not in order]
+    measured = [name for name in added.columns if name not in (*head, *order)]
+    return added.select(*head, *order, *measured)
+
+
+def _new_name(experiment: str, name: str) -> str:
+    """The new name of a field or of an entry of `settings`, dotted or not."""
+    prefix, dot, last = name.rpartition(".")
+    return f"{prefix}{dot}{new_field(experiment, last)}"
+
+
+def _schema(experiment: str, config: Mapping[str, Any]) -> Schema:
+    from weightclip.lab.registry import experiments
+
+    if experiment in experiments():
+        return experiments()[experiment].schema
+    fields = dict.fromkeys(("problem", "method", "seed", *config), "")
+    return Schema(experiment, x_column="samples", score="score", fields=fields)
+
+
+def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """The paper's setting and the deviations of a run; neither if the configuration is no longer accepted."""
+    from weightclip.lab.registry import experiments
+
+    if experiment not in experiments():
+        return None, {}
+    found = experiments()[experiment]
+    fields = set(found.config.__dataclass_fields__)
+    known = {name: value for name, value in config.items() if name in fields and value is not None}
+    try:
+        return found.compare_with_paper(found.configure(known.pop("problem"), known))
+    except (ValueError, TypeError, KeyError):
+        return None, {}
+
+
+def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a tidy table as a configuration: `settings.beta1` in a mapping, "300,150" as a tuple."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        first, dot, rest = name.partition(".")
+        if dot and value is not None:
+            found.setdefault(first, {})[rest] = value
+        elif not dot:
+            found[name] = value
+    for name in ("hidden", "covariance_at"):
+        if isinstance(found.get(name), str):
+            found[name] = tuple(int(part) for part in found[name].split(",") if part)
+    found.pop("rules", None)
+    return found

@@ -1,0 +1,311 @@
+"""Loading: the records below some paths, or saved tables, become one tidy table (`weightclip.lab.records.columns`)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import polars as pl
+
+from weightclip.checks import check_name
+from weightclip.lab.experiment import Event
+from weightclip.lab.records.columns import (
+    FIRST,
+    LAST,
+    NO_RUNS,
+    SCHEMA_TYPE,
+    TEXT,
+    comparison_columns,
+    flat_config,
+    schema_of,
+)
+from weightclip.lab.records.legacy import upgrade_table
+from weightclip.lab.records.record import DAMAGED, Facts, part_path, read_facts, read_part
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+log: Event = logging.getLogger(__name__).warning
+
+_FILE = "\0file"  # a column name that no table has
+_PART = re.compile(r"_[0-9a-f]{12}\..+\.parquet$")
+
+
+class NoTableError(ValueError):
+    """No run has the requested further table."""
+
+
+@overload
+def load(
+    *paths: str | Path, kind: Literal["polars"] = ..., table: str | None = ..., on_event: Event = ...
+) -> pl.DataFrame: ...
+
+
+@overload
+def load(
+    *paths: str | Path, kind: Literal["pandas"], table: str | None = ..., on_event: Event = ...
+) -> pandas.DataFrame: ...
+
+
+def load(
+    *paths: str | Path,
+    kind: Literal["polars", "pandas"] = "polars",
+    table: str | None = None,
+    on_event: Event = log,
+) -> pl.DataFrame | pandas.DataFrame:
+    """Load all results below the paths as one tidy table.
+
+    Args:
+        paths: directories, which are searched for records; single records; tidy tables saved as Parquet or CSV. A run
+            that is found several times counts once.
+        kind: "polars" or "pandas".
+        table: name of a further table of the records, to be read instead of the main one.
+        on_event: called with a line for each file that is skipped: damaged, foreign, or of an unknown format.
+    """
+    check_name("kind", kind, ("polars", "pandas"))
+    found = load_any(paths, table, on_event)
+    if found.is_empty():
+        raise no_records(paths)
+    return found if kind == "polars" else _to_pandas(found)
+
+
+def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Event = log) -> pl.DataFrame:
+    """The table of `load`; without rows if there are no results."""
+    runs: dict[str, _Run] = {}
+    saved: list[pl.DataFrame] = []
+    for path in _files(paths):
+        try:
+            found = _read(path)
+        except (ValueError, OSError) as error:
+            _skip(path, error, on_event)
+        else:
+            if isinstance(found, _Run):
+                runs.setdefault(found.facts.values["identity"], found)
+            else:
+                saved.append(found)
+    chosen, further = list(runs.values()), [one for one in saved if _is_further(one)]
+    if table is None:
+        saved = [one for one in saved if not _is_further(one)]
+    elif chosen or saved:
+        if not further:
+            _check_table(table, chosen)
+        chosen, saved = list(_further_runs(chosen, table, on_event)), further
+    together = _without_repeats([_tidy_table(chosen, on_event), *saved])
+    return together if together.height else pl.DataFrame(schema=NO_RUNS)
+
+
+def no_records(paths: Sequence[str | Path]) -> ValueError:
+    """The error for paths without results."""
+    return ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path at all'}")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A record without its table: the file with the table, the table's columns as text, and the metadata."""
+
+    path: str
+    columns: str
+    facts: Facts
+
+
+def _files(paths: Iterable[str | Path]) -> Iterator[str]:
+    for path in map(str, paths):
+        if os.path.isdir(path):
+            found = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
+            yield from sorted(name for name in found if name.endswith(".parquet") and not _PART.search(name))
+        elif os.path.exists(path):
+            yield path
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _skip(path: str, error: ValueError | OSError, on_event: Event) -> None:
+    on_event(f"{path}: skipped: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _read(path: str) -> _Run | pl.DataFrame:
+    """A record without its table, or a saved tidy table."""
+    if path.endswith(".csv"):
+        return _read_saved(Path(path))
+    with open(path, "rb") as file:
+        content = file.read()
+    facts = read_facts(content)
+    return _read_saved(Path(path)) if facts is None else _Run(path, _columns(content), facts)
+
+
+def _columns(content: bytes) -> str:
+    try:
+        return str(pl.read_parquet_schema(content))
+    except DAMAGED as error:
+        raise ValueError(f"it is damaged ({type(error).__name__})") from error
+
+
+def _check_table(name: str, runs: Sequence[_Run]) -> None:
+    there = {one for run in runs for one in run.facts.values.get("parts", {})}
+    names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
+    if not names:
+        raise NoTableError(f"table: got {name!r}, but no run has further tables")
+    try:
+        check_name("table", name, names)
+    except ValueError as error:
+        raise NoTableError(str(error)) from None
+
+
+def _further_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterator[_Run]:
+    """The runs that have a further table of that name, with its file and columns instead of the main ones."""
+    part = f"{name}.parquet"
+    for run in runs:
+        parts = run.facts.values.get("parts", {})
+        if part not in parts:
+            continue
+        path = part_path(Path(run.path), part)
+        try:
+            columns = _columns(read_part(Path(run.path), part, parts[part]))
+        except (ValueError, OSError) as error:
+            _skip(str(path), error, on_event)
+        else:
+            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # its bytes were checked
+
+
+def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
+    """The tables of all runs, concatenated, with the columns that describe the runs."""
+    if not runs:
+        return pl.DataFrame()
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        groups.setdefault(run.columns, []).append(run)
+    rows = pl.concat([_read_tables(group, on_event) for group in groups.values()], how="diagonal_relaxed")
+    rows = rows.drop("seed", strict=False)
+    about = _run_columns([run.facts.values for run in runs])
+    rows = rows.rename({name: f"table.{name}" for name in rows.columns if name in about.columns})
+    about = about.with_columns(pl.Series(_FILE, [run.path for run in runs]))
+    together = rows.join(about, on=_FILE, maintain_order="left")
+    return together.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
+
+
+def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
+    """The tables of runs with equal columns, and their file in the last column.
+
+    They are read at once. If that fails, each half is read by itself, down to the damaged file.
+    """
+    try:
+        files = [run.path for run in runs]
+        table = pl.scan_parquet(files, glob=False, include_file_paths=_FILE).collect().rechunk()
+    except DAMAGED as error:
+        if len(runs) == 1:
+            _skip(runs[0].path, ValueError(f"it is damaged ({type(error).__name__})"), on_event)
+            return pl.DataFrame(schema={_FILE: pl.String})
+        middle = len(runs) // 2
+        halves = [_read_tables(half, on_event) for half in (runs[:middle], runs[middle:])]
+        return pl.concat(halves, how="diagonal")
+    changed = []
+    lengths = dict(table.group_by(_FILE, maintain_order=True).len().iter_rows())
+    content, first = table.drop(_FILE), 0
+    for run in runs:
+        own = content.slice(first, lengths.get(run.path, 0))
+        first += own.height
+        try:
+            run.facts.check(own)
+        except ValueError as error:
+            _skip(run.path, error, on_event)
+            changed.append(run.path)
+    return table.filter(~pl.col(_FILE).is_in(changed)) if changed else table
+
+
+def _run_columns(facts: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """One row per run: the columns of the tidy table that describe it."""
+    configs = [flat_config(fact["config"]) for fact in facts]
+    leading = [
+        {
+            "experiment": fact["experiment"],
+            "problem": config.pop("problem", fact["experiment"]),
+            "method": config.pop("method", None),
+            "seed": config.pop("seed", None),
+        }
+        for fact, config in zip(facts, configs, strict=True)
+    ]
+    for fact, config in zip(facts, configs, strict=True):
+        config["rules"] = _hash(fact.get("rules"))
+    provenance = [
+        {
+            "data": fact["data"].get("name"),
+            "data_kind": fact["data"].get("kind"),
+            "checksum": fact["data"].get("checksum"),
+            "official": fact["data"].get("official"),
+            "seconds": fact["seconds"],
+            **comparison_columns(fact),
+            "schema": json.dumps(fact["schema"]),
+            "identity": fact["identity"],
+        }
+        for fact in facts
+    ]
+    about = pl.concat([_frame(leading), _frame(configs), _frame(provenance)], how="horizontal")
+    texts = [pl.col(name).cast(pl.String) for name in ("resumed", "deviations", "paper_setting")]
+    return about.with_columns(*texts, pl.col("schema").cast(SCHEMA_TYPE))
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pl.DataFrame({name: pl.Series([row.get(name) for row in rows], strict=False) for name in names})
+
+
+def _hash(rules: str | None) -> str | None:
+    return None if rules is None else hashlib.sha256(rules.encode()).hexdigest()[:12]
+
+
+def _is_tidy(columns: Sequence[str]) -> bool:
+    """Whether a table can be a tidy one, of this format or of format 2."""
+    return {*FIRST, *LAST} - {*LAST[5:-1]} <= set(columns)
+
+
+def _is_further(table: pl.DataFrame) -> bool:
+    """Whether a tidy table is a further one, which lacks the column that counts the rows of the main one."""
+    parts = table.partition_by("experiment")
+    return not any(schema_of(part).x_column in table.columns for part in parts)
+
+
+def _read_saved(path: Path) -> pl.DataFrame:
+    """A saved tidy table. CSV has no types: text fields stay text ("300"), empty columns become nulls."""
+    try:
+        table = _read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path, glob=False)
+    except (pl.exceptions.PanicException, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        raise ValueError(f"it is damaged ({type(error).__name__})") from error
+    if not _is_tidy(table.columns):
+        raise ValueError("it is neither a record of weightclip nor a table of records")
+    return table.with_columns(pl.col("schema").cast(SCHEMA_TYPE)) if "schema" in table.columns else upgrade_table(table)
+
+
+def _read_csv(path: Path) -> pl.DataFrame:
+    plain = pl.read_csv(path, infer_schema=False)
+    if not _is_tidy(plain.columns):
+        return plain
+    schemas = upgrade_table(plain) if "schema" not in plain.columns else plain
+    parts = schemas.partition_by("experiment")
+    text = {*TEXT, *(name for part in parts for name in schema_of(part).text_fields)} & set(plain.columns)
+    table = pl.read_csv(path, infer_schema_length=None, schema_overrides=dict.fromkeys(text, pl.String))
+    return table.with_columns(pl.lit(None).alias(column.name) for column in table if column.is_null().all())
+
+
+def _without_repeats(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """All tables concatenated; each run is taken from the first table that has it."""
+    together = pl.DataFrame()
+    for table in (one for one in tables if one.height):
+        if together.height:
+            table = table.join(together, on="identity", how="anti", maintain_order="left")
+        together = pl.concat([together, table], how="diagonal_relaxed")
+    return together
+
+
+def _to_pandas(table: pl.DataFrame) -> pandas.DataFrame:
+    try:
+        return table.to_pandas()
+    except ImportError as error:
+        raise ValueError(f"kind: got 'pandas', which needs pandas and pyarrow ({error})") from error
