@@ -7,6 +7,7 @@ import pytest
 from weightclip.cli import report
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import Failure, write_failure
+from weightclip.lab.registry import find_experiment
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -23,7 +24,10 @@ def results(tmp_path: Path) -> Path:
     table = pl.DataFrame({"task": [1, 2], "samples": [300, 600], "accuracy": [0.5, 0.6]})
     data = {"name": "mnist", "kind": "directory", "checksum": "abc", "official": True}
     store = tmp_path / "results"
-    write_record(Record("streaming", "0123456789ab", config, table, data, 1.0), store / "run_0123456789ab.parquet")
+    write_record(
+        Record(find_experiment("streaming").schema, "0123456789ab", config, table, data, 1.0),
+        store / "run_0123456789ab.parquet",
+    )
     return store
 
 

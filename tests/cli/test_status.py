@@ -7,6 +7,7 @@ from polars import DataFrame
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import Record, write_record
+from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import Failure, now, record_path, write_failure
 from weightclip.lab.sweep import claims
 from weightclip.lab.sweep.claims import claimed
@@ -20,14 +21,16 @@ STORE = Path("results")
 
 def make_sweep(count: int = 5) -> list[Run]:
     configs = [EXPERIMENT.configure("input-permuted-mnist", {"method": "sgd", "seed": seed}) for seed in range(count)]
-    runs = [Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.relative_path(config), "mnist") for config in configs]
+    runs = [
+        Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.relative_path(config), "mnist") for config in configs
+    ]
     STORE.mkdir()
     write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs)
     return runs
 
 
 def finish(run: Run, seconds: float) -> None:
-    record = Record("streaming", run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
+    record = Record(Schema("streaming", "task", "accuracy"), run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
     write_record(record, record_path(STORE, run.relative_path, run.identity))
 
 
@@ -35,7 +38,9 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     done, failed, held, *_ = make_sweep()
     finish(done, 100.0)
     reason = "ValueError: no"
-    write_failure(STORE, Failure(failed.relative_path, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
+    write_failure(
+        STORE, Failure(failed.relative_path, failed.identity, "streaming", {}, reason, "Traceback ...\n", now())
+    )
     with claimed(STORE, held.identity, held.relative_path) as mine:
         assert mine is not None
         mine.begin()
@@ -94,7 +99,10 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
 
 def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = make_sweep()
-    with claimed(STORE, first.identity, first.relative_path) as mine, claimed(STORE, second.identity, second.relative_path):
+    with (
+        claimed(STORE, first.identity, first.relative_path) as mine,
+        claimed(STORE, second.identity, second.relative_path),
+    ):
         assert mine is not None
         mine.begin()
         assert main(["status"]) == 0

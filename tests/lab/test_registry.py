@@ -18,9 +18,10 @@ import numpy as np
 import polars as pl
 
 from weightclip.lab.data import Dataset, Source
-from weightclip.lab.experiment import Experiment
+from weightclip.lab.experiment import Experiment, config_fields
 from weightclip.lab.records.record import Record, identity, write_record
-from weightclip.lab.records.store import record_path
+from weightclip.lab.records.schema import Metric, Schema, by_name
+from weightclip.lab.records.store import record_path, relative_path
 from weightclip.lab.experiments.streaming import Problem, Rule
 
 
@@ -44,6 +45,7 @@ HALF = Rule("half", update=half)
 
 @dataclass(frozen=True)
 class Config:
+    problem: str = field(default="random-walk", metadata={"help": "the problem"})
     method: str = field(default="plain", metadata={"help": "plain or fancy"})
     depth: int = field(default=2, metadata={"help": "how deep"})
     seed: int = field(default=0, metadata={"help": "a number"})
@@ -52,27 +54,28 @@ class Config:
 class Walk(Experiment):
     name = "walk"
     config = Config
-    setting_fields = ("depth",)
-    score = "height"
-    along = "step"
+    schema = Schema(
+        "walk",
+        "step",
+        "height",
+        problems=("random-walk",),
+        methods=("plain", "fancy"),
+        settings=("depth",),
+        fields=config_fields(Config),
+        metrics=by_name(Metric("height", "Height", "of the walk", direction="higher")),
+    )
 
-    def problems(self):
-        return ("random-walk",)
-
-    def methods(self):
-        return ("plain", "fancy")
+    def presets(self, options={}):
+        return {"axes": {"method": self.schema.methods}}
 
     def configure(self, problem, settings):
-        return Config(**settings)
+        return Config(problem, **settings)
 
     def settings(self, problem, method, options={}):
         return ("depth",)
 
     def identify(self, config, data):
         return identity(self.name, asdict(config), None)
-
-    def place(self, config):
-        return f"walk/{config.method}/depth{config.depth}_seed{config.seed}"
 
     def length(self, config):
         return 5
@@ -82,8 +85,8 @@ class Walk(Experiment):
         for config in configs:
             heights = np.random.default_rng(config.seed).normal(config.depth, 1, 5)
             table = pl.DataFrame({"seed": [config.seed] * 5, "step": range(5), "height": heights})
-            record = Record(self.name, self.identify(config, data), asdict(config), table, {}, 0.01)
-            write_record(record, record_path(out, self.place(config), record.identity))
+            record = Record(self.schema, self.identify(config, data), asdict(config), table, {}, 0.01)
+            write_record(record, record_path(out, relative_path(self.schema, config), record.identity))
             records.append(record)
         return records
 

@@ -1,116 +1,112 @@
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 import pytest
 
-from weightclip.lab.analysis import deviations as generic
-from weightclip.lab.experiments.dqn import config as replay
-from weightclip.lab.experiments.ppo.config import Config, resolve
-from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
-from weightclip.lab.experiments.warm_start import config as warm_start
-from weightclip.lab.records.table import flat_config
+from lab.records.made_records import made_record, tidy
+from weightclip.lab.analysis.setups import marked
 from weightclip.lab.registry import find_experiment
-
-remark = EXPERIMENT.remark
-
-
-def row(**given: object) -> dict[str, object]:
-    """As a tidy table has a run."""
-    return flat_config(resolve(Config(**given)).facts())  # type: ignore[arg-type]
+from weightclip.lab.text import settings_text
 
 
-def departures(run: dict[str, object]) -> dict[str, object]:
-    return generic.departures(run, EXPERIMENT.papers(run))
+def deviations(experiment: str, problem: str = "", **given: Any) -> Mapping[str, Any]:
+    """The settings of a run that differ from the paper's."""
+    found = find_experiment(experiment)
+    return found.compare_with_paper(found.configure(problem or found.schema.problems[0], given))[1]
 
 
-def warm(**given: object) -> str:
-    """What is remarked of a warm-starting run."""
-    config = warm_start.resolve(warm_start.Config(**given))  # type: ignore[arg-type]
-    return find_experiment("warm-start").remark(flat_config(config.facts()))
+def ppo(**given: Any) -> Mapping[str, Any]:
+    return deviations("policy-collapse", **given)
 
 
-def game(**given: object) -> str:
-    """What is remarked of a run of DQN or Rainbow."""
-    config = replay.resolve(replay.Config(**given))  # type: ignore[arg-type]
-    return find_experiment("replay-ratio").remark(flat_config(config.facts()))
+def warm(**given: Any) -> str:
+    return settings_text(deviations("warm-start", **given))
+
+
+def game(**given: Any) -> str:
+    return settings_text(deviations("replay-ratio", **given))
 
 
 @pytest.mark.parametrize("method", ["adam", "adam+wc", "adam+sp", "adam-equal-betas"])
 @pytest.mark.parametrize("env", ["Ant-v4", "Walker2d-v4"])
-def test_the_papers_runs_depart_in_nothing(env: str, method: str) -> None:
-    assert remark(row(env=env, method=method, seed=3)) == ""
+def test_the_papers_runs_do_not_deviate(env: str, method: str) -> None:
+    assert ppo(env=env, method=method, seed=3) == {}
 
 
-def test_what_differs_is_told_however_it_was_given() -> None:
-    laptop = departures(row(scale="laptop"))
-    assert laptop == {"lr": 0.001, "anneal": False}
-    assert departures(row(steps=1_000_000, anneal=False, lr=0.001)) == laptop
-    assert departures(row(settings={"eps": 1e-8, "beta2": 0.9})) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
-    assert departures(row(hidden=(256, 256), bounds="fan_in")) == {"hidden": "256,256", "bounds": "fan_in"}
-    assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, anneal no"
+def test_deviations_do_not_depend_on_how_they_were_given() -> None:
+    assert ppo(scale="laptop") == {"lr": 0.001, "anneal": False}
+    assert ppo(steps=1_000_000, anneal=False, lr=0.001) == ppo(scale="laptop")
+    assert ppo(settings={"eps": 1e-8, "beta2": 0.9}) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
+    assert ppo(hidden=(256, 256), bounds="fan_in") == {"hidden": "256,256", "bounds": "fan_in"}
 
 
-def test_environments_and_games_that_the_paper_does_not_have_are_told() -> None:
-    assert remark(row(env="Hopper-v4", method="adam")) == "not the paper's setting: env Hopper-v4"
-    assert game(game="Pong", method="adam") == "not the paper's setting: game pong"
+def test_environments_and_games_that_the_paper_does_not_have_deviate() -> None:
+    assert ppo(env="Hopper-v4", method="adam") == {"env": "Hopper-v4"}
+    assert game(game="Pong", method="adam") == "game pong"
 
 
-def test_the_paper_does_not_say_how_long_its_policies_learn() -> None:
-    assert remark(row(steps=5_000_000)) == ""
+def test_the_length_of_ppo_runs_is_not_compared() -> None:
+    assert ppo(steps=5_000_000) == {}
 
 
-def test_what_searches_vary_is_left_to_them() -> None:
-    assert remark(row(kappa=1.0)) == remark(row(method="adam+l2", decay=0.1)) == ""
+def test_settings_that_searches_vary_are_not_compared() -> None:
+    assert ppo(kappa=1.0) == ppo(method="adam+l2", decay=0.1) == {}
 
 
-def test_a_method_without_a_usual_step_size_is_compared_in_the_rest() -> None:
-    assert remark(row(method="sgd+wc", lr=0.1, kappa=1.0)) == ""
-    assert departures(row(method="sgd+wc", lr=0.1, kappa=1.0, epochs=3)) == {"epochs": 3}
+def test_a_method_that_is_not_the_papers_is_compared_in_the_rest() -> None:
+    assert ppo(method="sgd+wc", lr=0.1, kappa=1.0) == {}
+    assert ppo(method="sgd+wc", lr=0.1, kappa=1.0, epochs=3) == {"epochs": 3}
 
 
-def test_a_setting_that_other_methods_have_is_no_departure() -> None:
-    same = flat_config(replace(resolve(Config(method="adam")), seed=1).facts())
-    assert remark({**same, "settings.beta1": None}) == ""
+def test_short_streaming_runs_deviate_on_the_papers_problems_alone() -> None:
+    assert deviations("streaming", "input-permuted-mnist", method="adam+wc") == {}
+    assert deviations("streaming", "input-permuted-mnist", method="adam+wc", backend="reference") == {}
+    short = deviations("streaming", "label-permuted-emnist", method="sgd+l2+wc", decay=0.1, steps=400_000, hidden=(50,))
+    assert short == {"steps": 400_000, "hidden": "50"}
+    assert deviations("streaming", "stationary-mnist", method="sgd", lr=0.1, steps=5) == {}
 
 
 @pytest.mark.parametrize(
     ("method", "stages"), [("sgd", 1), ("sgd", 2), ("sgd+wc", 1), ("sgd+wc@switch", 2), ("adam", 2)]
 )
-def test_the_papers_runs_of_warm_starting_depart_in_nothing(method: str, stages: int) -> None:
+def test_the_papers_runs_of_warm_starting_do_not_deviate(method: str, stages: int) -> None:
     assert warm(method=method, stages=stages, variant="paper", seed=3) == ""
 
 
 def test_scale_and_variant_of_warm_starting_are_told() -> None:
-    assert warm(variant="paper", epochs=11) == "not the paper's setting: epochs 11"
+    assert warm(variant="paper", epochs=11) == "epochs 11"
     assert warm(variant="paper", kappa=5.0) == ""
-    assert warm() == "not the paper's setting: variant default"
+    assert warm() == "variant default"
     told = warm(scale="laptop")
     assert all(part in told for part in ("variant default", "lr 0.02", "epochs 50", "images 20,000", "width 16"))
 
 
 def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_rest() -> None:
-    assert warm(method="rmsprop", lr=0.1, variant="paper", width=8) == "not the paper's setting: width 8"
+    assert warm(method="rmsprop", lr=0.1, variant="paper", width=8) == "width 8"
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_papers_runs_of_atari_depart_in_nothing_whatever_is_looked_at(agent: str, ratio: float) -> None:
+def test_the_papers_runs_of_atari_do_not_deviate_whatever_is_looked_at(agent: str, ratio: float) -> None:
     looks = {"points": 50, "episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
     assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
 
 
 def test_a_short_run_and_another_suite_are_told() -> None:
-    assert game(frames=1_000_000) == "not the paper's setting: frames 1,000,000"
+    assert game(frames=1_000_000) == "frames 1,000,000"
     told = game(suite="minatar", game="asterix")
     assert all(part in told for part in ("suite minatar", "frames 300,000", "environments 1", "clip_rewards no"))
 
 
-def test_below_a_figure_stands_in_what_its_runs_depart_if_that_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def marked(*found: str) -> str:
-        monkeypatch.setattr(generic, "remarks", lambda runs: list(found))
-        return generic.marked("3 seeds", pl.DataFrame())
+def test_a_figure_names_short_deviations_of_its_runs() -> None:
+    def text(*found: str | None) -> str:
+        runs = tidy(*(made_record(seed=seed) for seed in range(len(found))))
+        names = dict(zip(runs["identity"].unique(maintain_order=True), found))
+        deviations = pl.Series("deviations", [names[one] for one in runs["identity"]], dtype=pl.String)
+        return marked("3 seeds", runs.with_columns(deviations))
 
-    assert marked() == "3 seeds"
-    assert marked("not the paper's setting: frames 200,000") == "3 seeds\nnot the paper's setting: frames 200,000"
-    assert marked("not the paper's setting: " + "x" * 50) == "3 seeds\nnot the paper's setting"
-    assert marked("not the paper's setting: a", "not the paper's setting: b") == "3 seeds\nnot the paper's setting"
+    assert text(None, None) == "3 seeds"
+    assert text(None, "frames 200,000") == "3 seeds\nnot the paper's setting: frames 200,000"
+    assert text("x" * 50) == "3 seeds\nnot the paper's setting"
+    assert text("a", "b") == "3 seeds\nnot the paper's setting"

@@ -1,11 +1,9 @@
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy
-from weightclip.lab import registry
+from lab.records.made_records import made_record, tidy, with_schema
 from weightclip.lab.analysis.setups import by_experiment, check_metric, columns_of, main_setup, where
 
 
@@ -17,34 +15,24 @@ def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -
     }
     assert set(columns.settings) == {"lr", "kappa", "decay", "sigma", "settings.beta1", "rules"}
     assert columns.setup[:2] == ("experiment", "problem")
-    assert (columns.along, columns.score) == ("task", "accuracy")
+    assert (columns.x_column, columns.schema.score) == ("task", "accuracy")
 
 
-def test_an_experiment_that_is_not_installed_is_named() -> None:
-    with pytest.raises(ValueError, match=r"experiment: got 'streamin', expected one of .*; did you mean 'streaming'"):
-        columns_of(tidy(made_record(experiment="streamin")))
+def test_a_table_without_a_schema_is_an_error() -> None:
+    with pytest.raises(ValueError, match="table: got one without a schema, expected"):
+        columns_of(tidy(made_record()).with_columns(schema=None))
 
 
-def test_experiments_have_columns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Config:
-        method: str
-        seed: int
-        width: int
-
-    class Toy:
-        config, axes, setting_fields, along, score = Config, ("method",), ("width",), "epoch", "return"
-
-    known: dict[str, Any] = {**registry.experiments(), "toy": Toy}
-    monkeypatch.setattr(registry, "experiments", lambda: known)
+def test_experiments_that_are_not_installed_have_columns_of_their_own() -> None:
     toy = tidy(made_record(experiment="toy")).with_columns(
         pl.lit(3).alias("width"), pl.lit(1.0).alias("return"), pl.col("task").alias("epoch")
     )
+    toy = with_schema(toy, settings=("width",), x_column="epoch", score="return")
     table = pl.concat([tidy(made_record()), toy], how="diagonal_relaxed")
     seen = {}
 
     def look(part: pl.DataFrame, columns: Any) -> pl.DataFrame:
-        seen[part["experiment"][0]] = columns.along, columns.score
+        seen[part["experiment"][0]] = columns.x_column, columns.schema.score
         return part
 
     assert by_experiment(table, look).height == 4
@@ -151,21 +139,13 @@ def test_of_setups_with_as_many_runs_the_longest_is_the_main_one() -> None:
     assert set(main_setup(table, lambda line: None)["seed"]) == {1}
 
 
-@pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streaming runs may be made along another axis than the method: with several periods."""
-    streaming = registry.find_experiment("streaming")
-    monkeypatch.setattr(type(streaming), "axes", ("method", "period"))
-
-
-@pytest.mark.usefixtures("stages")
 def test_setups_along_an_axis_belong_together() -> None:
     lines: list[str] = []
     table = tidy(
         *(made_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
         *(made_record(period=5, steps=20, seed=seed, hidden=[50]) for seed in (0, 1, 2)),
     )
-    chosen = main_setup(table, lines.append)
+    chosen = main_setup(with_schema(table, axes=("method", "period")), lines.append)
     assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
     assert lines == [
         "input-permuted-mnist: taking hidden=300,150 (4 runs), leaving out hidden=50 (3 runs); "
@@ -200,6 +180,5 @@ def test_a_single_setup_is_not_spoken_of() -> None:
 
 def test_the_order_of_columns_does_not_matter() -> None:
     table = tidy(made_record(), made_record(seed=1, settings={"beta1": 0.9}))
-    assert table.columns[-1] == "settings.beta1"
     assert "settings.beta1" in columns_of(table).settings
     assert columns_of(table.select(sorted(table.columns))).settings[-1] == "sigma"

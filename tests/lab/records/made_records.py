@@ -1,14 +1,20 @@
-"""Records of runs that nobody ran, and the tidy table of such records without files."""
+"""Made-up records, and the tidy table of such records."""
 
+import dataclasses
 import hashlib
+import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from weightclip.lab.records.columns import schema_of
+from weightclip.lab.records.legacy import upgrade_facts
 from weightclip.lab.records.record import Record, identity, write_record
-from weightclip.lab.records.table import run_columns
+from weightclip.lab.records.schema import Schema
+from weightclip.lab.records.table import load
 
 CONFIG: dict[str, Any] = {
     "problem": "input-permuted-mnist",
@@ -54,7 +60,24 @@ def made_record(
     )
     data = {"name": "mnist", "kind": "directory", "location": "/d", "checksum": checksum, "official": official}
     name = identity(experiment, full, checksum, rules)
-    return Record(experiment, name, full, table, data, seconds=1.5, rules=rules, tables=tables or {})
+    return Record(
+        **comparison(experiment, full),
+        identity=name,
+        config=full,
+        table=table,
+        data=data,
+        seconds=1.5,
+        rules=rules,
+        tables=tables or {},
+    )
+
+
+def comparison(experiment: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The schema, and the comparison with the paper; made-up streaming runs count as the paper's."""
+    facts = upgrade_facts({"experiment": experiment, "config": config})
+    deviations = {} if experiment == "streaming" else facts["deviations"]
+    schema = Schema.from_dict(facts["schema"])
+    return {"schema": schema, "paper_setting": facts["paper_setting"], "deviations": deviations}
 
 
 def store(directory: Path, *records: Record) -> list[Path]:
@@ -67,11 +90,17 @@ def store(directory: Path, *records: Record) -> list[Path]:
 
 def tidy(*records: Record) -> pl.DataFrame:
     """What `load` gives for such records, in this order."""
-    tables = []
-    for one in records:
-        facts = {name: getattr(one, name) for name in ("experiment", "config", "data", "seconds", "identity", "rules")}
-        tables.append(run_columns([facts]).join(one.table.drop("seed"), how="cross", maintain_order="left"))
-    return pl.concat(tables, how="diagonal_relaxed")
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory) / f"{number}_{one.identity}.parquet" for number, one in enumerate(records)]
+        for one, path in zip(records, paths):
+            write_record(one, path)
+        return load(*paths)
+
+
+def with_schema(table: pl.DataFrame, **changes: Any) -> pl.DataFrame:
+    """The tidy table of one experiment with another schema."""
+    text = json.dumps(dataclasses.replace(schema_of(table), **changes).as_dict())
+    return table.with_columns(pl.lit(text).cast(pl.Categorical).alias("schema"))
 
 
 def digest(text: str) -> str:

@@ -9,6 +9,7 @@ from polars.testing import assert_frame_equal
 
 from lab.records.made_records import digest, made_record, store, tidy
 from weightclip.lab.records import record as record_module
+from weightclip.lab.records.columns import LAST
 from weightclip.lab.records.table import NoTableError, load
 
 EPISODES = pl.DataFrame({"episode": [1, 2, 3], "return": [0.5, 1.5, 2.5]})
@@ -26,7 +27,7 @@ def test_a_store_becomes_one_tidy_table(tmp_path: Path) -> None:
     table, lines = lines_of(tmp_path)
     assert lines == []
     assert table.columns[:4] == ["experiment", "problem", "method", "seed"]
-    assert table.columns[-9:-3] == ["data", "data_kind", "checksum", "official", "seconds", "identity"]
+    assert table.columns[-13:-3] == list(LAST)
     assert table.columns[-3:] == ["task", "samples", "accuracy"]
     assert table.select("method", "lr", "hidden", "kappa", "settings.beta1", "official", "task", "accuracy").rows() == [
         ("adam", 0.01, "300,150", None, None, False, 1, 0.25),
@@ -124,7 +125,7 @@ def test_a_further_table_that_changed_is_named(tmp_path: Path) -> None:
     EPISODES.with_columns(pl.col("return") + 1).write_parquet(part)
     episodes, lines = lines_of(tmp_path, table="episodes")
     assert set(episodes["seed"]) == {1}
-    assert lines == [f"{part}: left out: it changed after it was written"]
+    assert lines == [f"{part}: skipped: a part changed after it was written"]
 
 
 def damaged(kind: str, whole: bytes) -> bytes:
@@ -142,7 +143,7 @@ def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, kind: str) -> No
     table, lines = lines_of(tmp_path)
     assert set(table["seed"]) == {0, 2}
     assert len(lines) == 1
-    assert lines[0].startswith(f"{paths[1]}: left out: it ")
+    assert lines[0].startswith(f"{paths[1]}: skipped: it ")
     assert "\n" not in lines[0]
 
 
@@ -168,7 +169,7 @@ def test_a_record_of_another_format_is_named_and_left_out(tmp_path: Path, monkey
     store(tmp_path, made_record())
     table, lines = lines_of(tmp_path)
     assert set(table["seed"]) == {0}
-    assert lines == [f"{path}: left out: it has format 1, not {record_module.FORMAT}"]
+    assert lines == [f"{path}: skipped: it has format 1, expected {record_module.FORMAT}"]
 
 
 def test_a_file_of_somebody_else_is_named_and_left_out(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_file_of_somebody_else_is_named_and_left_out(tmp_path: Path) -> None:
     table, lines = lines_of(tmp_path)
     assert table.height == 2
     assert lines == [
-        f"{tmp_path / 'other.parquet'}: left out: it is neither a record of weightclip nor a table of records"
+        f"{tmp_path / 'other.parquet'}: skipped: it is neither a record of weightclip nor a table of records"
     ]
 
 
@@ -218,7 +219,7 @@ def test_a_csv_that_is_no_table_of_records_is_left_out(tmp_path: Path, content: 
     table, lines = lines_of(tmp_path / "a", tmp_path / "x.csv")
     assert table.height == 2
     assert len(lines) == 1
-    assert lines[0].startswith(f"{tmp_path / 'x.csv'}: left out: ")
+    assert lines[0].startswith(f"{tmp_path / 'x.csv'}: skipped: ")
 
 
 def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
@@ -245,4 +246,4 @@ def test_without_a_listener_it_is_logged(tmp_path: Path, caplog: pytest.LogCaptu
     store(tmp_path, made_record())
     (tmp_path / "x.parquet").write_bytes(b"")
     load(tmp_path)
-    assert "x.parquet: left out" in caplog.text
+    assert "x.parquet: skipped" in caplog.text

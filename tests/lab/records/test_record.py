@@ -13,7 +13,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip.lab.records.record import Record, identity, read_record, write_record
+from weightclip.lab.records.schema import Metric, Schema, by_name
 
+SCHEMA = Schema("streaming", "task", "loss", metrics=by_name(Metric("loss", "Loss", "", direction="lower")))
 CONFIG = {"problem": "input-permuted-mnist", "method": "adam+wc", "kappa": math.inf, "seed": 3, "hidden": [300, 150]}
 
 
@@ -21,7 +23,7 @@ CONFIG = {"problem": "input-permuted-mnist", "method": "adam+wc", "kappa": math.
 def record() -> Record:
     table = pl.DataFrame({"seed": [3, 3], "task": [1, 2], "loss": [0.5, math.nan], "rank_1": [300, None]})
     data = {"name": "mnist", "kind": "bundled", "location": "10,000 digits", "checksum": "abc", "official": False}
-    return Record("streaming", "0123456789ab", CONFIG, table, data, seconds=1.5, rules="RULE = 'x'\n")
+    return Record(SCHEMA, "0123456789ab", CONFIG, table, data, seconds=1.5, rules="RULE = 'x'\n")
 
 
 def test_a_record_comes_back(record: Record, tmp_path: Path) -> None:
@@ -118,10 +120,10 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
             back = read_record(path)
         except ValueError:
             noticed += 1
-        else:  # in what says nothing: statistics, say
+        else:  # in bytes without content: statistics, padding, the name of the writer
             assert_frame_equal(back.table, record.table)
             assert back.config == record.config
-    assert noticed > len(whole) // 7 * 0.8
+    assert noticed > len(whole) // 7 * 0.5
 
 
 def test_a_parquet_file_of_somebody_else_is_not_a_record(tmp_path: Path) -> None:

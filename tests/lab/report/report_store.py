@@ -5,6 +5,7 @@ from typing import Any
 
 import polars as pl
 
+from lab.records.made_records import comparison
 from weightclip.lab.records.record import Record, identity, write_record
 from weightclip.lab.records.store import Failure, record_path, write_failure
 
@@ -48,7 +49,10 @@ def write_run(
     data = {"name": problem.rpartition("-")[2], "kind": "directory", "checksum": checksum, "official": official}
     if not has_data:
         data["kind"] = "simulator"
-    record = Record(experiment, identity(experiment, facts, checksum), facts, table, data, seconds)
+    about = comparison(experiment, facts)
+    record = Record(
+        identity=identity(experiment, facts, checksum), config=facts, table=table, data=data, seconds=seconds, **about
+    )
     write_record(
         record, record_path(store, f"{problem[:8]}/{method[:3]}_seed{seed}".replace("<", "-"), record.identity)
     )

@@ -7,8 +7,8 @@ import pytest
 from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
 from lab.records.made_records import made_record, store
-from weightclip.lab.records.table import load
 from weightclip.lab.records.record import read_record, write_record
+from weightclip.lab.records.table import load
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import polars as pl
 
 from weightclip.checks import check_name
-from weightclip.lab.experiment import NO_CALLBACKS, Experiment, Callbacks
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Experiment, IncompatibleError, config_fields
 from weightclip.lab.records.record import Record, identity, read_record, write_record
-from weightclip.lab.records.store import record_path
+from weightclip.lab.records.schema import Schema
+from weightclip.lab.records.store import record_path, relative_path
 from weightclip.lab.sweep.plan import Plan, make_plan
 
 METHODS = ("fast", "slow")
@@ -25,6 +26,7 @@ def _help(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ToyConfig:
+    problem: str = field(default="toy", metadata=_help("toy"))
     method: str = field(default="fast", metadata=_help("fast or slow"))
     lr: float = field(default=0.1, metadata=_help("step size"))
     rows: int = field(default=3, metadata=_help("rows of the table"))
@@ -37,27 +39,27 @@ class ToyConfig:
 class Toy(Experiment[ToyConfig]):
     name = "toy"
     config = ToyConfig
-    axes = ("method", "stages")
-    setting_fields = ("lr",)
-    along = "row"
+    schema = Schema(
+        "toy",
+        "row",
+        "accuracy",
+        problems=("toy",),
+        methods=METHODS,
+        axes=("method", "stages"),
+        settings=("lr",),
+        fields=config_fields(ToyConfig),
+    )
 
     def __init__(self, together: bool = False) -> None:
-        self._together = together
+        self.lockstep = 100 if together else 1
 
-    def problems(self) -> Sequence[str]:
-        return ("toy",)
-
-    def methods(self) -> Sequence[str]:
-        return METHODS
-
-    def values(self, axis: str) -> Sequence[Any]:
-        return (1, 2) if axis == "stages" else METHODS
-
-    def possible(self, settings: Mapping[str, Any]) -> bool:
-        return (settings["method"], settings["stages"]) != ("slow", 2)
+    def presets(self, options: Mapping[str, Any] = {}) -> Mapping[str, Any]:
+        return {"axes": {"method": METHODS, "stages": (1, 2)}}
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> ToyConfig:
-        config = ToyConfig(**settings)
+        config = ToyConfig(problem, **settings)
+        if (config.method, config.stages) == ("slow", 2):
+            raise IncompatibleError("stages: got 2, but slow has one stage")
         check_name("method", config.method, METHODS)
         if config.stages not in (1, 2):
             raise ValueError(f"stages: got {config.stages!r}, expected 1 or 2")
@@ -68,12 +70,6 @@ class Toy(Experiment[ToyConfig]):
 
     def identify(self, config: ToyConfig, data: Any) -> str:
         return identity(self.name, {**asdict(config), "notes": "", "trouble": ""}, None)
-
-    def relative_path(self, config: ToyConfig) -> str:
-        return f"toy/{config.method}/stages{config.stages}_lr{config.lr:g}_seed{config.seed}"
-
-    def batch(self, config: ToyConfig) -> Hashable | None:
-        return (config.method, config.lr) if self._together else None
 
     def length(self, config: ToyConfig) -> int:
         return config.rows
@@ -86,11 +82,11 @@ class Toy(Experiment[ToyConfig]):
         overwrite: bool = False,
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
-        return [self._run(config, out, watch, len(configs)) for config in configs]
+        return [self._run(config, out, callbacks, len(configs)) for config in configs]
 
     def _run(self, config: ToyConfig, out: Path | None, callbacks: Callbacks, together: int) -> Record:
         name = self.identify(config, None)
-        path = None if out is None else record_path(out, self.relative_path(config), name)
+        path = None if out is None else record_path(out, relative_path(self.schema, config), name)
         if path is not None and path.exists():
             return read_record(path)
         before = _leave_note(config, name)
@@ -106,7 +102,7 @@ class Toy(Experiment[ToyConfig]):
             callbacks.on_row(config, rows[-1])
             callbacks.on_progress(row + 1, 0.5)
         table = pl.DataFrame(rows).with_columns(together=pl.lit(together))
-        record = Record(self.name, name, asdict(config), table, {}, seconds=0.1)
+        record = Record(self.schema, name, asdict(config), table, {}, seconds=0.1)
         if path is not None:
             write_record(record, path)
         return record

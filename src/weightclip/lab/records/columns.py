@@ -76,10 +76,13 @@ def comparison_columns(facts: Mapping[str, Any]) -> dict[str, str | None]:
     deviations, setting = facts.get("deviations") or {}, facts.get("paper_setting")
     fields = [name for name, _ in facts["schema"]["fields"]]
     order = sorted(deviations, key=lambda name: fields.index(name) if name in fields else len(fields))
+    known = [name for name in facts["schema"]["settings"] if setting and name in setting]
     return {
         "resumed": facts.get("resumed"),
         "deviations": settings_text({name: plain_value(deviations[name]) for name in order}) or None,
-        "paper_setting": None if setting is None else json.dumps(setting),
+        "paper_setting": None
+        if setting is None
+        else json.dumps({**{name: setting[name] for name in known}, **setting}),
     }
 
 

@@ -121,7 +121,8 @@ def write_record(record: Record, path: str | Path) -> None:
     if parts:
         facts["parts"] = {part: hashlib.sha256(content).hexdigest() for part, content in parts.items()}
     text = _to_json(facts)
-    write_whole(path, _to_parquet(record.table, {KEY: text, SHA256: table_sha256(record.table, text)}))
+    hashes = f"{_sha256(text)} {table_sha256(record.table)}"
+    write_whole(path, _to_parquet(record.table, {KEY: text, SHA256: hashes}))
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,10 @@ class Facts:
 
     values: Mapping[str, Any]
     sha256: str | None
-    text: str
 
     def check(self, table: pl.DataFrame) -> None:
-        """Raise a ValueError if the table or the metadata changed after the record was written."""
-        if self.sha256 is not None and table_sha256(table, self.text) != self.sha256:
+        """Raise a ValueError if the table changed after the record was written."""
+        if self.sha256 is not None and table_sha256(table) != self.sha256:
             raise ValueError("it changed after it was written")
 
 
@@ -156,11 +156,19 @@ def read_facts(content: bytes) -> Facts | None:
         raise ValueError(f"it is damaged, or not Parquet ({type(error).__name__})") from error
     if text is None:
         return None
-    if version == FORMAT:
-        return Facts(values, metadata.get(SHA256, ""), text)
-    if version in FORMATS:
-        return Facts(upgrade_facts(values), None, text)
+    if SHA256 in metadata:
+        of_text, _, of_table = metadata[SHA256].partition(" ")
+        if of_text != _sha256(text):
+            raise ValueError("it changed after it was written")
+        if version == FORMAT:
+            return Facts(values, of_table)
+    elif version in FORMATS:
+        return Facts(upgrade_facts(values), None)
     raise ValueError(f"it has format {version}, expected {FORMAT}")
+
+
+class NotARecordError(ValueError):
+    """A Parquet file that is not a record."""
 
 
 def read_record(path: str | Path) -> Record:
@@ -170,7 +178,7 @@ def read_record(path: str | Path) -> Record:
     try:
         facts = read_facts(content)
         if facts is None:
-            raise ValueError("it is not a record of weightclip")
+            raise NotARecordError
         table = pl.read_parquet(io.BytesIO(content))
         facts.check(table)
         values = dict(facts.values)
@@ -180,8 +188,10 @@ def read_record(path: str | Path) -> Record:
         config = _from_json(values["config"])
         return Record(**{**known, "schema": schema, "config": config, "table": table}, tables=tables, arrays=arrays)
     except DAMAGED as error:
-        reason = str(error) if type(error) is ValueError else f"it is damaged ({type(error).__name__})"
-        raise ValueError(f"{path}: {reason}; delete it and run again") from error
+        if isinstance(error, NotARecordError):
+            raise ValueError(f"{path}: it is not a record of weightclip") from None
+        reason = str(error) if type(error) is ValueError else type(error).__name__
+        raise ValueError(f"{path}: the file is damaged ({reason}); delete it and run again") from error
 
 
 def part_path(record: Path, part: str) -> Path:
@@ -197,13 +207,17 @@ def read_part(record: Path, part: str, sha256: str) -> bytes:
     return content
 
 
-def table_sha256(table: pl.DataFrame, text: str) -> str:
-    """A hash of a table and a text; Parquet itself does not notice a flipped bit.
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    Hashed are the text and, for each column, its name, type, validity and values: the buffers of the Arrow format. The
-    hash does not depend on the version or the encoding of the file.
+
+def table_sha256(table: pl.DataFrame) -> str:
+    """The SHA-256 of a table; Parquet itself does not notice a flipped bit.
+
+    Hashed are the name, type, validity and values of each column: the buffers of the Arrow format. The hash depends
+    neither on the encoding of the file nor on the version of polars.
     """
-    found = hashlib.sha256(text.encode())
+    found = hashlib.sha256()
     for column in table:
         found.update(f"\0{column.name}\0{column.dtype}\0".encode())
         if column.null_count():

@@ -217,6 +217,8 @@ def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
         except ValueError as error:
             _skip(run.path, error, on_event)
             changed.append(run.path)
+    if len(changed) == len(runs):
+        return pl.DataFrame(schema={_FILE: pl.String})  # a changed file may have other columns
     return table.filter(~pl.col(_FILE).is_in(changed)) if changed else table
 
 
@@ -291,7 +293,8 @@ def _read_csv(path: Path) -> pl.DataFrame:
     parts = schemas.partition_by("experiment")
     text = {*TEXT, *(name for part in parts for name in schema_of(part).text_fields)} & set(plain.columns)
     table = pl.read_csv(path, infer_schema_length=None, schema_overrides=dict.fromkeys(text, pl.String))
-    return table.with_columns(pl.lit(None).alias(column.name) for column in table if column.is_null().all())
+    empty = [column.name for column in table if column.is_null().all() and column.name not in LAST]
+    return table.with_columns(pl.lit(None).alias(name) for name in empty)
 
 
 def _without_repeats(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from short_runs import config
+from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
 
 from weightclip.cli import main
 from weightclip.lab.analysis.statistics import interval
@@ -20,7 +21,6 @@ from weightclip.lab.experiments.dqn.figures import (
     draw_metric,
     draw_sensitivity,
 )
-from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
 from weightclip.lab.experiments.dqn.runs import run_config
 from weightclip.lab.paper import find_figure
 from weightclip.lab.records.table import load

@@ -8,8 +8,8 @@ from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.games import Atari, Step
-from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.runs import identify, place, run_config
+from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer
 from weightclip.lab.records.table import load
 

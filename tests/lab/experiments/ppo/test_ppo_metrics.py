@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributions.normal import Normal
 
 from weightclip.lab.experiments.ppo.config import Config
-from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
+from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.networks.actor_critic import ActorCritic
 
 GIVEN = {"lr": 0.01, "clip": 0.1, "kappa": 2.0, "gamma": 0.97, "lam": 0.9, "gradient_norm": 0.3, "entropy_weight": 0.01}

@@ -12,9 +12,9 @@ from pushed_point import NAME, config
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import runs as ppo_runs
-from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners
 from weightclip.lab.experiments.ppo.runs import episode_table, identify, place, run_configs
+from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.records.record import Record, read_record, write_record
 
 ROWS = ["seed", "iteration", "samples", "episodes", "return", "length"]
@@ -141,7 +141,9 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
 def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     told: list[str] = []
-    _, found, _ = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append))
+    _, found, _ = run_configs(
+        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append)
+    )
     assert told == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
@@ -166,7 +168,9 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
-    records = run_configs([config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append))
+    records = run_configs(
+        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append)
+    )
     assert told == [
         *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
         "training seed 2 first, as seeds 0, 1 came farther before",
@@ -260,7 +264,9 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
     run_configs([config(seed=1)], tmp_path)
     steps: list[int] = []
     run_configs(
-        [config(seed=seed) for seed in (0, 1)], tmp_path, callbacks=Callbacks(progress=lambda done, _: steps.append(done))
+        [config(seed=seed) for seed in (0, 1)],
+        tmp_path,
+        callbacks=Callbacks(progress=lambda done, _: steps.append(done)),
     )
     assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 

@@ -10,9 +10,9 @@ from torch import nn
 
 import weightclip as wc
 from weightclip.lab.experiments.streaming.config import Config, resolve
-from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.remedy import find_remedy
 
 DATA = tiny_dataset()

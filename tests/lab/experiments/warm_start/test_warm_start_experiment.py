@@ -2,8 +2,8 @@ import polars as pl
 from photographs import config, photographs
 
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
-from weightclip.lab.experiments.warm_start.schema import METRICS
 from weightclip.lab.experiments.warm_start.runs import run_config
+from weightclip.lab.experiments.warm_start.schema import METRICS
 from weightclip.lab.registry import experiment_of, find_experiment
 
 DATA = photographs()
