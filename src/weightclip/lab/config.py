@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
 from weightclip.checks import check_name, check_seed
 from weightclip.lab.methods import (
+    REMEDIES,
     check_other_settings,
     choose_settings,
     named_settings,
@@ -258,3 +259,19 @@ def packaged_presets(package: str) -> dict[str, Any]:
 def commands(package: str) -> dict[str, Any]:
     """The tables `examples` and `reproductions` of a package's `paper.toml`."""
     return read_toml((files(package) / "paper.toml").read_text(encoding="utf-8"))
+
+
+TORCH_OPTIMIZERS = "an optimizer of torch.optim in lower case, or madam"
+
+
+def methods_help(
+    paper: Sequence[str], regularizers: Sequence[str] = tuple(REMEDIES), optimizers: str = TORCH_OPTIMIZERS
+) -> str:
+    """The methods of an experiment, for the help of commands.
+
+    Args:
+        paper: the paper's methods.
+        regularizers: the names that can follow a "+".
+        optimizers: the names that can stand first, as text.
+    """
+    return f"methods:\n  {optimizers}, with +regularizer: {', '.join(regularizers)}\n  the paper's: {', '.join(paper)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import commands
+from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
@@ -27,6 +27,12 @@ from weightclip.lab.experiments.dqn.schema import SCHEMA, compare_with_paper
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
+
+HELP = f"""{methods_help(METHODS)}
+
+games:
+  all of Atari; the paper's: {", ".join(PAPER_GAMES)}
+  with --suite minatar: {", ".join(MINATAR_GAMES)}"""
 
 
 class ReplayRatio(Experiment[Config]):
@@ -50,7 +56,7 @@ class ReplayRatio(Experiment[Config]):
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         axes = {"method": METHODS, "agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,)}
         found = presets(options.get("suite", "atari"), options.get("agent", "dqn"))
-        return {**commands(__package__), **found, "axes": axes}
+        return {**commands(__package__), **found, "axes": axes, "help": HELP}
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import commands
+from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
@@ -18,12 +18,27 @@ from weightclip.lab.experiment import (
     arguments_of,
     ignore,
 )
-from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, LOCKSTEP, METHODS, NAME, Config, presets, resolve
+from weightclip.lab.experiments.ppo.config import (
+    ENVIRONMENTS,
+    EQUAL_BETAS,
+    LOCKSTEP,
+    METHODS,
+    NAME,
+    Config,
+    presets,
+    resolve,
+)
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
+
+HELP = f"""{methods_help(METHODS)}
+  also: {EQUAL_BETAS}, Adam with beta2 = beta1
+
+environments:
+  any Gymnasium environment with Box actions; the paper's: {", ".join(ENVIRONMENTS)}"""
 
 
 class PolicyCollapse(Experiment[Config]):
@@ -42,7 +57,7 @@ class PolicyCollapse(Experiment[Config]):
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         found = presets(options.get("env", ""), options.get("scale", "paper"))
-        return {**commands(__package__), **found, "axes": {"method": METHODS, "env": ENVIRONMENTS}}
+        return {**commands(__package__), **found, "axes": {"method": METHODS, "env": ENVIRONMENTS}, "help": HELP}
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)

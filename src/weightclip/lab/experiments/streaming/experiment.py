@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import commands
+from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
@@ -23,6 +23,7 @@ from weightclip.lab.experiment import (
 from weightclip.lab.experiments.streaming.config import NAME, NAMED, Config, resolve
 from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, presets
 from weightclip.lab.experiments.streaming.problem import find_problem
+from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
 from weightclip.lab.experiments.streaming.schema import compare_with_paper, make_schema
 from weightclip.lab.records.schema import Schema
 
@@ -51,7 +52,7 @@ class Streaming(Experiment[Config]):
         return [name if name in NAMED else f"{OTHER}{name}" for name in found]
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
-        return {**commands(__package__), **presets(), "axes": {"method": PAPER_METHODS}}
+        return {**commands(__package__), **presets(), "axes": {"method": PAPER_METHODS}, "help": _help()}
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config, self.schema)
@@ -83,6 +84,14 @@ class Streaming(Experiment[Config]):
         from weightclip.lab.experiments.streaming.figures import FIGURES
 
         return FIGURES
+
+
+def _help() -> str:
+    """The methods, with the rules of other packages."""
+    plugged = plugged_rules()
+    optimizers = [name for name, rule in plugged.items() if rule.update is not None]
+    regularizers = [name for name, rule in plugged.items() if rule.update is None]
+    return methods_help(PAPER_METHODS, (*REMEDIES, *regularizers), ", ".join((*OPTIMIZERS, *optimizers)))
 
 
 EXPERIMENT = Streaming()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip.checks import check_count
-from weightclip.lab.config import commands
+from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
@@ -25,6 +25,7 @@ from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
     METHODS,
     NAME,
+    REMEDIES,
     STAGES,
     SWITCH,
     Config,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from weightclip.lab.experiments.warm_start.runs import Photographs
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
+
+HELP = f"""{methods_help(METHODS, REMEDIES)}
+  {SWITCH}: once, when the second half of the data arrives"""
 
 
 class WarmStart(Experiment[Config]):
@@ -57,7 +61,8 @@ class WarmStart(Experiment[Config]):
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         found = presets(options.get("variant", DEFAULT), options.get("scale", "paper"))
-        return {**commands(__package__), **found, "axes": {"method": METHODS, "stages": tuple(STAGES)}}
+        axes = {"method": METHODS, "stages": tuple(STAGES)}
+        return {**commands(__package__), **found, "axes": axes, "help": HELP}
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)
