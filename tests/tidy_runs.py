@@ -1,14 +1,20 @@
-"""Tidy tables of streaming runs that nobody ran."""
+"""Tidy tables of made-up streaming runs."""
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.records.columns import SCHEMA_TYPE
+
 MEASURED = ("accuracy", "loss", "plasticity", "gradient_l2", "weight_l2")
 
 MNIST, EMNIST, IMAGENET = "input-permuted-mnist", "label-permuted-emnist", "label-permuted-mini-imagenet"
+
+SCHEMA = json.dumps(EXPERIMENT.schema.as_dict())
 
 
 def some_value(metric: str, method: str, seed: int, task: int) -> float:
@@ -40,6 +46,10 @@ def runs(
                 "checksum": f"{problem}'s",
                 "official": official,
                 "seconds": 1.0,
+                "resumed": "never",
+                "deviations": None,
+                "paper_setting": None,
+                "schema": SCHEMA,
                 "identity": f"{problem} {method} {seed} {given}",
                 "task": task,
                 "samples": 1000 * task,
@@ -49,6 +59,10 @@ def runs(
             for seed in range(seeds)
             for task in range(1, tasks + 1)
         ],
-        schema_overrides={"lr": pl.Float64, "kappa": pl.Float64, "decay": pl.Float64},
+        schema_overrides={
+            **dict.fromkeys(("lr", "kappa", "decay"), pl.Float64),
+            **dict.fromkeys(("deviations", "paper_setting"), pl.String),
+            "schema": SCHEMA_TYPE,
+        },
         infer_schema_length=None,
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.plotting.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
-from weightclip.lab.records.columns import CUT_SHORT, cut_short, flat_config
+from weightclip.lab.records.columns import CUT_SHORT, cut_short, deviations_text
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.schema import FRACTION, Metric
 from weightclip.lab.text import count_text, settings_text
@@ -187,7 +187,7 @@ def draw_records(records: Sequence[Record], path: Path) -> None:
     settings = {name: config.get(name) for name in schema.settings if not isinstance(config.get(name), Mapping)}
     length = {schema.unit: records[0].table["samples"].to_list()[-1]} if "samples" in records[0].table.columns else {}
     shown = ", ".join(filter(None, (config["problem"], settings_text(axes))))
-    deviations = settings_text(flat_config(records[0].deviations))
+    deviations = deviations_text(records[0].deviations, list(schema.fields))
     remark = deviations and f"not the paper's setting: {deviations}"
     metrics = [schema.metric(name) for name in schema.panels]
     title = "\n".join(filter(None, (f"{shown}: {settings_text({**settings, **length})}", remark)))

@@ -9,7 +9,7 @@ mappings as `settings.beta1`), `rules` (a hash of the user's rules), then `data`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -73,17 +73,21 @@ def whole_rows(table: pl.DataFrame) -> pl.DataFrame:
 
 def comparison_columns(facts: Mapping[str, Any]) -> dict[str, str | None]:
     """The columns `resumed`, `deviations` and `paper_setting` of a run."""
-    deviations, setting = facts.get("deviations") or {}, facts.get("paper_setting")
-    fields = [name for name, _ in facts["schema"]["fields"]]
-    order = sorted(deviations, key=lambda name: fields.index(name) if name in fields else len(fields))
+    setting, fields = facts.get("paper_setting"), [name for name, _ in facts["schema"]["fields"]]
     known = [name for name in facts["schema"]["settings"] if setting and name in setting]
     return {
         "resumed": facts.get("resumed"),
-        "deviations": settings_text({name: plain_value(deviations[name]) for name in order}) or None,
+        "deviations": deviations_text(facts.get("deviations") or {}, fields) or None,
         "paper_setting": None
         if setting is None
         else json.dumps({**{name: setting[name] for name in known}, **setting}),
     }
+
+
+def deviations_text(deviations: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Deviations in the order of the configuration's fields; JSON does not keep it."""
+    order = sorted(deviations, key=lambda name: fields.index(name) if name in fields else len(fields))
+    return settings_text({name: plain_value(deviations[name]) for name in order})
 
 
 def plain_value(value: Any) -> Any:

@@ -1,10 +1,12 @@
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 import pytest
 
 from weightclip.cli import main
-from weightclip.lab.experiments.dqn.config import Config
+from weightclip.lab.experiment import score_text, summarize
 from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
 from weightclip.lab.paper import reproductions
 from weightclip.lab.registry import experiment_of
@@ -21,29 +23,34 @@ def test_every_figure_on_atari_can_be_reproduced() -> None:
 
 
 def test_the_papers_setting_is_known_for_its_games_alone() -> None:
-    row = {"problem": "replay-ratio", "method": "adam+wc", "suite": "atari", "agent": "rainbow", "game": "seaquest"}
-    assert EXPERIMENT.paper_setting(row) == {"lr": 6.25e-5, "kappa": 1.0}
-    assert EXPERIMENT.paper_setting({**row, "suite": "minatar"}) is None
-    assert EXPERIMENT.paper_setting({**row, "method": "adam+l2"}) is None
+    row = {"method": "adam+wc", "suite": "atari", "agent": "rainbow", "game": "seaquest"}
+
+    def setting(**changes: Any) -> Mapping[str, Any] | None:
+        return EXPERIMENT.compare_with_paper(EXPERIMENT.configure("replay-ratio", {**row, **changes}))[0]
+
+    assert setting() == {"lr": 6.25e-5, "kappa": 1.0}
+    assert setting(suite="minatar") is None
+    assert setting(game="pong") is None
+    assert setting(method="adam+l2", decay=0.1) is None
 
 
-def test_other_replay_ratios_than_the_papers_are_remarked() -> None:
-    rows = [
-        {
-            **Config().facts(),
-            **EXPERIMENT.papers({"method": "adam", "agent": "dqn", "game": "seaquest", "replay_ratio": 1.0}),
-            "replay_ratio": ratio,
-        }
+def test_replay_ratios_that_are_not_the_papers_are_deviations() -> None:
+    configs = [
+        EXPERIMENT.configure("replay-ratio", {"method": "adam", "game": "seaquest", "replay_ratio": ratio})
         for ratio in (1.0, 0.1, 0.25)
     ]
-    assert [EXPERIMENT.remark(row) for row in rows] == ["", "", "not the paper's setting: replay_ratio 0.25"]
+    found = [EXPERIMENT.compare_with_paper(config)[1] for config in configs]
+    assert found == [{}, {}, {"replay_ratio": 0.25}]
 
 
 def test_before_a_game_has_ended_there_is_no_return() -> None:
-    assert EXPERIMENT.shown(math.nan) == "no game ended yet"
-    assert EXPERIMENT.shown(12.5) == "return 12.5"
-    table = pl.DataFrame({"test_return": [3.0], "return": [None], "weight_l2": [20.0]}, strict=False)
-    assert EXPERIMENT.summarise([table]) == "return 3 at the end, – in training; weight norm 20"
+    shown = score_text(EXPERIMENT.schema)
+    assert shown(math.nan) == "return, evaluated –"
+    assert shown(12.5) == "return, evaluated 12.5"
+    table = pl.DataFrame({"test_return": [None, 3.0, 5.0], "weight_l2": [20.0] * 3}, strict=False)
+    expected = "return, evaluated 3 in the first part, 5 in the last of 3"
+    assert summarize(EXPERIMENT.schema, [table]) == expected
+    assert summarize(EXPERIMENT.schema, [table[:1]]) == "no return, evaluated yet"
 
 
 def test_all_games_of_minatar_are_those_that_the_paper_has(
@@ -55,6 +62,6 @@ def test_all_games_of_minatar_are_those_that_the_paper_has(
     assert "24 runs: 0 done, 24 to run" in capsys.readouterr().out
 
 
-def test_a_game_that_is_not_there_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_game_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "replay-ratio", "--suite", "minatar", "--game", "pong"]) == 2
     assert "game: got 'pong', expected one of asterix" in capsys.readouterr().err

@@ -8,13 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 from short_runs import config
-from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
 
 from weightclip.cli import main
 from weightclip.lab.analysis.statistics import interval
-from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
 from weightclip.lab.experiments.dqn.figures import (
     COLUMNS,
+    HEATMAPS,
     _ordered,
     draw_covariance,
     draw_kappas,
@@ -23,6 +22,7 @@ from weightclip.lab.experiments.dqn.figures import (
 )
 from weightclip.lab.experiments.dqn.runs import run_config
 from weightclip.lab.paper import find_figure
+from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 from weightclip.lab.report.content import gather
 
@@ -126,7 +126,7 @@ def test_curves_have_few_points_each_the_mean_of_several(store: Path) -> None:
     assert data["mean"][0] == pytest.approx(runs.filter(pl.col("part") <= 2)["return"].mean())
 
 
-def test_results_without_matrices_are_told(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_without_matrices_are_reported(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = "results: got no gradient covariance, expected records of runs that took it (--covariance 32)"
     with pytest.raises(ValueError, match=re.escape(message)):
         draw_covariance(load(store))
@@ -291,5 +291,5 @@ def test_the_papers_heatmaps_show_their_agent_and_games_alone(store: Path) -> No
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
-    EXPERIMENT.draw([run_config(config())], tmp_path / "run.png")
+    draw_records([run_config(config())], tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000

@@ -7,6 +7,7 @@ import pytest
 from pushed_point import NAME, config
 
 from weightclip.cli import main
+from weightclip.lab.experiment import summarize
 from weightclip.lab.experiments.ppo.config import LOCKSTEP, Config
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.paper import reproductions
@@ -29,14 +30,18 @@ def test_seeds_of_one_configuration_go_together_in_eights() -> None:
 def test_each_environment_has_its_own_best_setting() -> None:
     found = [
         best(EXPERIMENT, "policy-collapse", ["adam+wc"], EXPERIMENT.presets({"env": env}), {"env": env})[0]
-        for env in EXPERIMENT.values("env")
+        for env in EXPERIMENT.presets()["axes"]["env"]
     ]
     assert [row["kappa"] for row in found] == [5.0, 3.0, 3.0, 3.0]
     made = [EXPERIMENT.configure("policy-collapse", row) for row in found]
     assert all(one.settings == {"eps": 1e-5} for one in made)
-    rows = [{"problem": "policy-collapse", "method": "adam+wc", "env": env} for env in ("Ant-v4", "Ant-v5")]
-    assert [EXPERIMENT.paper_setting(row) for row in rows] == [{"lr": 0.0003, "kappa": 5.0}, None]
-    assert EXPERIMENT.paper_setting({**rows[0], "bounds": "fan_in"}) is None
+    papers, other, by_layer = (
+        EXPERIMENT.configure("policy-collapse", {"method": "adam+wc", **setup})
+        for setup in ({"env": "Ant-v4"}, {"env": "Ant-v5"}, {"env": "Ant-v4", "bounds": "fan_in"})
+    )
+    assert EXPERIMENT.compare_with_paper(papers) == ({"lr": 0.0003, "kappa": 5.0}, {})
+    assert EXPERIMENT.compare_with_paper(other) == (None, {"env": "Ant-v5"})
+    assert EXPERIMENT.compare_with_paper(by_layer) == (None, {"bounds": "fan_in"})
 
 
 def test_the_search_varies_kappa() -> None:
@@ -44,21 +49,24 @@ def test_the_search_varies_kappa() -> None:
     assert [row.get("kappa") for row in found] == [None, 1.0, 3.0, 5.0]
 
 
-def test_a_summary_is_of_the_seeds_that_are_left() -> None:
+def test_a_summary_averages_the_seeds_that_did_not_diverge() -> None:
     tables = [
         pl.DataFrame({"return": [1.0, last], "weight_l2": [2.0, norm]})
         for last, norm in ((3.0, 4.0), (math.nan, math.nan), (5.0, 6.0))
     ]
-    assert EXPERIMENT.summarise(tables[::2]) == "return 4 at the end, 4 at best; weight norm 5"
-    assert EXPERIMENT.summarise(tables) == "return 4 at the end, 3 at best; weight norm 5; 1 of 3 seeds stopped"
-    assert EXPERIMENT.summarise(tables[1:2]) == "1 at best; stopped"
+    ends = "episodic return 1 in the first iteration, 4 in the last of 2"
+    assert summarize(EXPERIMENT.schema, tables[::2]) == ends
+    assert summarize(EXPERIMENT.schema, tables) == f"{ends}; 1 of 3 seeds diverged"
+    diverged = "episodic return 1 in the first iteration, – in the last of 2; 1 of 1 seed diverged"
+    assert summarize(EXPERIMENT.schema, tables[1:2]) == diverged
     silent = pl.DataFrame(
-        {"return": [None], "weight_l2": [2.0]}, schema=dict.fromkeys(("return", "weight_l2"), pl.Float64)
+        {"return": [None] * 2, "weight_l2": [2.0] * 2}, schema=dict.fromkeys(("return", "weight_l2"), pl.Float64)
     )
-    assert EXPERIMENT.summarise([silent]) == "no episode ended; weight norm 2"
+    assert summarize(EXPERIMENT.schema, [silent]) == "no episodic return yet"
+    assert summarize(EXPERIMENT.schema, [silent, *tables[::2]]) == ends
 
 
-def test_an_environment_that_is_not_there_is_told_first() -> None:
+def test_a_missing_environment_is_reported_before_the_run() -> None:
     with pytest.raises(ValueError, match="env: got 'Nope-v1'"):
         EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)
 

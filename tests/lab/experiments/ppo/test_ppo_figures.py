@@ -1,6 +1,8 @@
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,8 +15,9 @@ from weightclip.lab.experiments.ppo.figures import COLUMNS, DIAGNOSTICS, RETURN,
 from weightclip.lab.experiments.ppo.runs import run_configs
 from weightclip.lab.paper import find_figure
 from weightclip.lab.plotting import panels
-from weightclip.lab.plotting.panels import add_legend
+from weightclip.lab.plotting.panels import add_legend, draw_records
 from weightclip.lab.plotting.style import Style
+from weightclip.lab.records.columns import comparison_columns
 from weightclip.lab.records.table import load
 
 
@@ -24,7 +27,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     for method, settings in (("adam", {}), ("adam+wc", {"kappa": 1.0}), ("adam+wc", {"kappa": 2.0})):
         run_configs([config(method, seed, **settings) for seed in (0, 1)], store)
     one = load(store)
-    return pl.concat([one, one.with_columns(pl.lit("Ant-v4").alias("env"), pl.col("identity") + "x")])
+    return pl.concat([one, moved_to("Ant-v4", one, "x")])
+
+
+def moved_to(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
+    """Copies of the runs, as if they were run in another environment with these settings."""
+    deviations = EXPERIMENT.compare_with_paper(replace(config(), env=env, **settings))[1]
+    text = comparison_columns({"schema": EXPERIMENT.schema.as_dict(), "deviations": deviations})["deviations"]
+    return table.with_columns(
+        pl.lit(env).alias("env"), pl.lit(text, pl.String).alias("deviations"), pl.col("identity") + suffix
+    )
 
 
 def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
@@ -39,7 +51,7 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert drawing.data["seeds"].unique().to_list() == [2]
 
 
-def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) -> None:
+def test_a_seed_that_stopped_counts_until_then_and_is_reported(table: pl.DataFrame) -> None:
     broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
     nothing = [
         pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
@@ -56,7 +68,7 @@ def test_a_seed_that_stopped_counts_until_then_and_is_told(table: pl.DataFrame) 
     assert line["mean"].is_finite().all()
 
 
-def test_the_peak_of_returns_and_the_fall_from_it_are_told(table: pl.DataFrame) -> None:
+def test_the_peak_of_returns_and_the_fall_from_it_are_reported(table: pl.DataFrame) -> None:
     rises = table.with_columns(
         pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
     )
@@ -95,28 +107,25 @@ def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
     figure = find_figure("7")
     with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected some in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
-    walker = table.filter(env=NAME).with_columns(pl.lit("Walker2d-v4").alias("env"), pl.col("identity") + "y")
+    walker = moved_to("Walker2d-v4", table.filter(env=NAME), "y")
     drawing = figure.draw(pl.concat([table, walker]), "auc")
     assert set(drawing.data["env"]) == {"Walker2d-v4"}
 
 
-def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
+def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) -> None:
     drawing = draw_metrics(table, metrics=RETURN)
-    told = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
-    assert len(told) == 2
-    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in told)
-    assert sum(f"env {NAME}" in note for note in told) == 1
+    reported = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
+    assert len(reported) == 2
+    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in reported)
+    assert sum(f"env {NAME}" in note for note in reported) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
-    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
-    papers = draw_metrics(
-        table.filter(env="Ant-v4").with_columns(pl.lit(value).alias(name) for name, value in usual.items()),
-        metrics=RETURN,
-    )
+    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": (64, 64)}
+    papers = draw_metrics(moved_to("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
     assert not any("not the paper's" in note for note in papers.notes)
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
 
 
-def test_a_best_setting_comes_with_the_remark(table: pl.DataFrame) -> None:
+def test_a_best_setting_comes_with_its_deviations(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
     assert any(note.startswith("not the paper's setting: epochs 2") for note in setting_notes(row))
 
@@ -131,7 +140,7 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         add_legend(picture, styles, title)
 
     monkeypatch.setattr(panels, "add_legend", legend)
-    EXPERIMENT.draw(run_configs([config(seed=seed) for seed in (0, 1)]), tmp_path / "run.png")
+    draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000
     assert legends == ["mean of 2 seeds, standard error shaded"]
     axes = pictures[0].axes
@@ -139,5 +148,8 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
     title = pictures[0].get_suptitle()
     assert title.startswith(
-        f"policy-collapse, {NAME}: lr 0.0003, kappa 3, steps 256\nnot the paper's setting: env {NAME}, epochs 2, "
+        f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256\n"
+        f"not the paper's setting: env {NAME}, epochs 2, "
     )
+    draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")  # from records
+    assert pictures[1].get_suptitle() == title

@@ -1,11 +1,12 @@
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
-from weightclip.lab.experiments.streaming.schema import METRICS, rank_name
+from weightclip.lab.experiments.streaming.schema import METRICS, rank_name, with_ranks
 
 
 def test_metrics_are_found_by_their_column() -> None:
-    assert all(EXPERIMENT.metric(name) is metric for name, metric in METRICS.items())
-    assert EXPERIMENT.metric(rank_name(2)).label == "Rank of W2"
-    assert not EXPERIMENT.metric("samples").help
+    schema = with_ranks(EXPERIMENT.schema, layers=3)
+    assert all(schema.metric(name) is metric for name, metric in METRICS.items())
+    assert [schema.metric(rank_name(layer)).label for layer in (1, 2, 3)] == [f"Rank of W{k}" for k in (1, 2, 3)]
+    assert not schema.metric("samples").help
 
 
 def test_labels_tell_metrics_apart() -> None:

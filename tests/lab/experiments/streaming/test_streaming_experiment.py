@@ -20,7 +20,7 @@ def test_settings_without_a_field_have_a_prefix() -> None:
     assert config.settings["beta1"] == 0.5
 
 
-def test_a_field_that_does_not_exist_is_told() -> None:
+def test_an_unknown_field_is_reported_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"settings: got 'kapa'.*did you mean 'kappa'"):
         EXPERIMENT.configure("input-permuted-mnist", {"kapa": 1.0})
 

@@ -185,7 +185,7 @@ def test_the_seconds_of_all_sessions_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", BROKEN)
-def test_a_damaged_checkpoint_is_told_and_the_run_starts_again(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path, damage: str) -> None:
     expected = run_config(config(), DATA).table
     with pytest.raises(KeyboardInterrupt):
         run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(2))
@@ -194,7 +194,7 @@ def test_a_damaged_checkpoint_is_told_and_the_run_starts_again(tmp_path: Path, d
     record = run_config(config(), DATA, out=tmp_path, on_event=told.append)
     assert len(told) == 1
     assert "checkpoint is damaged" in told[0]
-    assert "starting again" in told[0]
+    assert "restarting from the first task" in told[0]
     assert_frame_equal(record.table, expected)
 
 

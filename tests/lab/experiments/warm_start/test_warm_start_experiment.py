@@ -1,6 +1,11 @@
+from collections.abc import Mapping
+from typing import Any
+
 import polars as pl
+import pytest
 from photographs import config, photographs
 
+from weightclip.lab.experiment import IncompatibleError, describe, summarize
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.runs import run_config
 from weightclip.lab.experiments.warm_start.schema import METRICS
@@ -22,21 +27,26 @@ def test_its_identity_is_the_records() -> None:
 def test_every_column_has_a_metric_of_its_experiment() -> None:
     table = run_config(config(), DATA).table
     assert table.columns == ["seed", "epoch", "stage", "samples", *METRICS]
-    assert EXPERIMENT.metric("gap").direction == "lower"
-    assert EXPERIMENT.score in METRICS
+    assert EXPERIMENT.schema.metric("gap").direction == "lower"
+    assert EXPERIMENT.schema.score in METRICS
 
 
 def test_clipping_at_the_switch_needs_two_stages() -> None:
-    assert not EXPERIMENT.possible({"method": "sgd+wc@switch", "stages": 1})
-    assert EXPERIMENT.possible({"method": "sgd+wc@switch", "stages": 2})
-    assert EXPERIMENT.possible({"method": "sgd", "stages": 1})
+    with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage begins"):
+        EXPERIMENT.configure("warm-start", {"method": "sgd+wc@switch", "stages": 1})
+    for method, stages in (("sgd+wc@switch", 2), ("sgd", 1)):
+        assert EXPERIMENT.configure("warm-start", {"method": method, "stages": stages}).stages == stages
 
 
 def test_the_papers_setting_is_of_its_variant() -> None:
-    row = {"problem": "warm-start", "method": "sgd+wc", "variant": "paper"}
-    assert EXPERIMENT.paper_setting(row) == {"lr": 0.001, "kappa": 10.0}
-    assert EXPERIMENT.paper_setting({**row, "variant": "default"}) is None
-    assert EXPERIMENT.paper_setting({**row, "method": "adam"}) is None
+    row = {"method": "sgd+wc", "variant": "paper"}
+
+    def setting(**changes: Any) -> Mapping[str, Any] | None:
+        return EXPERIMENT.compare_with_paper(EXPERIMENT.configure("warm-start", {**row, **changes}))[0]
+
+    assert setting() == {"lr": 0.001, "kappa": 10.0}
+    assert setting(variant="default") is None
+    assert setting(method="adam", lr=0.001) is None
 
 
 def test_settings_without_a_field_come_from_tables_too() -> None:
@@ -50,8 +60,9 @@ def test_length_is_what_progress_reaches() -> None:
         assert EXPERIMENT.length(wanted) == run_config(wanted, DATA).table["samples"][-1]
 
 
-def test_a_run_is_described_and_summarised() -> None:
-    assert "sgd+wc (default variant): lr 0.05, kappa 1" in EXPERIMENT.describe(config("sgd+wc"))
+def test_a_run_is_described_and_summarized() -> None:
+    assert describe(EXPERIMENT, config("sgd+wc")) == "sgd+wc: lr 0.05, kappa 1; stages 2; 96 images"
+    assert "variant paper" in describe(EXPERIMENT, config("sgd+wc", variant="paper"))
     table = run_config(config(), DATA).table.with_columns(test_accuracy=pl.Series([0.1, 0.2, 0.3, 0.4]))
-    assert "test accuracy 20.00% after the first half, 40.00% at the end" in EXPERIMENT.summarise([table])
-    assert "after the first half" not in EXPERIMENT.summarise([run_config(config(stages=1), DATA).table])
+    expected = "test accuracy 10.00% in the first epoch, 40.00% in the last of 4"
+    assert summarize(EXPERIMENT.schema, [table]) == expected

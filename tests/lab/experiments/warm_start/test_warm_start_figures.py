@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 from photographs import config, photographs
 
-from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
 from weightclip.lab.experiments.warm_start.runs import run_config
+from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 
 DATA = photographs()
@@ -74,5 +74,5 @@ def test_other_experiments_are_refused(table: pl.DataFrame) -> None:
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
-    EXPERIMENT.draw([run_config(config(seed=seed), DATA) for seed in (0, 1)], tmp_path / "run.png")
+    draw_records([run_config(config(seed=seed), DATA) for seed in (0, 1)], tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000
