@@ -1,5 +1,7 @@
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -84,8 +86,8 @@ def test_an_experiment_cannot_make_what_is_not_in_the_paper(
     class Mine(SimpleNamespace):
         name = "mine"
 
-        def reproductions(self) -> Sequence[Reproduction]:
-            return (one,)
+        def presets(self) -> Mapping[str, Any]:
+            return {"reproductions": [asdict(one)]}
 
     monkeypatch.setattr(paper, "experiments", lambda: {"mine": Mine()})
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""What another package adds through entry points, without a change here."""
+"""Experiments, problems and methods that another package adds through entry points."""
 
 import os
 import subprocess
@@ -116,11 +116,16 @@ def installed(tmp_path: Path) -> Path:
     return site
 
 
+def environment_with(site: Path) -> dict[str, str]:
+    """The environment of a process that finds the packages in `site` as well."""
+    paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def weightclip(site: Path, command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
         [sys.executable, "-m", "weightclip", *command.split()],
-        env=environment,
+        env=environment_with(site),
         capture_output=True,
         text=True,
         timeout=300,
@@ -131,7 +136,7 @@ def weightclip(site: Path, command: str) -> str:
 
 
 def test_an_experiment_of_another_package_runs_and_sweeps(installed: Path) -> None:
-    assert "seed 0: 1 run;" in weightclip(installed, "run random-walk --depth 3 --out out")
+    assert "seed 0: height " in weightclip(installed, "run random-walk --depth 3 --out out")
     weightclip(installed, "sweep random-walk --methods all --depth 3 --seeds 2 --workers 1 --out out")
     records = [read_record(path) for path in sorted((installed.parent / "out").rglob("*.parquet"))]
     assert {(one.experiment, one.config["method"], one.config["seed"]) for one in records} == {
@@ -151,17 +156,16 @@ def test_a_problem_and_a_method_of_another_package_run_like_our_own(installed: P
 
 
 def test_what_another_package_adds_is_in_the_help(installed: Path) -> None:
-    told = weightclip(installed, "run --help")
-    assert "label-permuted-blobs" in told
+    assert "label-permuted-blobs" in weightclip(installed, "run --help")
     assert "half" in weightclip(installed, "run label-permuted-blobs --help")
     assert "--depth" in weightclip(installed, "run random-walk --help")
 
 
-def test_an_entry_point_that_does_not_load_is_told_and_keeps_nobody_else_from_running(installed: Path) -> None:
+def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(installed: Path) -> None:
     (installed / "my_plugin.py").write_text("raise OSError('no licence')")
     done = subprocess.run(
         [sys.executable, "-m", "weightclip", "reproduce", "--list"],
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env=environment_with(installed),
         capture_output=True,
         text=True,
         timeout=300,
@@ -172,7 +176,7 @@ def test_an_entry_point_that_does_not_load_is_told_and_keeps_nobody_else_from_ru
     assert "weightclip sweep input-permuted-mnist" in done.stdout
 
 
-def test_names_that_nobody_has_are_told_with_the_nearest() -> None:
+def test_unknown_names_are_reported_with_the_nearest() -> None:
     assert find_experiment("streaming").name == "streaming"
     with pytest.raises(ValueError, match=r"experiment: got 'steaming'.*did you mean 'streaming'"):
         find_experiment("steaming")
@@ -185,4 +189,4 @@ def test_names_that_nobody_has_are_told_with_the_nearest() -> None:
 def test_no_metric_has_the_name_of_an_option(name: str) -> None:
     """In the tidy table both are columns."""
     experiment = find_experiment(name)
-    assert not {one.name for one in fields(experiment.config)} & set(experiment.metrics())
+    assert not {one.name for one in fields(experiment.config)} & set(experiment.schema.metrics)

@@ -5,7 +5,11 @@ import pytest
 
 from weightclip.cli import main
 from weightclip.lab.experiments.dqn.config import Config, presets, resolve
-from weightclip.lab.experiments.dqn.runs import identify
+from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
+
+
+def identify(config: Config) -> str:
+    return EXPERIMENT.identify(config, None)
 
 
 def test_on_atari_what_is_not_given_is_tianshous() -> None:

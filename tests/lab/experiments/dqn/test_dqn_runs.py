@@ -7,10 +7,13 @@ from polars.testing import assert_frame_equal
 from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
+from weightclip.lab.experiments.dqn.config import Config
+from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
 from weightclip.lab.experiments.dqn.games import Atari, Step
-from weightclip.lab.experiments.dqn.runs import identify, place, run_config
+from weightclip.lab.experiments.dqn.runs import run_config
 from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer
+from weightclip.lab.records.store import relative_path
 from weightclip.lab.records.table import load
 
 
@@ -55,7 +58,7 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
     assert_frame_equal(run_config(config(agent, **more)).table.drop(numbers), found.drop(numbers), check_exact=True)
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_with_new_games(tmp_path: Path) -> None:
     def stop(frames: int, score: float) -> None:
         if frames > 250:
             raise KeyboardInterrupt
@@ -63,13 +66,17 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     def interrupted(out: Path) -> pl.DataFrame:
         with pytest.raises(KeyboardInterrupt):
             run_config(config(), out=out, on_progress=stop)
-        told: list[str] = []
-        record = run_config(config(), out=out, on_event=told.append)
-        assert told == ["breakout dqn adam+wc seed 0: resuming after part 2"]
+        lines: list[str] = []
+        record = run_config(config(), out=out, on_event=lines.append)
+        assert lines == ["breakout dqn adam+wc seed 0: resuming after part 2"]
         assert not list(out.rglob("*.checkpoint.*"))
+        assert record.resumed == "restarted episodes"
+        assert run_config(config(), out=out).resumed == "restarted episodes"  # in the record
         return record.table.drop("frames_per_second", "updates_per_second")
 
-    whole = run_config(config()).table
+    undisturbed = run_config(config())
+    assert undisturbed.resumed == "never"
+    whole = undisturbed.table
     first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
     assert_frame_equal(first, second, check_exact=True)
     assert_frame_equal(first[:2], whole[:2].select(first.columns), check_exact=True)
@@ -77,11 +84,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_before_the_first_update_there_is_no_loss() -> None:
-    told: list[str] = []
-    table = run_config(config(warm_up=150), on_event=told.append).table
+    lines: list[str] = []
+    table = run_config(config(warm_up=150), on_event=lines.append).table
     for column in ("training_loss", "q", "gradient_l2"):
         assert table[column].is_null().to_list() == [True, False, False, False]
-    assert not told
+    assert not lines
 
 
 def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +105,14 @@ def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -
     assert len(closed) == 2
 
 
-def test_its_place_tells_game_agent_and_ratio() -> None:
-    found = place(config("rainbow", replay_ratio=0.25, seed=2))
-    assert found == "replay-ratio/minatar-breakout/rainbow/adam+wc/ratio0.25_lr6.25e-05_kappa1_seed2"
+def test_the_path_of_a_record_names_game_agent_and_ratio() -> None:
+    found = relative_path(EXPERIMENT.schema, config("rainbow", replay_ratio=0.25, seed=2))
+    assert found == "replay-ratio/rainbow/breakout/replay_ratio0.25/adam+wc/lr6.25e-05_kappa1_seed2"
+
+
+def test_identities_depend_on_what_changes_the_numbers() -> None:
+    def identify(one: Config) -> str:
+        return EXPERIMENT.identify(one, None)
+
     assert identify(config(save_memory=True)) == identify(config(save_memory=False, threads=2))
     assert identify(config(replay_ratio=1.0)) != identify(config(replay_ratio=2.0))

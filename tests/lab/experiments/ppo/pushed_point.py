@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 
 from weightclip.lab.experiments.ppo.config import Config, resolve
+from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
+from weightclip.lab.records.store import relative_path
 
 NAME = "WeightclipToy-v0"
 LIMIT = 25
@@ -47,3 +49,10 @@ def config(method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
     """Small, and soon over."""
     given = {"env": NAME, "rollout": 64, "minibatches": 4, "epochs": 2, "steps": 4 * 64, "hidden": (8, 8), **more}
     return resolve(Config(method=method, seed=seed, **given))
+
+def path_of(one: Config) -> str:
+    return relative_path(EXPERIMENT.schema, one)
+
+
+def identify(one: Config) -> str:
+    return EXPERIMENT.identify(one, None)

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from pushed_point import NAME, config
+from pushed_point import NAME, config, identify, path_of
 
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import runs as ppo_runs
 from weightclip.lab.experiments.ppo.ppo import Learners
-from weightclip.lab.experiments.ppo.runs import episode_table, identify, place, run_configs
+from weightclip.lab.experiments.ppo.runs import episode_table, run_configs
 from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.records.record import Record, read_record, write_record
 
@@ -40,7 +40,7 @@ def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path
         assert record.data["name"] == NAME
         assert "gymnasium" in record.data["location"]
         assert "scale" not in record.config
-    path = tmp_path / f"{place(config(seed=0))}_{identify(config(seed=0))}.parquet"
+    path = tmp_path / f"{path_of(config(seed=0))}_{identify(config(seed=0))}.parquet"
     again = read_record(path)
     assert_frame_equal(again.table, records[0].table)
     assert again.arrays["weights"].shape == (
@@ -48,7 +48,7 @@ def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path
     )
 
 
-def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_with_a_new_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     configs = [config(seed=seed) for seed in (0, 1)]
 
@@ -58,14 +58,17 @@ def test_an_interrupted_run_goes_on_in_a_new_episode(tmp_path: Path, monkeypatch
 
     def interrupted(out: Path) -> list[Record]:
         with pytest.raises(KeyboardInterrupt):
-            run_configs(configs, out, callbacks=Callbacks(progress=stop))
-        told: list[str] = []
-        found = run_configs(configs, out, callbacks=Callbacks(on_event=told.append))
-        assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
+            run_configs(configs, out, callbacks=Callbacks(on_progress=stop))
+        lines: list[str] = []
+        found = run_configs(configs, out, callbacks=Callbacks(on_event=lines.append))
+        assert lines == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
         assert not list(out.rglob("*.checkpoint.*"))
+        assert [one.resumed for one in found] == ["restarted episodes"] * 2
+        assert [one.resumed for one in run_configs(configs, out)] == ["restarted episodes"] * 2  # in the records
         return found
 
     whole = run_configs(configs)
+    assert [one.resumed for one in whole] == ["never"] * 2
     first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
     for undisturbed, one, other in zip(whole, first, second):
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)  # deterministic
@@ -90,16 +93,16 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(KeyboardInterrupt):
             run_configs(configs, tmp_path / "a")
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
-    told: list[str] = []
-    found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=told.append))
-    assert told == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
+    lines: list[str] = []
+    found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=lines.append))
+    assert lines == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
 
     def stop(steps: int, score: float) -> None:
         if steps == 128:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path / "b", callbacks=Callbacks(progress=stop))
+        run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop))
     for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
@@ -115,7 +118,7 @@ def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatc
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_path: Path) -> None:
+def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path: Path) -> None:
     configs = [config(seed=seed) for seed in (0, 1)]
 
     def stop(steps: int, score: float) -> None:
@@ -123,16 +126,17 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, callbacks=Callbacks(progress=stop))
-    path = tmp_path / f"{place(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
+        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop))
+    path = tmp_path / f"{path_of(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
     saved = read_checkpoint(path)
     write_checkpoint(replace(saved, state={**saved.state, "model/critic.0.weight": np.zeros((2, 2))}), path)
-    told: list[str] = []
-    first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=told.append))
-    assert told[2:] == [
-        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): starting again from the first iteration",
+    lines: list[str] = []
+    first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines[2:] == [
+        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): restarting from the first iteration",
         "training seed 1 first, as seed 0 came farther before",
     ]
+    assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
     (alone,) = run_configs([config(seed=1)])
     assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
@@ -140,11 +144,11 @@ def test_a_checkpoint_that_does_not_fit_is_told_and_that_seed_begun_anew(tmp_pat
 
 def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
-    told: list[str] = []
+    lines: list[str] = []
     _, found, _ = run_configs(
-        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append)
+        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=lines.append)
     )
-    assert told == [f"{NAME} adam+wc seed 1: already finished"]
+    assert lines == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
@@ -163,15 +167,15 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
 
     for seed, steps in ((0, 64), (1, 128)):
         with pytest.raises(KeyboardInterrupt):
-            run_configs([config(seed=seed)], tmp_path, callbacks=Callbacks(progress=stop_at(steps)))
-    told: list[str] = []
+            run_configs([config(seed=seed)], tmp_path, callbacks=Callbacks(on_progress=stop_at(steps)))
+    lines: list[str] = []
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
     records = run_configs(
-        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=told.append)
+        [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=lines.append)
     )
-    assert told == [
+    assert lines == [
         *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
         "training seed 2 first, as seeds 0, 1 came farther before",
         "training seed 0 first, as seed 1 came farther before",
@@ -191,7 +195,7 @@ def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(some, tmp_path, callbacks=Callbacks(progress=stop))
+        run_configs(some, tmp_path, callbacks=Callbacks(on_progress=stop))
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
@@ -199,13 +203,13 @@ def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypa
     assert sizes == [2, 2]
 
 
-def test_a_damaged_checkpoint_is_told_and_begun_anew(tmp_path: Path) -> None:
-    path = tmp_path / f"{place(config())}_{identify(config())}.checkpoint.npz"
+def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path) -> None:
+    path = tmp_path / f"{path_of(config())}_{identify(config())}.checkpoint.npz"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no checkpoint")
-    told: list[str] = []
-    (record,) = run_configs([config()], tmp_path, callbacks=Callbacks(on_event=told.append))
-    assert told == [f"{path}: the checkpoint is damaged (ValueError): starting again from the first iteration"]
+    lines: list[str] = []
+    (record,) = run_configs([config()], tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines == [f"{path}: the checkpoint is damaged (ValueError): restarting from the first iteration"]
     assert len(record.table) == 4
 
 
@@ -219,20 +223,20 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
         return iterate(self, iteration)
 
     monkeypatch.setattr(Learners, "iterate", broken)
-    told: list[str] = []
+    lines: list[str] = []
 
     def stop(done: int, score: float) -> None:
         assert math.isfinite(score)
-        if done == 192 and "again" not in told:
-            told.append("again")
+        if done == 192 and "again" not in lines:
+            lines.append("again")
             raise KeyboardInterrupt
 
     configs = [config(seed=seed) for seed in (0, 1)]
-    callbacks = Callbacks(on_event=told.append, progress=stop)
+    callbacks = Callbacks(on_event=lines.append, on_progress=stop)
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, callbacks=watch)
-    first, second = run_configs(configs, tmp_path, callbacks=watch)
-    assert told.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 1
+        run_configs(configs, tmp_path, callbacks=callbacks)
+    first, second = run_configs(configs, tmp_path, callbacks=callbacks)
+    assert lines.count(f"{NAME} adam+wc seed 0: stopped in iteration 3: its actions are not finite") == 1
     assert first.tables["stopped"].rows() == [(3, "its actions are not finite")]
     assert first.table["return"].is_nan().to_list() == [False, False, False, True]
     assert first.table["approx_kl"].is_nan().to_list() == [False, False, True, True]
@@ -252,7 +256,7 @@ def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, callbacks=Callbacks(progress=stop))
+        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop))
     for record in run_configs(configs, tmp_path):
         assert record.table["iteration"].to_list() == list(range(1, 9))
         assert record.table["samples"].to_list() == list(range(64, 9 * 64, 64))
@@ -266,7 +270,7 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
     run_configs(
         [config(seed=seed) for seed in (0, 1)],
         tmp_path,
-        callbacks=Callbacks(progress=lambda done, _: steps.append(done)),
+        callbacks=Callbacks(on_progress=lambda done, _: steps.append(done)),
     )
     assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 
@@ -280,14 +284,14 @@ def test_before_an_episode_has_ended_there_is_no_return() -> None:
     assert table["length"].is_null().to_list() == early.to_list()
 
 
-def test_progress_and_rows_are_told(tmp_path: Path) -> None:
+def test_progress_and_rows_are_reported(tmp_path: Path) -> None:
     steps: list[int] = []
     rows: list[tuple[int, float]] = []
     configs = [config(seed=seed) for seed in (0, 1)]
     callbacks = Callbacks(
-        progress=lambda done, _: steps.append(done), row=lambda one, row: rows.append((id(one), row["iteration"]))
+        on_progress=lambda done, _: steps.append(done), on_row=lambda one, row: rows.append((id(one), row["iteration"]))
     )
-    run_configs(configs, tmp_path, callbacks=watch)
+    run_configs(configs, tmp_path, callbacks=callbacks)
     assert steps == [64, 128, 192, 256]
     assert rows == [(id(one), iteration) for iteration in range(1, 5) for one in configs]
 
@@ -306,6 +310,6 @@ def test_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20e6
 
 
-def test_a_place_tells_environment_method_and_settings() -> None:
-    assert place(config(seed=3)) == f"policy-collapse/{NAME}/adam+wc/lr0.0003_kappa3_seed3"
+def test_the_path_of_a_record_names_environment_method_and_settings() -> None:
+    assert path_of(config(seed=3)) == f"policy-collapse/{NAME}/adam+wc/lr0.0003_kappa3_seed3"
     assert identify(config(seed=1)) != identify(config(seed=2))

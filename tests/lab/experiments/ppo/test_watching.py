@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pushed_point import LIMIT, NAME, Toy, config
+from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import runs as ppo_runs
 from weightclip.lab.experiments.ppo import watching
 from weightclip.lab.experiments.ppo.ppo import Learners
-from weightclip.lab.experiments.ppo.runs import identify, place, run_configs
+from weightclip.lab.experiments.ppo.runs import run_configs
 from weightclip.lab.experiments.ppo.watching import Moment, find_policy, play, write_video
 from weightclip.lab.networks.actor_critic import ActorCritic
 
@@ -25,9 +25,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_policy_is_found_by_the_beginning_of_its_path(store: Path) -> None:
-    saved = find_policy(store / place(config(seed=1)))
+    saved = find_policy(store / path_of(config(seed=1)))
     assert saved.config["seed"] == 1
-    assert saved.path == store / f"{place(config(seed=1))}_{identify(config(seed=1))}.parquet"
+    assert saved.path == store / f"{path_of(config(seed=1))}_{identify(config(seed=1))}.parquet"
     assert find_policy(saved.path).path == saved.path
 
 
@@ -35,7 +35,7 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
     learners = Learners([config(seed=0)])
     for iteration in range(4):
         learners.iterate(iteration)
-    saved = find_policy(store / place(config(seed=0)))
+    saved = find_policy(store / path_of(config(seed=0)))
     np.testing.assert_allclose(
         saved.arrays["weights"], learners.stack.weights[0].detach().numpy(), rtol=1e-3, atol=1e-4
     )
@@ -43,7 +43,7 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
 
 
 def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = find_policy(store / place(config(seed=0)))
+    saved = find_policy(store / path_of(config(seed=0)))
     acted: list[np.ndarray] = []
     step = Toy.step
     monkeypatch.setattr(Toy, "step", lambda self, action: (acted.append(action), step(self, action))[1])
@@ -60,7 +60,7 @@ def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.Mo
 
 def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
     run_configs([config(seed=seed) for seed in (1, 10)], tmp_path)
-    assert find_policy(tmp_path / place(config(seed=1))).config["seed"] == 1
+    assert find_policy(tmp_path / path_of(config(seed=1))).config["seed"] == 1
 
 
 def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"with 2 runs, .*_seed0_\w+.parquet \(gamma 0.(5|99)\), .*\(gamma 0.(5|99)\);"
     ):
-        find_policy(tmp_path / place(config(seed=0)))
+        find_policy(tmp_path / path_of(config(seed=0)))
 
 
 def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
 
 
 def test_an_episode_is_played_again(store: Path) -> None:
-    saved = find_policy(store / place(config(seed=0)))
+    saved = find_policy(store / path_of(config(seed=0)))
     one, other, noisy = (list(played) for played in (play(saved, 3), play(saved, 3), play(saved, 3, noise=True)))
     assert one[-1].score == other[-1].score != noisy[-1].score
     assert 2 <= len(one) <= LIMIT + 1
@@ -122,7 +122,7 @@ def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs([config()], tmp_path, callbacks=Callbacks(progress=stop))
+        run_configs([config()], tmp_path, callbacks=Callbacks(on_progress=stop))
     saved = find_policy(tmp_path)
     assert saved.path.name.endswith(".checkpoint.npz")
     assert saved.config["env"] == NAME
@@ -130,16 +130,16 @@ def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: 
 
 
 def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", str(store / place(config(seed=0))), "-o", str(tmp_path / "seen.gif")]) == 0
+    assert main(["watch", str(store / path_of(config(seed=0))), "-o", str(tmp_path / "seen.gif")]) == 0
     with Image.open(tmp_path / "seen.gif") as picture:
         assert picture.n_frames > 1
     assert "return " in capsys.readouterr().out
-    assert main(["watch", str(store / place(config(seed=0)))]) == 0
+    assert main(["watch", str(store / path_of(config(seed=0)))]) == 0
     (video,) = store.rglob("*.mp4")
     assert video.stat().st_size > 100
 
 
-def test_mistakes_are_told_in_a_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
         ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),

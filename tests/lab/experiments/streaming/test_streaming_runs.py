@@ -145,7 +145,7 @@ def test_overwriting_runs_it_again(tmp_path: Path) -> None:
     assert only(tmp_path).stat().st_mtime_ns > before
 
 
-def test_an_interrupted_overwriting_run_goes_on_without_overwriting(tmp_path: Path) -> None:
+def test_an_interrupted_overwriting_run_resumes_without_overwriting(tmp_path: Path) -> None:
     expected = run_config(config(), DATA, out=tmp_path).table
     with pytest.raises(KeyboardInterrupt):
         run_config(config(), DATA, out=tmp_path, overwrite=True, on_progress=interrupted_after(2))
@@ -157,21 +157,26 @@ def test_an_interrupted_overwriting_run_goes_on_without_overwriting(tmp_path: Pa
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("method", ["adam+wc", "adam+sp", "sgd+l2init", "madam"])
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(tmp_path: Path, method: str, tasks: int) -> None:
+def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(tmp_path: Path, method: str, tasks: int) -> None:
     expected = run_config(config(method), DATA).table
     with pytest.raises(KeyboardInterrupt):
         run_config(config(method), DATA, out=tmp_path, on_progress=interrupted_after(tasks))
     assert not list(tmp_path.rglob("*.parquet"))
     assert only(tmp_path, "*.checkpoint.npz")
     seen: list[int] = []
-    told: list[str] = []
+    lines: list[str] = []
     record = run_config(
-        config(method), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=told.append
+        config(method), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lines.append
     )
     assert min(seen) > tasks * 20  # the finished tasks were not learned again
-    assert told == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
+    assert lines == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert not list(tmp_path.rglob("*.npz"))
+    assert record.resumed == read_record(only(tmp_path)).resumed == "exact"
+
+
+def test_a_run_that_was_not_interrupted_was_never_resumed(tmp_path: Path) -> None:
+    assert run_config(config(), DATA, out=tmp_path).resumed == read_record(only(tmp_path)).resumed == "never"
 
 
 def test_the_seconds_of_all_sessions_add_up(tmp_path: Path) -> None:
@@ -190,23 +195,23 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path, d
     with pytest.raises(KeyboardInterrupt):
         run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(2))
     _break(only(tmp_path, "*.npz"), damage)
-    told: list[str] = []
-    record = run_config(config(), DATA, out=tmp_path, on_event=told.append)
-    assert len(told) == 1
-    assert "checkpoint is damaged" in told[0]
-    assert "restarting from the first task" in told[0]
+    lines: list[str] = []
+    record = run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    assert len(lines) == 1
+    assert "checkpoint is damaged" in lines[0]
+    assert "restarting from the first task" in lines[0]
     assert_frame_equal(record.table, expected)
 
 
 @pytest.mark.parametrize("damage", BROKEN)
-def test_a_damaged_record_is_told_and_run_again(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_record_is_reported_and_run_again(tmp_path: Path, damage: str) -> None:
     expected = run_config(config(), DATA, out=tmp_path).table
     _break(only(tmp_path), damage)
-    told: list[str] = []
-    run_config(config(), DATA, out=tmp_path, on_event=told.append)
-    assert len(told) == 1
-    assert told[0].endswith(": the file is damaged, or not a record: running again")
-    assert "delete" not in told[0]
+    lines: list[str] = []
+    run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    assert len(lines) == 1
+    assert lines[0].endswith(": the file is damaged or not a record: running again")
+    assert "delete" not in lines[0]
     assert_frame_equal(read_record(only(tmp_path)).table, expected)
 
 
@@ -221,9 +226,9 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(1))
     path = only(tmp_path, "*.npz")
     np.savez(path, identity=np.array([print], dtype=object))
-    told: list[str] = []
-    run_config(config(), DATA, out=tmp_path, on_event=told.append)
-    assert "damaged" in told[0]
+    lines: list[str] = []
+    run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    assert "damaged" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +269,7 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_go_on(
     assert_frame_equal(run_config(config(), DATA, out=tmp_path, on_event=lambda _: None).table, expected)
 
 
-def test_a_directory_that_cannot_be_written_is_told_before_anything_is_learned(
+def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -285,9 +290,9 @@ def test_a_network_larger_than_memory_is_refused() -> None:
 
 
 def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
-    told: list[str] = []
-    table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=told.append).table
-    assert told == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
+    lines: list[str] = []
+    table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=lines.append).table
+    assert lines == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
     assert not table["loss"].is_finite().any()
     assert table["lipschitz"].is_nan().all()
     assert table["rank_1"].null_count() == len(table)
@@ -295,7 +300,7 @@ def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
     assert_frame_equal(read_record(only(tmp_path)).table, table)
 
 
-def test_a_diverged_run_goes_on_too(tmp_path: Path) -> None:
+def test_a_diverged_run_is_resumed(tmp_path: Path) -> None:
     expected = run_config(config("sgd", lr=1e30), DATA, on_event=lambda _: None).table
     with pytest.raises(KeyboardInterrupt):
         run_config(
@@ -306,9 +311,9 @@ def test_a_diverged_run_goes_on_too(tmp_path: Path) -> None:
 
 
 def test_progress_tells_the_online_accuracy() -> None:
-    told: list[tuple[int, float]] = []
-    table = run_config(config(), DATA, on_progress=lambda *report: told.append(report)).table
-    assert told == list(zip(table["samples"], table["online_accuracy"], strict=True))
+    lines: list[tuple[int, float]] = []
+    table = run_config(config(), DATA, on_progress=lambda *report: lines.append(report)).table
+    assert lines == list(zip(table["samples"], table["online_accuracy"], strict=True))
 
 
 def test_the_number_of_threads_is_restored() -> None:
@@ -387,7 +392,7 @@ def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ({"period": 0}, "period: got 0"),
     ],
 )
-def test_a_mistake_is_told_before_any_data_is_fetched(
+def test_a_mistake_is_reported_before_any_data_is_fetched(
     wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Problem, "load", None)

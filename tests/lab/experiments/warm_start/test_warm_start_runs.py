@@ -6,8 +6,10 @@ import pytest
 from photographs import config, photographs
 from polars.testing import assert_frame_equal
 
-from weightclip.lab.experiments.warm_start.runs import identify, place, run_config
+from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
+from weightclip.lab.experiments.warm_start.runs import run_config
 from weightclip.lab.records.record import read_record
+from weightclip.lab.records.store import relative_path
 
 DATA = photographs()
 
@@ -42,23 +44,24 @@ def test_it_learns() -> None:
     "method", ["sgd", "sgd+wc", "sgd+wc@switch", "adam+l2+wc", "sgd+sp", "sgd+l2init", "sgd+sp@switch"]
 )
 @pytest.mark.parametrize("images", [30, 60])
-def test_an_interrupted_run_goes_on_bit_for_bit(method: str, images: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_bit_for_bit(method: str, images: int, tmp_path: Path) -> None:
     wanted = config(method, lr=0.01, augment=True, **({"decay": 0.1, "kappa": 2.0} if method == "adam+l2+wc" else {}))
     expected = run_config(wanted, DATA).table
     with pytest.raises(KeyboardInterrupt):
         run_config(wanted, DATA, out=tmp_path, on_progress=interrupted_after(images))  # type: ignore[arg-type]
-    told: list[str] = []
-    record = run_config(wanted, DATA, out=tmp_path, on_event=told.append)
-    assert told == [f"warm-start {method} seed 0: resuming after epoch {images // 24 if images > 24 else 0}"]
+    lines: list[str] = []
+    record = run_config(wanted, DATA, out=tmp_path, on_event=lines.append)
+    assert lines == [f"warm-start {method} seed 0: resuming after epoch {images // 24 if images > 24 else 0}"]
     assert_frame_equal(record.table, expected, check_exact=True)
+    assert record.resumed == "exact"
     assert not list(tmp_path.rglob("*.checkpoint.*"))
 
 
 def test_a_finished_run_is_read(tmp_path: Path) -> None:
     first = run_config(config("sgd+wc"), DATA, out=tmp_path)
-    told: list[str] = []
-    again = run_config(config("sgd+wc"), DATA, out=tmp_path, on_event=told.append)
-    assert told == ["warm-start sgd+wc seed 0: already finished"]
+    lines: list[str] = []
+    again = run_config(config("sgd+wc"), DATA, out=tmp_path, on_event=lines.append)
+    assert lines == ["warm-start sgd+wc seed 0: already finished"]
     assert_frame_equal(first.table, again.table)
     assert_frame_equal(first.tables["boxes"], again.tables["boxes"])
 
@@ -79,13 +82,14 @@ def test_threads_are_those_asked_for() -> None:
 
 
 def test_threads_and_device_do_not_make_another_run() -> None:
+    identify = EXPERIMENT.identify
     assert identify(config(threads=1), DATA) == identify(config(threads=2, device="cpu"), DATA)
     assert identify(config(seed=1), DATA) != identify(config(seed=2), DATA)
 
 
-def test_its_place_tells_the_settings() -> None:
-    found = place(config("sgd+wc@switch", kappa=20.0, variant="paper", seed=3))
-    assert found == "warm-start/sgd+wc@switch/2stage_paper_lr0.05_kappa20_seed3"
+def test_the_path_of_a_record_names_stages_and_settings() -> None:
+    found = relative_path(EXPERIMENT.schema, config("sgd+wc@switch", kappa=20.0, variant="paper", seed=3))
+    assert found == "warm-start/stages2/sgd+wc@switch/lr0.05_kappa20_seed3"
 
 
 def test_more_images_than_there_are_is_a_mistake() -> None:
@@ -95,13 +99,13 @@ def test_more_images_than_there_are_is_a_mistake() -> None:
             run_config(config(**{name: 1000}), DATA)  # type: ignore[arg-type]
 
 
-def test_divergence_is_told() -> None:
-    told: list[str] = []
-    run_config(config(lr=1e30), DATA, on_event=told.append)
-    assert any("the loss diverged in epoch" in line for line in told)
+def test_divergence_is_reported() -> None:
+    lines: list[str] = []
+    run_config(config(lr=1e30), DATA, on_event=lines.append)
+    assert any("the loss diverged in epoch" in line for line in lines)
 
 
 def test_progress_counts_images() -> None:
-    told: list[int] = []
-    run_config(config(), DATA, on_progress=lambda images, _: told.append(images))
-    assert told == list(range(8, 97, 8))
+    lines: list[int] = []
+    run_config(config(), DATA, on_progress=lambda images, _: lines.append(images))
+    assert lines == list(range(8, 97, 8))

@@ -29,7 +29,7 @@ WHOLE = ("iteration", "samples", "episodes")
 POLICY, CONFIG = "policy/", "config"
 """In the state of a checkpoint: what the learner's `policy` says, and its configuration as JSON."""
 
-AGAIN = "starting again from the first iteration"
+AGAIN = "restarting from the first iteration"
 
 _EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
 
