@@ -38,7 +38,7 @@ REMEDIES: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[obje
     "plain": lambda optimizer, model: nullcontext(),
     "clip": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0),
     "clip by hand": lambda optimizer, model: clip_by_hand(optimizer, model),
-    "clip with statistics": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0, statistics=True),
+    "clip with statistics": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0, track_clipped=True),
     "l2_init": lambda optimizer, model: wc.l2_init(optimizer, 1e-3),
     "l2_init as in the paper": lambda optimizer, model: wc.l2_init(optimizer, 1e-3, variant="paper"),
     "shrink_and_perturb": lambda optimizer, model: wc.shrink_and_perturb(optimizer, 1e-6, 1e-6),
@@ -136,7 +136,7 @@ def compare_many_tensors(budget: float) -> dict[str, float]:
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
         for p in network.parameters():
             p.grad = torch.randn_like(p)
-        wc.clip_weights(optimizer, network, kappa=2.0, statistics=statistics)
+        wc.clip_weights(optimizer, network, kappa=2.0, track_clipped=statistics)
         group, number = optimizer.param_groups[0], itertools.count()
 
         def step() -> None:

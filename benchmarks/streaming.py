@@ -52,7 +52,7 @@ class Plain:
             self.optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](parameters, lr=config.lr)
         self.clipper = None
         if remedy == "wc":
-            self.clipper = wc.clip_weights(self.optimizer, self.model, kappa=config.kappa, statistics=True)
+            self.clipper = wc.clip_weights(self.optimizer, self.model, kappa=config.kappa, track_clipped=True)
         elif remedy == "sp":
             wc.shrink_and_perturb(self.optimizer, config.decay, config.sigma, variant="paper")
         elif remedy == "l2init":

@@ -30,7 +30,7 @@ class ClippedOptimizerFactory(TorchOptimizerFactory):
 
     def create_instances(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         optimizer, scheduler = super().create_instances(module)
-        self.clippers.append(wc.clip_weights(optimizer, module, kappa=self.kappa, statistics=True))
+        self.clippers.append(wc.clip_weights(optimizer, module, kappa=self.kappa, track_clipped=True))
         return optimizer, scheduler
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import weightclip as wc
+from weightclip._optimizer_class import bounds_from_shapes
 from weightclip.bounds import Bound, fan_in_bound, named_tensors, resolve_bounds
-from weightclip.optimizer_class import bounds_from_shapes
 
 LARGE_LAYERS: dict[str, nn.Module] = {
     "linear": nn.Linear(200, 300),
@@ -148,7 +148,7 @@ def test_include_and_exclude_take_names_and_patterns() -> None:
     [
         ({"rule": "fanin"}, r"bounds: got 'fanin', expected one of"),
         ({"rule": 3}, r"bounds: got 3, expected one of"),
-        ({"rule": {"hed.*": 1.0}}, r"bounds: 'hed\.\*' matches no parameter; there are head\."),
+        ({"rule": {"hed.*": 1.0}}, r"bounds: 'hed\.\*' matches no parameter; the closest are head\."),
         ({"rule": {"head.*": -1.0}}, r"head\.weight: bound by rule 'given': got -1\.0, expected a positive number"),
         ({"rule": lambda name, tensor, owner: math.inf}, r"log_std: bound by rule '<lambda>': got inf"),
         ({"exclude": "nothing"}, r"exclude: 'nothing' matches no parameter"),

@@ -199,7 +199,7 @@ class TestStatistics:
     def test_the_share_of_entries_that_the_last_step_cut(self) -> None:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         assert clipper.clipped_fraction == 0.0
         nn.init.zeros_(model.weight)
         nn.init.zeros_(model.bias)
@@ -232,7 +232,7 @@ class TestStatistics:
     def test_are_zero_again_while_bounds_are_to_be_resolved_again(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         train(model, optimizer)
         model[0].register_parameter("weight", model[0].weight)
         assert clipper.clipped_fraction == 0.0
@@ -243,7 +243,7 @@ class TestStatistics:
     def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         read = []
 
         class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -267,7 +267,7 @@ class TestStatistics:
     def test_a_nan_stays_and_is_reported(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         model[0].weight.data[0, 0] = math.nan
         clipper.clip()
         assert model[0].weight[0, 0].isnan()
@@ -400,7 +400,7 @@ class TestCheckpoints:
     def test_fractions_are_zero_until_the_next_step(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, track_clipped=True)
         train(model, optimizer)
         assert clipper.clipped_fraction > 0
         optimizer.load_state_dict(optimizer.state_dict())
@@ -543,7 +543,7 @@ class TestParametersAddedLater:
         model = network()
         groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
         optimizer = torch.optim.SGD(groups, lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, track_clipped=True)
         train(model, optimizer)
         optimizer.zero_grad()
         model[2].weight.requires_grad_(False)
@@ -1042,7 +1042,7 @@ def test_both_cuts_of_a_step_count() -> None:
     """A hook behind ours moves other entries out: they are cut again."""
     model = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
     nn.init.zeros_(model.weight)
 
     def push(*_: Any) -> None:

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 import weightclip as wc
 from optimizers import CASES, Case
 from weightclip._box import limit
-from weightclip.remedy import Remedy
+from weightclip._hooks import Regularizer
 
-Attach = Callable[[Case, Optimizer, nn.Module], Remedy]
+Attach = Callable[[Case, Optimizer, nn.Module], Regularizer]
 
 REMEDIES: dict[str, Attach] = {
     "clip": lambda case, o, m: wc.clip_weights(o, m, kappa=0.8, **case.clip),

@@ -59,11 +59,11 @@ def test_norms_in_float32_are_good_to_its_rounding() -> None:
 
 def test_shares_count_entries_over_all_tensors() -> None:
     layers = [torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([[-0.5]])]
-    assert diagnostics.negative_share(layers) == 0.5
+    assert diagnostics.negative_fraction(layers) == 0.5
     outputs = [torch.tensor([0.95, -0.96, 0.94, 0.0]), torch.tensor([-1.0, 1.0, 0.1, 0.2])]
-    assert diagnostics.saturated_share(outputs) == 0.5
-    assert diagnostics.saturated_share([torch.tensor([0.9, -0.91, 0.95, 0.5])], beyond=0.9) == 0.75
-    assert math.isnan(diagnostics.negative_share([]))
+    assert diagnostics.saturated_fraction(outputs) == 0.5
+    assert diagnostics.saturated_fraction([torch.tensor([0.9, -0.91, 0.95, 0.5])], beyond=0.9) == 0.75
+    assert math.isnan(diagnostics.negative_fraction([]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -251,7 +251,7 @@ def test_dormant_units_are_judged_by_their_layer() -> None:
     one = torch.tensor([[10.0, 0.05, 0.0], [10.0, 0.05, 0.0]])
     channels = torch.zeros(2, 2, 3, 3)
     channels[:, 0] = 1.0
-    assert diagnostics.dormant_share([one]) == pytest.approx(2 / 3)
-    assert diagnostics.dormant_share([one], tau=0.001) == pytest.approx(1 / 3)
-    assert diagnostics.dormant_share([one, channels]) == pytest.approx(3 / 5)
-    assert math.isnan(diagnostics.dormant_share([]))
+    assert diagnostics.dormant_fraction([one]) == pytest.approx(2 / 3)
+    assert diagnostics.dormant_fraction([one], tau=0.001) == pytest.approx(1 / 3)
+    assert diagnostics.dormant_fraction([one, channels]) == pytest.approx(3 / 5)
+    assert math.isnan(diagnostics.dormant_fraction([]))

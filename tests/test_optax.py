@@ -118,7 +118,7 @@ def test_the_same_numbers_as_pytorch_at_every_step(name: str, host: type[Any]) -
     kappa, lr, cut = 0.7, 0.02, []
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     in_torch = OPTIMIZERS[name][0](model.parameters(), lr=lr)
-    clipper = wc.clip_weights(in_torch, model, kappa=kappa, statistics=True)
+    clipper = wc.clip_weights(in_torch, model, kappa=kappa, track_clipped=True)
     with x64():
         jax_host = host([p.detach().numpy() for p in model.parameters()])
         in_jax = optax.chain(OPTIMIZERS[name][1](lr), wo.clip_weights(kappa))
@@ -608,7 +608,7 @@ def test_bounds_that_make_no_sense_are_refused(bounds: Any, error: type[Exceptio
 
 def test_patterns_that_match_nothing_are_refused() -> None:
     params = {"a": dense(4, 2), "norm": {"scale": np.ones(2)}}
-    with pytest.raises(ValueError, match=r"include: 'A/kernel' matches no parameter; there are a/kernel"):
+    with pytest.raises(ValueError, match=r"include: 'A/kernel' matches no parameter; the closest are a/kernel"):
         wo.clip_weights(1.0, include="A/kernel").init(params)
     with pytest.raises(ValueError, match=r"exclude: 'z' matches no parameter"):
         wo.project(params, 1.0, exclude="z")

@@ -6,7 +6,11 @@ from weightclip.bounds import resolve_bounds
 
 
 def spared(model: nn.Module) -> set[str]:
-    return {name for name, bound in resolve_bounds(model, last_layer=False).items() if "output layer" in bound.reason}
+    return {
+        name
+        for name, bound in resolve_bounds(model, clip_output_layers=False).items()
+        if "output layer" in bound.reason
+    }
 
 
 class Dueling(nn.Module):

@@ -328,13 +328,13 @@ def test_the_clipper_shows_the_ranges() -> None:
 def test_the_certificate_has_the_norms_of_the_ranges() -> None:
     layer = nn.Linear(4, 3, bias=False)
     kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
-    prior = wc.lipschitz(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
+    prior = wc.lipschitz_bounds(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
     assert prior is not None  # the one layer is the output layer, graded by its inputs: columns
     columns = [unit_range(j, 0.5, 8.0) for j in range(4)]
     assert prior[1] == pytest.approx(0.5 * 3 * max(columns))
     assert prior[math.inf] == pytest.approx(0.5 * sum(columns))
     model = nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2, bias=False))
-    rows = wc.lipschitz(model, wc.graded(0.5, 8.0, output=1.0)).layers["0"].prior
+    rows = wc.lipschitz_bounds(model, wc.graded(0.5, 8.0, output=1.0)).layers["0"].prior
     assert rows is not None
     assert rows[1] == pytest.approx(0.5 * sum(kappas))
     assert rows[2] == pytest.approx(0.5 * math.sqrt(4 * sum(k * k for k in kappas)))
@@ -345,7 +345,7 @@ def test_the_change_of_the_output_between_any_two_weights_in_the_ranges_is_bound
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     kappa = wc.graded(0.5, 8.0, output=(0.25, 4.0))
     x = torch.randn(1, 5)
-    bound = wc.update_bound(model, kappa, x)
+    bound = wc.output_change_bound(model, kappa, x)
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa)
     outputs = []
     for _ in range(50):

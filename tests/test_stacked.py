@@ -77,7 +77,7 @@ def test_measured_bounds_are_those_of_the_whole_stack() -> None:
 
 def test_output_layers_are_those_of_a_member() -> None:
     member, params = ensemble()
-    bounds = wc.resolve_bounds(wc.stacked(member, params), last_layer=False)
+    bounds = wc.resolve_bounds(wc.stacked(member, params), clip_output_layers=False)
     assert bounds["2.weight"].reason == "output layer (last_layer=False)"
     assert bounds["0.weight"].s == 0.5
 

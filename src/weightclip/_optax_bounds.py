@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
 from weightclip._bound_rules import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
-from weightclip.patterns import Patterns, check_pattern, unwanted
+from weightclip._validation import Patterns, check_pattern, unwanted
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
 """`"fan_in"`, a mapping of paths or glob patterns to numbers (or to `"fan_in"`), or a function

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from weightclip.checks import check_count, check_number
-from weightclip.patterns import Patterns, as_list, check_pattern
+from weightclip._validation import Patterns, as_list, check_count, check_number, check_pattern
 
 GOLDEN = 0.6180339887498949
 """The fractional part of the golden ratio: its multiples, modulo 1, fill [0, 1) evenly for any number of units."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._validation import check_count
 from weightclip.bounds import bounds_by_tensor, tensor_names, unwrap
-from weightclip.checks import check_count
 from weightclip.diagnostics import sample_plasticity
 
 KAPPAS = (1.0, 2.0, 5.0)

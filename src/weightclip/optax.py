@@ -20,7 +20,7 @@ from jax.tree_util import tree_map_with_path
 from weightclip._bound_rules import Bound
 from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers, with_ranges
 from weightclip._ranges import ByLayer, Graded, Units, read_kappa
-from weightclip.patterns import Patterns
+from weightclip._validation import Patterns
 
 Kappa = float | jax.Array | Mapping[str, float] | Graded | ByLayer
 

@@ -7,7 +7,7 @@ from torch import nn
 from weightclip.clipping import find_clipper
 from weightclip.lab.methods import OPTIMIZERS
 from weightclip.lab.optimizers import make_optimizer, optimizer_class
-from weightclip.rivals.madam import Madam
+from weightclip.madam import Madam
 
 
 def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:

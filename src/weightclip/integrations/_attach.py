@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weightclip._ranges import Kappa, read_kappa
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.clipping import Clipper, NothingToClipError, clip_weights, find_clipper
 
 

@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 from transformers import TrainerCallback
 
 from weightclip._ranges import Kappa
+from weightclip._validation import as_list
 from weightclip.bounds import tensor_names
 from weightclip.clipping import Clipper
 from weightclip.integrations._attach import attach_once, check_options
-from weightclip.patterns import as_list
 
 
 class ClipCallback(TrainerCallback):

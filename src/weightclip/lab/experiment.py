@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -225,7 +225,7 @@ class Experiment(ABC, Generic[C]):
 
     def summarise(self, tables: Sequence[pl.DataFrame]) -> str:
         """Main tables of runs that differ in their seeds, in a line."""
-        from weightclip.numerals import counted
+        from weightclip._text import counted
 
         return counted(len(tables), "run")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from weightclip.checks import check_name, check_number
+from weightclip._validation import check_name, check_number
 
 _ADAM = ("lr", "betas", "eps", "weight_decay")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.registry import experiments
 
 if TYPE_CHECKING:

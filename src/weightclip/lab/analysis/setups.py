@@ -13,12 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_name
+from weightclip._text import counted, read_count
+from weightclip._validation import check_name
 from weightclip.lab.experiment import Event, Experiment
 from weightclip.lab.records.metrics import Metric
 from weightclip.lab.records.tidy import CUT_SHORT, FIRST, LAST
 from weightclip.lab.registry import find_experiment
-from weightclip.numerals import counted, read_count
 
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 

@@ -22,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from weightclip.checks import check_count, check_name
+from weightclip._validation import check_count, check_name
 from weightclip.lab.config import check_field, read_toml
 from weightclip.lab.experiment import NONE, Experiment
 

@@ -16,7 +16,7 @@ from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kern
 from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, parse_method
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
-from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
+from weightclip.regularizers.shrink_and_perturb import ShrinkAndPerturb
 
 DATA = tiny_dataset()
 

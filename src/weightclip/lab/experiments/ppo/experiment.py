@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from weightclip._text import counted
 from weightclip.lab.config import NAMED
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore
 from weightclip.lab.experiments.ppo.config import (
@@ -22,7 +23,6 @@ from weightclip.lab.experiments.ppo.config import (
 from weightclip.lab.experiments.ppo.metrics import ALONG, METRICS
 from weightclip.lab.text import settings_text
 from weightclip.lab.torch_experiment import TorchExperiment
-from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_finite, check_name, check_number
+from weightclip._validation import check_finite, check_name, check_number
 from weightclip.lab.config import packaged_presets
 from weightclip.lab.experiments.streaming.rules import (
     OPTIMIZERS,

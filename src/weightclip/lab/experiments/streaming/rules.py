@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab import registry
 
 READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from weightclip.checks import check_count
+from weightclip._text import counted
+from weightclip._validation import check_count
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
 from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
@@ -22,7 +23,6 @@ from weightclip.lab.experiments.warm_start.config import (
 from weightclip.lab.experiments.warm_start.metrics import METRICS
 from weightclip.lab.text import settings_text
 from weightclip.lab.torch_experiment import TorchExperiment
-from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl

@@ -43,7 +43,7 @@ def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
 @pytest.mark.parametrize("statistics", [False, True])
 def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
     model, optimizer = linear()
-    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=statistics)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=statistics)
     handle = register_optimizer_step_post_hook(push_out)
     try:
         assert step(model, optimizer) == 0.5

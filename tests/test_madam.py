@@ -97,7 +97,7 @@ def test_sparse_gradients_are_refused() -> None:
 def test_an_update_is_limited() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
-    optimizer = wc.Madam(model.parameters(), lr=0.01, kappa=100.0, largest=1.2, beta=0.99)
+    optimizer = wc.Madam(model.parameters(), lr=0.01, kappa=100.0, max_update=1.2, beta=0.99)
     for gradient in (1e-3, -1.0):  # the second g_hat would be -1.41
         before = model.weight.item()
         model.weight.grad = torch.full((1, 1), gradient)
