@@ -125,7 +125,7 @@ def test_a_function_decides() -> None:
     bounds = resolve_bounds(Policy(), rule)
     assert bounds["words.weight"] == Bound(0.1, "rule")
     assert bounds["log_std"].reason == "because"
-    assert bounds["head.weight"].reason == "left alone by the given function"
+    assert bounds["head.weight"].reason == "skipped by the given function"
 
 
 def test_the_first_pattern_of_a_mapping_decides() -> None:

@@ -447,7 +447,7 @@ class TestParametersAddedLater:
         optimizer.add_param_group({"params": model[2].parameters()})
         train(model, optimizer)
         assert in_box(model, 1.0)
-        assert "left alone" not in str(clipper)
+        assert "skipped" not in str(clipper)
 
     def test_layers_that_the_model_got_later_are_resolved(self) -> None:
         model = network()
@@ -592,7 +592,7 @@ class TestRefusals:
     def test_nothing_to_clip(self) -> None:
         model = nn.LayerNorm(3)
         self.refused(
-            "nothing to clip; left alone:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
+            "nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
         )
 
     def test_every_below_one(self) -> None:
@@ -601,7 +601,7 @@ class TestRefusals:
 
     def test_an_optimizer_with_a_kappa_of_its_own(self) -> None:
         model = network()
-        self.refused("Madam has a hyper-parameter kappa of its own", wc.Madam(model.parameters()), model)
+        self.refused("Madam has a already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
 
     def test_swapped_arguments(self) -> None:
         model = network()
@@ -687,7 +687,7 @@ class TestUnknownLayers:
 
     def test_many_entries_in_layers_without_a_rule_warn_with_their_names(self) -> None:
         model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
-        with pytest.warns(UserWarning, match=r"leaves 23% of the weight entries alone.*: 1\.matrix; .*register_bound"):
+        with pytest.warns(UserWarning, match=r"skips 23% of the weight entries.*: 1\.matrix; .*register_bound"):
             wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
     def test_few_do_not(self) -> None:
@@ -726,9 +726,9 @@ def test_the_table() -> None:
         "tensor    shape  rule    s    kappa  bound  outside now  at the bound\n"
         "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8       0\n"
         "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2       0\n"
-        "left alone:\n"
-        "1.weight  2  normalisation layer: its scale starts at 1, not in a box around 0\n"
-        "1.bias    2  normalisation layer: its scale starts at 1, not in a box around 0"
+        "skipped:\n"
+        "1.weight  2  normalisation layer: its scale is initialised to 1, outside a box around 0\n"
+        "1.bias    2  normalisation layer: its scale is initialised to 1, outside a box around 0"
     )
 
 
@@ -907,7 +907,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
 
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(ValueError, match=r"Averaging exchanges the model's weights.*together with SGD"):
+        with pytest.raises(ValueError, match=r"Averaging swaps the model's weights.*together with SGD"):
             wc.clip_weights(Averaging(optimizer), model, kappa=0.5)
         assert "kappa" not in optimizer.param_groups[0]
 
@@ -1018,7 +1018,7 @@ def test_a_subclass_of_an_optimizer_with_its_own_kappa_neither_warns_nor_is_clip
     model = network()
     optimizer = Other(model.parameters())
     train(model, optimizer)
-    with pytest.raises(ValueError, match="Other has a hyper-parameter kappa of its own"):
+    with pytest.raises(ValueError, match="Other has a already has a hyper-parameter kappa"):
         wc.clip_weights(optimizer, model, kappa=1.0)
 
 

@@ -360,7 +360,7 @@ def test_bounds_by_mapping_and_by_function() -> None:
     by_function = wo.resolve_bounds(params, by_size)
     assert by_function["a/kernel"] == Bound(1 / 8, "by_size")
     assert by_function["b/kernel"].reason == "not this one"
-    assert by_function["c/kernel"].reason == "left alone by the given function"
+    assert by_function["c/kernel"].reason == "skipped by the given function"
 
 
 def test_include_and_exclude() -> None:

@@ -11,7 +11,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -76,6 +76,8 @@ class Regularizer:
     group_keys: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
+        if not hasattr(cls, "key"):  # an abstract subclass
+            return
         for setting in cls.group_keys:
             _SETTINGS[setting] = cls.key
         _ATTACHED_BY[cls.key] = f"weightclip.{cls.key}" if cls.__module__.startswith("weightclip.") else cls.__name__
@@ -438,6 +440,7 @@ def owns_kappa(optimizer_class: type[Optimizer]) -> bool:
 
 _last_hook = register_optimizer_step_post_hook(_last)
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    return find_old_name(__name__, name)
+    def __getattr__(name: str) -> Any:
+        return find_old_name(__name__, name)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weightclip._renamed import find_old_name
 
@@ -127,5 +127,7 @@ def check_pattern(argument: str, pattern: str, names: Sequence[str]) -> None:
         raise ValueError(f"{argument}: {pattern!r} matches no parameter; the closest are {', '.join(near)}")
 
 
-def __getattr__(name: str) -> Any:
-    return find_old_name(__name__, name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return find_old_name(__name__, name)

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -402,6 +402,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 _KNOWN = {nn.Sequential, nn.PReLU, *CONSTANTS, *_LINEAR, *_BATCH_NORMS}
 _COMPUTES = ("forward", CONV_FORWARD, "__call__")
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    return find_old_name(__name__, name)
+    def __getattr__(name: str) -> Any:
+        return find_old_name(__name__, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -247,5 +247,7 @@ def _fraction(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     return sum(count for count, _ in counted) / entries if entries else math.nan
 
 
-def __getattr__(name: str) -> Any:
-    return find_old_name(__name__, name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return find_old_name(__name__, name)
