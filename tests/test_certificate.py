@@ -587,7 +587,7 @@ def test_a_module_that_cannot_be_bounded_is_named(name: str) -> None:
 
 def test_a_lazy_layer_is_named() -> None:
     lazy = nn.Sequential(nn.Identity(), nn.LazyLinear(3))
-    with pytest.raises(ValueError, match=r"^1 \(LazyLinear\): a lazy layer without a shape"):
+    with pytest.raises(ValueError, match=r"^1 \(LazyLinear\): lazy layer without a shape"):
         lipschitz_bounds(lazy)
     lazy(torch.zeros(1, 2))
     assert lipschitz_bounds(lazy).now == pytest.approx(induced_norms(lazy[1].weight.detach().double()))
@@ -742,7 +742,7 @@ def test_what_the_corollary_does_not_cover_is_named(module: nn.Module) -> None:
 
 
 def test_layers_that_do_not_meet_end_to_end_are_named() -> None:
-    with pytest.raises(ValueError, match=r"^2 \(Linear\): it takes 6 features, but 3 come in"):
+    with pytest.raises(ValueError, match=r"^2 \(Linear\): got 3 input features, expected 6"):
         output_change_bound(nn.Sequential(nn.Linear(2, 3), nn.Flatten(), nn.Linear(6, 1)), 1, 1.0)
 
 
@@ -754,7 +754,7 @@ def test_x_is_a_batch_or_a_norm(x: Any) -> None:
 
 def test_x_must_fit_the_network() -> None:
     for x in (torch.zeros(3), torch.zeros(0, 2), torch.zeros(3, 4), torch.tensor(1.0)):
-        with pytest.raises(ValueError, match=r"^x: got shape .*, expected one or more inputs of 2 features"):
+        with pytest.raises(ValueError, match=r"^x: got shape .*, expected a batch of inputs with 2 features"):
             output_change_bound(nn.Linear(2, 2), 1, x)
     with pytest.raises(ValueError, match=r"^x: largest 1-norm: got nan, expected"):
         output_change_bound(nn.Linear(2, 2), 1, torch.tensor([0.0, math.nan]))

@@ -1,3 +1,4 @@
+import copy
 import gc
 import signal
 import subprocess
@@ -162,3 +163,59 @@ def test_save_kill_load_go_on(tmp_path: Path) -> None:
     a, b = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("killed", "whole"))
     assert a["step"] == b["step"] == 12
     assert all(torch.equal(a["model"][name], b["model"][name]) for name in b["model"])
+
+
+class Scale(wc.Regularizer):
+    """A regularizer of a user: counts its steps and scales the weights after each of them."""
+
+    key, group_keys = "scale", ("scale_factor",)
+
+    def __init__(self, optimizer: torch.optim.Optimizer, factor: float) -> None:
+        super().__init__(optimizer, scale_factor=factor)
+        self.steps = 0
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        self.steps += 1
+        for group, p in self.updated_parameters():
+            p.mul_(group["scale_factor"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    regularizer = Scale(optimizer, 4.0).attach()
+    assert step(model, optimizer) == 0.5  # clip(4 * 0.5)
+    saved = optimizer.state_dict()
+    assert saved["weightclip"]["scale"] == {"steps": 1}
+
+    other, resumed = linear()
+    own = Scale(resumed, 1.0).attach()
+    resumed.load_state_dict({**saved, "weightclip": {"scale": saved["weightclip"]["scale"]}})
+    assert own.steps == 1
+    assert step(other, resumed) == 2.0
+    regularizer.remove()
+    assert "scale_factor" not in optimizer.param_groups[0]
+
+
+def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
+    _, optimizer = linear()
+    Scale(optimizer, 1.0).attach()
+    with pytest.raises(ValueError, match="optimizer: scale is already attached"):
+        Scale(optimizer, 1.0)
+    with pytest.raises(TypeError, match="optimizer: got str, expected"):
+        Scale("adam", 1.0)  # type: ignore[arg-type]
+
+
+def test_a_lost_regularizer_of_a_user_is_named_by_its_class() -> None:
+    model, optimizer = linear()
+    Scale(optimizer, 1.0).attach()
+    model, optimizer = copy.deepcopy((model, optimizer))
+    with pytest.warns(RuntimeWarning, match="scale no longer acts on this SGD.*Call Scale on it again"):
+        step(model, optimizer)

@@ -78,7 +78,7 @@ def test_copies_do_not_warn() -> None:
         ({"kappa": 0}, "kappa: got 0, expected a positive number"),
         ({"lr": -0.1}, r"lr: got -0\.1, expected a number of at least 0"),
         ({"beta": 1.0}, r"beta: got 1\.0, expected a number below 1"),
-        ({"largest": math.nan}, "largest: got nan"),
+        ({"max_update": math.nan}, "max_update: got nan"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:

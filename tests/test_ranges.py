@@ -223,7 +223,7 @@ def test_an_output_layer_graded_by_its_inputs_has_the_geometric_mean_for_its_bia
 
 def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
     model = Headed(nn.Linear(4, 3))
-    with pytest.warns(UserWarning, match=r"the output layers are not known .* output_layers='head\.\*' names them"):
+    with pytest.warns(UserWarning, match=r"the output layers are unknown .*; name them, .* output_layers='head\.\*'"):
         clip(model, wc.graded())
     assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(2)])
     with pytest.raises(ValueError, match="name layers instead of 'output' and 'hidden'"):
@@ -243,7 +243,7 @@ def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
     layer.weight.grad = torch.zeros_like(layer.weight)
     optimizer.step()
     assert ranges(layer.weight[:, 0], 0.5) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(3)], rel=1e-6)
-    with pytest.raises(ValueError, match="the output layers are not known from shapes"):
+    with pytest.raises(ValueError, match="shapes do not identify the output layers"):
         wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa={"output": 1.0})
 
 
@@ -290,7 +290,10 @@ def test_counting_and_clipping_agree_with_the_definition(size: tuple[int, int]) 
     rows, columns = size
     layer = nn.Linear(columns, rows)
     clipper = wc.clip_weights(
-        torch.optim.SGD(layer.parameters(), lr=1.0), layer, wc.graded(0.5, 8.0, output_layers="bias"), statistics=True
+        torch.optim.SGD(layer.parameters(), lr=1.0),
+        layer,
+        wc.graded(0.5, 8.0, output_layers="bias"),
+        track_clipped=True,
     )
     s = 1 / math.sqrt(columns)
     limits = torch.tensor([unit_range(i, 0.5, 8.0) * s for i in range(rows)], dtype=torch.float64)

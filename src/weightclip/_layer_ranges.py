@@ -36,7 +36,7 @@ FOREIGN = "not a parameter of the given model"
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 ALL_GRADED = (
-    "graded: the output layers are unknown ({}), so all layers use the same range; name them, for example "
+    "graded: the output layers are unknown ({}), so all layers are graded the same way; name them, for example "
     "output_layers='head.*'"
 )
 

@@ -126,7 +126,7 @@ def with_ranges(
             )
         if warn:
             warnings.warn(
-                "graded: a tree of arrays does not show its output layers, so all layers use the same range; "
+                "graded: a tree of arrays does not show its output layers, so all layers are graded the same way; "
                 f"output_layers={names[-1]!r} names them",
                 UserWarning,
                 stacklevel=4,  # the caller of `init`

@@ -113,7 +113,7 @@ def graded(
         output: the range of the output layers: a number, or (low, high) to grade them by their *inputs*, with the
             geometric mean for their bias. A string names the output layers, like `output_layers`.
         output_layers: names or glob patterns of the tensors of the output layers, such as "head.*". By default they are
-            found by tracing the forward pass; if that fails, all layers use the same range, with a warning.
+            found by tracing the forward pass; if that fails, all layers are graded the same way, with a warning.
         layer_offset: unit i of the l-th layer of the model has the range of unit i + l * layer_offset. In a residual
             network, where channel i passes through all blocks, 0 gives it the same range in every block.
 

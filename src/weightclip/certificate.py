@@ -85,7 +85,7 @@ def lipschitz_bounds(
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
         >>> for weight in (model[0].weight, model[2].weight):
         ...     _ = nn.init.constant_(weight, 0.25)
-        >>> print(lipschitz(model, kappa=1.0))
+        >>> print(lipschitz_bounds(model, kappa=1.0))
                  now, p=1  now, p=2  now, p=inf  prior, p=1  prior, p=2  prior, p=inf
         0        0.75      0.866     1           1.5         1.732       2
         1        1         1         1           1           1           1

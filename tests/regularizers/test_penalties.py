@@ -69,7 +69,7 @@ def test_with_sgd_the_papers_l2_init_is_half_of_kumars() -> None:
     start = 0.5 * (1 - 0.04)
     with torch.no_grad():
         kumar.weight.copy_(paper.weight)
-    b._weightclip.remedies[0]._initial[kumar.weight].fill_(start)  # type: ignore[attr-defined]
+    b._weightclip.regularizers[0]._initial[kumar.weight].fill_(start)  # type: ignore[attr-defined]
     for gradient in (0.3, -0.2):
         assert step(paper, a, gradient) == pytest.approx(step(kumar, b, gradient), rel=1e-12)
 
