@@ -21,7 +21,7 @@ import weightclip as wc
 
 
 class ClippedOptimizerFactory(TorchOptimizerFactory):
-    """Makes optimizers of any class, which clip the weights of the module that they are made for."""
+    """Creates optimizers of any class that clip the weights of their module."""
 
     def __init__(self, optim_class: type[torch.optim.Optimizer], *, kappa: float, **kwargs: Any) -> None:
         super().__init__(optim_class, **kwargs)

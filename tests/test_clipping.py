@@ -897,7 +897,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
         train(model, outer)
         assert not in_box(model, 0.5)
 
-    def test_one_that_exchanges_the_weights_is_refused(self) -> None:
+    def test_one_that_swaps_the_weights_is_refused(self) -> None:
         class Averaging(self.Unhooked):  # type: ignore[name-defined, misc]
             def train(self) -> None: ...
 

@@ -101,7 +101,8 @@ def test_old_arguments_of_clip_weights_warn_where_it_is_called() -> None:
         "statistics is now track_clipped",
     ]
     assert {each.filename for each in raised} == {__file__}
-    assert clipper.track_clipped
+    with pytest.warns(DeprecationWarning, match="Clipper.statistics is now Clipper.track_clipped"):
+        assert clipper.statistics is clipper.track_clipped is True
     assert clipper.bounds["2.weight"].s is None
     with pytest.warns(DeprecationWarning, match="resolve_bounds: the argument last_layer is now clip_output_layers"):
         assert wc.resolve_bounds(model, last_layer=False)["2.weight"].s is None  # type: ignore[call-arg]

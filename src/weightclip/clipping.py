@@ -225,6 +225,12 @@ class Clipper(Regularizer):
         """`clipped_fraction` of each clipped tensor by name."""
         return {name: count / max(1, size) for name, (count, size) in self._clipped_counts().items()}
 
+    @property
+    def statistics(self) -> bool:
+        """Deprecated name of `track_clipped`."""
+        warnings.warn("Clipper.statistics is now Clipper.track_clipped", DeprecationWarning, stacklevel=2)
+        return self.track_clipped
+
     def sides(self) -> dict[Tensor, float | Tensor]:
         """Half-width of the box of each clipped tensor: kappa s_l, or a tensor with one number per unit."""
         groups = self.optimizer.param_groups
