@@ -40,7 +40,7 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
     kappa = wc.graded(0.3, 1.2, output_layers="*2.*") if mode.endswith("graded") else KAPPA
     clipper = wc.clip_weights(optimizer, model, kappa=kappa, bounds="init", track_clipped=True)
-    if mode.endswith("rivals"):
+    if mode.endswith("regularizers"):
         wc.l2_init(optimizer, 0.01)
         wc.shrink_and_perturb(optimizer, 0.01, 0.1)
 

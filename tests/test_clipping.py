@@ -195,7 +195,7 @@ class TestKappa:
         assert optimizer.state_dict()["param_groups"][0]["kappa"] == 0.5
 
 
-class TestStatistics:
+class TestClippedFraction:
     def test_the_share_of_entries_that_the_last_step_cut(self) -> None:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

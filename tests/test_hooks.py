@@ -54,14 +54,14 @@ def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
         handle.remove()
 
 
-def test_clipping_acts_behind_rivals_that_were_attached_later() -> None:
+def test_clipping_acts_behind_regularizers_that_were_attached_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     wc.shrink_and_perturb(optimizer, 0.0, 100.0)
     assert abs(step(model, optimizer)) == 0.5
 
 
-def test_rivals_act_in_the_order_in_which_they_were_attached() -> None:
+def test_regularizers_act_in_the_order_in_which_they_were_attached() -> None:
     """Remembered after the first step: behind the shrinking if that comes first."""
     results = []
     for order in (1, -1):
@@ -154,8 +154,8 @@ def test_importing_leaves_other_optimizers_alone() -> None:
 SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
-def test_save_kill_load_go_on(tmp_path: Path) -> None:
-    """A process that is killed in the middle of a step goes on from its checkpoint to the same weights."""
+def test_save_kill_load_resume(tmp_path: Path) -> None:
+    """A process that is killed in the middle of a step resumes from its checkpoint and reaches the same weights."""
     killed = subprocess.run([sys.executable, SCRIPT, tmp_path / "killed", "--kill-at", "7"])
     assert killed.returncode == -signal.SIGKILL
     subprocess.run([sys.executable, SCRIPT, tmp_path / "killed"], check=True)

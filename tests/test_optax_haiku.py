@@ -122,7 +122,7 @@ def weights(known: int = 0, **unknown: int) -> dict[str, Any]:
 )
 def test_init_warns_about_weights_without_a_bound_rule(optimizer: Any) -> None:
     params = weights(known=100, q=8, r=4) | {"embed": {"embeddings": jnp.zeros((99, 99))}}  # does not count
-    with pytest.warns(UserWarning, match="clip_weights leaves") as caught:
+    with pytest.warns(UserWarning, match="clip_weights skips") as caught:
         state = optimizer.init(params)
     assert len(caught) == 1
     assert str(caught[0].message) == (

@@ -218,7 +218,7 @@ def test_gradients_changed_inside_a_step_are_not_penalised_twice() -> None:
     assert step(model, optimizer) == pytest.approx(0.9)
 
 
-def test_hooks_that_clear_the_gradients_do_not_stop_a_remedy() -> None:
+def test_hooks_that_clear_the_gradients_do_not_stop_a_regularizer() -> None:
     model = linear(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())

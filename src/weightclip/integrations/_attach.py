@@ -19,7 +19,7 @@ from weightclip.clipping import Clipper, NothingToClipError, clip_weights, find_
 def check_options(kappa: Kappa, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of `clip_weights` under their new names; raise for an invalid kappa or option."""
     read_kappa(kappa)
-    options = rename_arguments("clip_weights", options, stacklevel=4)
+    options = rename_arguments("clip_weights", options, stacklevel=5)
     known = inspect.signature(clip_weights).parameters
     for name in options:
         check_name("ClipCallback", name, [one for one in known if one not in ("optimizer", "model", "kappa")])
