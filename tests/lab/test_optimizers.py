@@ -40,7 +40,7 @@ def test_settings_reach_the_optimizer_and_the_remedies() -> None:
     assert (group["lr"], group["betas"], group["eps"], group["kappa"]) == (0.1, (0.5, 0.999), 1e-3, 2.0)
     clipper = find_clipper(made)
     assert clipper is not None
-    assert clipper.statistics
+    assert clipper.track_clipped
     assert {bound.rule for bound in clipper.bounds.values()} == {"paper"}
 
 
