@@ -1,14 +1,14 @@
-"""What a remedy adds to a training step: clipping (with and without statistics), L2 Init, Shrink & Perturb.
+"""Overhead per training step of clipping (with and without counting), L2 Init and Shrink & Perturb.
 
-784-300-150-10, batch 32, fused Adam, one thread: two networks, one with the remedy and one without, make blocks of
-whole training steps in turn; the ratio is the median over many such pairs. A step takes little more than a millisecond,
-and where the weights lie in memory is worth a few percent: the second digit moves from run to run. `by hand` is the
+784-300-150-10, batch 32, fused Adam, one thread: two networks, one with the regularizer and one without, alternate
+blocks of whole training steps; the ratio is the median over many such pairs. A step takes about a millisecond, and the
+memory layout of the weights matters by a few percent: the second digit varies between runs. `by hand` is the
 least that any clipping after the step can cost: a hook with nothing but the calls of `clamp_`.
 
 ResNet18 (11 million parameters, 32x32 images, batch 125, SGD as in the paper, one thread): the forward and backward
 pass is nearly all of the time and the same for all, so it is pooled:
 
-    ratio = (median pass + median step with the remedy) / (median pass + median plain step)
+    ratio = (median pass + median step with the regularizer) / (median pass + median plain step)
 
 1,000 weights of 16x16, fused Adam, steps alone: counting what is cut, and a
 kappa that changes at every step, each against the step that clips with a constant kappa. `attaching` is the time of one
@@ -34,11 +34,11 @@ from torch.optim import Optimizer
 import weightclip as wc
 from weightclip.lab.networks.resnet import resnet18
 
-REMEDIES: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[object]]] = {
+REGULARIZERS: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[object]]] = {
     "plain": lambda optimizer, model: nullcontext(),
     "clip": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0),
     "clip by hand": lambda optimizer, model: clip_by_hand(optimizer, model),
-    "clip with statistics": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0, statistics=True),
+    "clip with statistics": lambda optimizer, model: wc.clip_weights(optimizer, model, kappa=2.0, track_clipped=True),
     "l2_init": lambda optimizer, model: wc.l2_init(optimizer, 1e-3),
     "l2_init as in the paper": lambda optimizer, model: wc.l2_init(optimizer, 1e-3, variant="paper"),
     "shrink_and_perturb": lambda optimizer, model: wc.shrink_and_perturb(optimizer, 1e-6, 1e-6),
@@ -73,13 +73,13 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def compare_whole_steps(remedy: str, x: Tensor, y: Tensor, budget: float) -> float:
+def compare_whole_steps(regularizer: str, x: Tensor, y: Tensor, budget: float) -> float:
     """The median over rounds of the ratio of median steps, each round with two new networks."""
 
-    def make_step(remedy: str) -> Callable[[], None]:
+    def make_step(regularizer: str) -> Callable[[], None]:
         network = mlp()
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
-        REMEDIES[remedy](optimizer, network).__enter__()
+        REGULARIZERS[regularizer](optimizer, network).__enter__()
 
         def step() -> None:
             optimizer.zero_grad()
@@ -92,35 +92,39 @@ def compare_whole_steps(remedy: str, x: Tensor, y: Tensor, budget: float) -> flo
     start = time.perf_counter()
     while time.perf_counter() - start < budget or len(ratios) < 3:
         gc.collect()  # an optimizer and its hooks refer to each other; every round starts with the same memory
-        steps = {name: make_step(name) for name in ("plain", remedy)}
+        steps = {name: make_step(name) for name in ("plain", regularizer)}
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(4):
             for name, step in steps.items():
                 times[name] += [seconds(step) for _ in range(15)][3:]  # the first ones bring it back into the caches
-        ratios.append(statistics.median(times[remedy]) / statistics.median(times["plain"]))
+        ratios.append(statistics.median(times[regularizer]) / statistics.median(times["plain"]))
         del steps
     return statistics.median(ratios)
 
 
 def compare_pooled(network: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, budget: float) -> dict[str, float]:
-    """For each remedy, the ratio of pass and step to those of the plain optimizer, with the passes of all pooled."""
+    """Regularizer -> ratio of pass and step to those of the plain optimizer, with the passes of all pooled."""
 
     def make_a_pass() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(x), y).backward()
 
     passes: list[float] = []
-    steps: dict[str, list[float]] = {remedy: [] for remedy in REMEDIES}
+    steps: dict[str, list[float]] = {regularizer: [] for regularizer in REGULARIZERS}
     start = time.perf_counter()
     while time.perf_counter() - start < budget or len(passes) < 4:
         passes.append(seconds(make_a_pass))
-        for remedy, times in steps.items():
-            with REMEDIES[remedy](optimizer, network):
+        for regularizer, times in steps.items():
+            with REGULARIZERS[regularizer](optimizer, network):
                 optimizer.step()
                 times.append(seconds(optimizer.step))
     common = statistics.median(passes[1:])
-    step = {remedy: statistics.median(times[1:]) for remedy, times in steps.items()}
-    return {remedy: (common + each) / (common + step["plain"]) for remedy, each in step.items() if remedy != "plain"}
+    step = {regularizer: statistics.median(times[1:]) for regularizer, times in steps.items()}
+    return {
+        regularizer: (common + each) / (common + step["plain"])
+        for regularizer, each in step.items()
+        if regularizer != "plain"
+    }
 
 
 def many_tensors() -> nn.Module:
@@ -136,7 +140,7 @@ def compare_many_tensors(budget: float) -> dict[str, float]:
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
         for p in network.parameters():
             p.grad = torch.randn_like(p)
-        wc.clip_weights(optimizer, network, kappa=2.0, statistics=statistics)
+        wc.clip_weights(optimizer, network, kappa=2.0, track_clipped=statistics)
         group, number = optimizer.param_groups[0], itertools.count()
 
         def step() -> None:
@@ -223,15 +227,16 @@ def main(quick: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x, y = torch.randn(32, 784), torch.randint(10, (32,))
-    remedies = [remedy for remedy in REMEDIES if remedy != "plain"]
+    regularizers = [regularizer for regularizer in REGULARIZERS if regularizer != "plain"]
     # Clipping is the claim: it gets most of the time.
     budget = {
-        remedy: (14 if quick else 150) * (0.35 if remedy in ("clip", "clip by hand") else 0.06) for remedy in remedies
+        regularizer: (14 if quick else 150) * (0.35 if regularizer in ("clip", "clip by hand") else 0.06)
+        for regularizer in regularizers
     }
     ratios: dict[str, float] = {}
     with time_limit(quick):
-        for remedy in remedies:
-            ratios[f"mlp {remedy}"] = compare_whole_steps(remedy, x, y, budget[remedy])
+        for regularizer in regularizers:
+            ratios[f"mlp {regularizer}"] = compare_whole_steps(regularizer, x, y, budget[regularizer])
         for name, ratio in compare_many_tensors(3 if quick else 30).items():
             ratios[f"1,000 tensors {name}"] = ratio
         ratios["training with a monitor"] = compare_monitor(5 if quick else 60)
@@ -242,8 +247,8 @@ def main(quick: bool) -> None:
         print(f"resnet18 has {sum(p.numel() for p in large.parameters()) / 1e6:.1f} million parameters")
         optimizer = torch.optim.SGD(large.parameters(), lr=1e-3)
         images, labels = torch.randn(125, 3, 32, 32), torch.randint(10, (125,))
-        for remedy, ratio in compare_pooled(large, optimizer, images, labels, 8 if quick else 90).items():
-            ratios[f"resnet18 {remedy}"] = ratio
+        for regularizer, ratio in compare_pooled(large, optimizer, images, labels, 8 if quick else 90).items():
+            ratios[f"resnet18 {regularizer}"] = ratio
     for name, ratio in ratios.items():
         print_claim(name, ratio, digits=4)
     leave(quick)

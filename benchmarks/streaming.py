@@ -1,7 +1,7 @@
 """How much faster the fused engine learns than a plain PyTorch loop, and how near it is to the memory's own speed.
 
 784-300-150-10 on input-permuted MNIST (the bundled digits), one sample per step, one core. The plain loop is what
-one would write by hand: a batch of one from data in memory, the method by the library's remedies, and after each
+one would write by hand: a batch of one from data in memory, the method by the library's regularizers, and after each
 update the loss on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the share of
 entries clipped. The fused engine measures the same, and the share of negative units. Both make blocks of steps in
 turn; a ratio is the median over the pairs of blocks.
@@ -45,17 +45,17 @@ class Plain:
     def __init__(self, config: Config) -> None:
         self.model = mlp(784, config.hidden, 10, config.activation, config.seed)
         parameters = self.model.parameters()
-        optimizer, _, remedy = config.method.partition("+")
+        optimizer, _, regularizer = config.method.partition("+")
         if optimizer == "madam":
             self.optimizer: torch.optim.Optimizer = wc.Madam(parameters, lr=config.lr, kappa=config.kappa)
         else:
             self.optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](parameters, lr=config.lr)
         self.clipper = None
-        if remedy == "wc":
-            self.clipper = wc.clip_weights(self.optimizer, self.model, kappa=config.kappa, statistics=True)
-        elif remedy == "sp":
+        if regularizer == "wc":
+            self.clipper = wc.clip_weights(self.optimizer, self.model, kappa=config.kappa, track_clipped=True)
+        elif regularizer == "sp":
             wc.shrink_and_perturb(self.optimizer, config.decay, config.sigma, variant="paper")
-        elif remedy == "l2init":
+        elif regularizer == "l2init":
             wc.l2_init(self.optimizer, config.decay, variant="paper")
 
     def learn(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:

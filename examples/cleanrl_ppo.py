@@ -1,6 +1,6 @@
 """Weight clipping in a PPO loop in the style of CleanRL: one line after the optimizer is made.
 
-The agent's bare parameter `actor_logstd` is left alone; `bounds="paper"` clips it as the paper's code does.
+The agent's bare parameter `actor_logstd` is skipped; `bounds="paper"` clips it as the paper's code does.
 
     python examples/cleanrl_ppo.py
 """

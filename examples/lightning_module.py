@@ -27,7 +27,7 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
-        self.clipper = wc.clip_weights(optimizer, self, kappa=self.hparams.kappa, statistics=True)
+        self.clipper = wc.clip_weights(optimizer, self, kappa=self.hparams.kappa, track_clipped=True)
         return optimizer
 
 

@@ -17,7 +17,7 @@ Params = list[dict[str, jax.Array]]
 
 
 def init(rng: np.random.Generator, sizes: tuple[int, ...] = (16, 64, 64, 10)) -> Params:
-    """Layers with a kernel (in, out) and a bias, drawn from [-1/sqrt(in), 1/sqrt(in)] as PyTorch does."""
+    """Layers with a kernel (in, out) and a bias, initialised uniformly from [-1/sqrt(in), 1/sqrt(in)] as in PyTorch."""
 
     def draw(n: int, *shape: int) -> jax.Array:
         return jnp.array(rng.uniform(-(n**-0.5), n**-0.5, shape))
@@ -35,7 +35,7 @@ def loss(params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def main(kappa: float = 2.0, tasks: int = 5, steps: int = 200) -> Params:
-    """Learn `tasks` tasks one after the other; `kappa=float("inf")` does it without clipping."""
+    """Learn `tasks` tasks one after the other; `kappa=float("inf")` disables clipping."""
     rng = np.random.default_rng(0)
     params = init(rng)
     optimizer = optax.chain(optax.adam(0.01), wc.clip_weights(kappa))  # clipping is the last in the chain
@@ -46,7 +46,7 @@ def main(kappa: float = 2.0, tasks: int = 5, steps: int = 200) -> Params:
         value, gradients = jax.value_and_grad(loss)(params, inputs, labels)
         updates, state = optimizer.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-        return wc.project(params, kappa), state, value  # takes off the last ulp that `apply_updates` can add
+        return wc.project(params, kappa), state, value  # exact: `apply_updates` can end an ulp outside
 
     inputs = jnp.array(rng.normal(size=(256, 16)))
     for task in range(1, tasks + 1):

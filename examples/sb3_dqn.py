@@ -15,7 +15,7 @@ from weightclip.integrations.sb3 import ClipCallback
 def main(kappa: float = 1.0, steps: int = 2000) -> DQN:
     """Train on CartPole-v1."""
     agent = DQN("MlpPolicy", "CartPole-v1", learning_rate=1e-3, seed=0, device="cpu")
-    clip = ClipCallback(kappa, statistics=True)
+    clip = ClipCallback(kappa, track_clipped=True)
     agent.learn(steps, callback=clip)
     (clipper,) = clip.clippers
     print(clipper)

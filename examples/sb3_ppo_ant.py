@@ -19,7 +19,7 @@ from weightclip.diagnostics import l2_norm, weight_matrices
 
 
 class Look(BaseCallback):
-    """Notes the approximate KL and the weight norm after each update."""
+    """Records the approximate KL and the weight norm after each update."""
 
     def __init__(self) -> None:
         super().__init__()

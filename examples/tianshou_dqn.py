@@ -21,7 +21,7 @@ import weightclip as wc
 
 
 class ClippedOptimizerFactory(TorchOptimizerFactory):
-    """Makes optimizers of any class, which clip the weights of the module that they are made for."""
+    """Creates optimizers of any class that clip the weights of their module."""
 
     def __init__(self, optim_class: type[torch.optim.Optimizer], *, kappa: float, **kwargs: Any) -> None:
         super().__init__(optim_class, **kwargs)
@@ -30,7 +30,7 @@ class ClippedOptimizerFactory(TorchOptimizerFactory):
 
     def create_instances(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         optimizer, scheduler = super().create_instances(module)
-        self.clippers.append(wc.clip_weights(optimizer, module, kappa=self.kappa, statistics=True))
+        self.clippers.append(wc.clip_weights(optimizer, module, kappa=self.kappa, track_clipped=True))
         return optimizer, scheduler
 
 

@@ -1,6 +1,6 @@
 """Weight clipping in Hugging Face's Trainer: one callback.
 
-GPT-2 ties its output layer to its embedding; the callback leaves that matrix alone. Nothing is downloaded: a small
+GPT-2 ties its output layer to its embedding; the callback skips that matrix. Nothing is downloaded: a small
 GPT-2 learns random tokens.
 
     python examples/transformers_trainer.py

@@ -35,12 +35,12 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
 
         model = nn.parallel.DistributedDataParallel(model)
         # On every process: if one did not raise, it would wait for the others.
-        with pytest.raises(ValueError, match="ZeroRedundancyOptimizer gives each process some of the parameters"):
+        with pytest.raises(ValueError, match="ZeroRedundancyOptimizer splits the parameters"):
             ZeroRedundancyOptimizer(model.parameters(), wc.clipped(torch.optim.Adam), lr=0.1, kappa=KAPPA)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
     kappa = wc.graded(0.3, 1.2, output_layers="*2.*") if mode.endswith("graded") else KAPPA
-    clipper = wc.clip_weights(optimizer, model, kappa=kappa, bounds="init", statistics=True)
-    if mode.endswith("rivals"):
+    clipper = wc.clip_weights(optimizer, model, kappa=kappa, bounds="init", track_clipped=True)
+    if mode.endswith("regularizers"):
         wc.l2_init(optimizer, 0.01)
         wc.shrink_and_perturb(optimizer, 0.01, 0.1)
 

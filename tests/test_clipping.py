@@ -195,11 +195,11 @@ class TestKappa:
         assert optimizer.state_dict()["param_groups"][0]["kappa"] == 0.5
 
 
-class TestStatistics:
+class TestClippedFraction:
     def test_the_share_of_entries_that_the_last_step_cut(self) -> None:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         assert clipper.clipped_fraction == 0.0
         nn.init.zeros_(model.weight)
         nn.init.zeros_(model.bias)
@@ -217,7 +217,7 @@ class TestStatistics:
         shapes = [(3, 4), (200, 200), (1, 7), (130, 129), (5, 1), (2, 6), *[(90, 100)] * 130]
         layers = [nn.Linear(inputs, outputs) for outputs, inputs in shapes]
         model = nn.ModuleList([layer.to(torch.bfloat16) if i % 3 == 1 else layer for i, layer in enumerate(layers)])
-        clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.5, statistics=True)
+        clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.5, track_clipped=True)
         model[0].weight.data[0, 0] = math.nan
         model[2].weight.data[0, 0] = math.inf
         expected = {
@@ -232,7 +232,7 @@ class TestStatistics:
     def test_are_zero_again_while_bounds_are_to_be_resolved_again(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         train(model, optimizer)
         model[0].register_parameter("weight", model[0].weight)
         assert clipper.clipped_fraction == 0.0
@@ -243,7 +243,7 @@ class TestStatistics:
     def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         read = []
 
         class Callbacks(torch.utils._python_dispatch.TorchDispatchMode):
@@ -261,13 +261,13 @@ class TestStatistics:
         model = network()
         clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
         clipper.clip()
-        with pytest.raises(RuntimeError, match="statistics=True"):
+        with pytest.raises(RuntimeError, match="track_clipped=True"):
             _ = clipper.clipped_fraction
 
     def test_a_nan_stays_and_is_reported(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         model[0].weight.data[0, 0] = math.nan
         clipper.clip()
         assert model[0].weight[0, 0].isnan()
@@ -379,7 +379,7 @@ class TestCheckpoints:
         other = network()
         plain = torch.optim.Adam(other.parameters(), lr=1.0)
         plain.load_state_dict(saved)
-        with pytest.warns(RuntimeWarning, match="or it loaded the checkpoint of an optimizer with it"):
+        with pytest.warns(RuntimeWarning, match="or it loaded the checkpoint of an optimizer with them"):
             train(other, plain)
         assert not in_box(other, 0.5)
 
@@ -400,7 +400,7 @@ class TestCheckpoints:
     def test_fractions_are_zero_until_the_next_step(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, track_clipped=True)
         train(model, optimizer)
         assert clipper.clipped_fraction > 0
         optimizer.load_state_dict(optimizer.state_dict())
@@ -447,7 +447,7 @@ class TestParametersAddedLater:
         optimizer.add_param_group({"params": model[2].parameters()})
         train(model, optimizer)
         assert in_box(model, 1.0)
-        assert "left alone" not in str(clipper)
+        assert "skipped" not in str(clipper)
 
     def test_layers_that_the_model_got_later_are_resolved(self) -> None:
         model = network()
@@ -543,7 +543,7 @@ class TestParametersAddedLater:
         model = network()
         groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
         optimizer = torch.optim.SGD(groups, lr=10.0)
-        clipper = wc.clip_weights(optimizer, model, kappa=0.5, statistics=True)
+        clipper = wc.clip_weights(optimizer, model, kappa=0.5, track_clipped=True)
         train(model, optimizer)
         optimizer.zero_grad()
         model[2].weight.requires_grad_(False)
@@ -574,7 +574,7 @@ class TestRefusals:
             assert groups == [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
     def test_an_optimizer_of_another_model(self) -> None:
-        self.refused("holds none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network())
+        self.refused("got none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network())
 
     def test_no_optimizer(self) -> None:
         self.refused(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
@@ -591,9 +591,7 @@ class TestRefusals:
 
     def test_nothing_to_clip(self) -> None:
         model = nn.LayerNorm(3)
-        self.refused(
-            "nothing to clip; left alone:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
-        )
+        self.refused("nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model)
 
     def test_every_below_one(self) -> None:
         model = network()
@@ -601,7 +599,7 @@ class TestRefusals:
 
     def test_an_optimizer_with_a_kappa_of_its_own(self) -> None:
         model = network()
-        self.refused("Madam has a hyper-parameter kappa of its own", wc.Madam(model.parameters()), model)
+        self.refused("Madam already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
 
     def test_swapped_arguments(self) -> None:
         model = network()
@@ -687,7 +685,7 @@ class TestUnknownLayers:
 
     def test_many_entries_in_layers_without_a_rule_warn_with_their_names(self) -> None:
         model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
-        with pytest.warns(UserWarning, match=r"leaves 23% of the weight entries alone.*: 1\.matrix; .*register_bound"):
+        with pytest.warns(UserWarning, match=r"skips 23% of the weight entries.*: 1\.matrix; .*register_bound"):
             wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
     def test_few_do_not(self) -> None:
@@ -705,7 +703,7 @@ class TestUnknownLayers:
     def test_as_errors_they_leave_the_optimizer_unchanged(self) -> None:
         model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        with pytest.raises(UserWarning, match="leaves 23%"):  # pytest is set to raise them
+        with pytest.raises(UserWarning, match="skips 23%"):  # pytest is set to raise them
             wc.clip_weights(optimizer, model, kappa=1.0)
         assert wc.find_clipper(optimizer) is None
         assert "kappa" not in optimizer.param_groups[0]
@@ -726,9 +724,9 @@ def test_the_table() -> None:
         "tensor    shape  rule    s    kappa  bound  outside now  at the bound\n"
         "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8       0\n"
         "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2       0\n"
-        "left alone:\n"
-        "1.weight  2  normalisation layer: its scale starts at 1, not in a box around 0\n"
-        "1.bias    2  normalisation layer: its scale starts at 1, not in a box around 0"
+        "skipped:\n"
+        "1.weight  2  normalisation layer: its scale is initialised to 1, outside a box around 0\n"
+        "1.bias    2  normalisation layer: its scale is initialised to 1, outside a box around 0"
     )
 
 
@@ -899,7 +897,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
         train(model, outer)
         assert not in_box(model, 0.5)
 
-    def test_one_that_exchanges_the_weights_is_refused(self) -> None:
+    def test_one_that_swaps_the_weights_is_refused(self) -> None:
         class Averaging(self.Unhooked):  # type: ignore[name-defined, misc]
             def train(self) -> None: ...
 
@@ -907,7 +905,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
 
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(ValueError, match=r"Averaging exchanges the model's weights.*together with SGD"):
+        with pytest.raises(ValueError, match=r"Averaging swaps the model's weights.*together with SGD"):
             wc.clip_weights(Averaging(optimizer), model, kappa=0.5)
         assert "kappa" not in optimizer.param_groups[0]
 
@@ -1018,7 +1016,7 @@ def test_a_subclass_of_an_optimizer_with_its_own_kappa_neither_warns_nor_is_clip
     model = network()
     optimizer = Other(model.parameters())
     train(model, optimizer)
-    with pytest.raises(ValueError, match="Other has a hyper-parameter kappa of its own"):
+    with pytest.raises(ValueError, match="Other already has a hyper-parameter kappa"):
         wc.clip_weights(optimizer, model, kappa=1.0)
 
 
@@ -1032,7 +1030,7 @@ def test_a_removed_clipper_says_so() -> None:
 
 def test_an_infinite_entry_is_cut_and_counted() -> None:
     model = network()
-    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=9.0, statistics=True)
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=9.0, track_clipped=True)
     model[0].weight.data[0, 0] = math.inf
     clipper.clip()
     assert clipper.clipped_fractions["0.weight"] == 1 / 30
@@ -1042,7 +1040,7 @@ def test_both_cuts_of_a_step_count() -> None:
     """A hook behind ours moves other entries out: they are cut again."""
     model = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=True)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
     nn.init.zeros_(model.weight)
 
     def push(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What holds for every optimizer in torch.optim with every remedy."""
+"""What holds for every optimizer in torch.optim with every regularizer."""
 
 import copy
 import io
@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 import weightclip as wc
 from optimizers import CASES, Case
 from weightclip._box import limit
-from weightclip.remedy import Remedy
+from weightclip._hooks import Regularizer
 
-Attach = Callable[[Case, Optimizer, nn.Module], Remedy]
+Attach = Callable[[Case, Optimizer, nn.Module], Regularizer]
 
-REMEDIES: dict[str, Attach] = {
+REGULARIZERS: dict[str, Attach] = {
     "clip": lambda case, o, m: wc.clip_weights(o, m, kappa=0.8, **case.clip),
     "clip, measured": lambda case, o, m: wc.clip_weights(o, m, kappa=0.8, **{"bounds": "init", **case.clip}),
     "l2": lambda case, o, m: wc.l2(o, 0.1),
@@ -36,7 +36,7 @@ IDLE: dict[str, Attach] = {
 }
 
 every_optimizer = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-every_remedy = pytest.mark.parametrize("attach", REMEDIES.values(), ids=REMEDIES.keys())
+every_regularizer = pytest.mark.parametrize("attach", REGULARIZERS.values(), ids=REGULARIZERS.keys())
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -77,7 +77,7 @@ def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("attach", IDLE.values(), ids=IDLE.keys())
-def test_a_remedy_of_strength_zero_changes_no_bit(case: Case, attach: Attach) -> None:
+def test_a_regularizer_of_strength_zero_changes_no_bit(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     plain_model, plain = case.make()
     attach(case, optimizer, model)
@@ -88,16 +88,16 @@ def test_a_remedy_of_strength_zero_changes_no_bit(case: Case, attach: Attach) ->
 
 
 @every_optimizer
-@every_remedy
-def test_a_remedy_acts_until_it_is_removed(case: Case, attach: Attach) -> None:
+@every_regularizer
+def test_a_regularizer_acts_until_it_is_removed(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     plain_model, plain = case.make()
-    remedy = attach(case, optimizer, model)
+    regularizer = attach(case, optimizer, model)
     for number in range(3):
         case.step(plain_model, plain, number)
         case.step(model, optimizer, number)
     assert any(not torch.equal(a, b) for a, b in zip(weights(model), weights(plain_model), strict=True))
-    remedy.remove()
+    regularizer.remove()
     start_from(plain_model, plain, model, optimizer)
     for number in range(3, 6):
         case.step(plain_model, plain, number)
@@ -106,7 +106,7 @@ def test_a_remedy_acts_until_it_is_removed(case: Case, attach: Attach) -> None:
 
 
 @every_optimizer
-@every_remedy
+@every_regularizer
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     attach(case, optimizer, model)
@@ -132,7 +132,7 @@ def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attac
 
 
 @every_optimizer
-def test_all_remedies_together_end_in_the_box(case: Case) -> None:
+def test_all_regularizers_together_end_in_the_box(case: Case) -> None:
     model, optimizer = case.make()
     clipper = wc.clip_weights(optimizer, model, kappa=0.8, **case.clip)
     wc.l2(optimizer, 0.01)

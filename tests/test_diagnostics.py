@@ -59,11 +59,11 @@ def test_norms_in_float32_are_good_to_its_rounding() -> None:
 
 def test_shares_count_entries_over_all_tensors() -> None:
     layers = [torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([[-0.5]])]
-    assert diagnostics.negative_share(layers) == 0.5
+    assert diagnostics.negative_fraction(layers) == 0.5
     outputs = [torch.tensor([0.95, -0.96, 0.94, 0.0]), torch.tensor([-1.0, 1.0, 0.1, 0.2])]
-    assert diagnostics.saturated_share(outputs) == 0.5
-    assert diagnostics.saturated_share([torch.tensor([0.9, -0.91, 0.95, 0.5])], beyond=0.9) == 0.75
-    assert math.isnan(diagnostics.negative_share([]))
+    assert diagnostics.saturated_fraction(outputs) == 0.5
+    assert diagnostics.saturated_fraction([torch.tensor([0.9, -0.91, 0.95, 0.5])], beyond=0.9) == 0.75
+    assert math.isnan(diagnostics.negative_fraction([]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -109,7 +109,7 @@ def test_weights_that_are_not_finite_have_no_rank() -> None:
     matrix = torch.randn(4, 3)
     matrix[1, 2] = math.nan
     assert diagnostics.singular_values(matrix).isnan().all()
-    with pytest.raises(ValueError, match="matrix: got entries that are not finite"):
+    with pytest.raises(ValueError, match="matrix: got non-finite entries"):
         diagnostics.rank(matrix)
 
 
@@ -130,7 +130,7 @@ def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
     ("loss", "batch", "message"),
     [
         (partial(nn.functional.mse_loss, reduction="none"), (3, 3), "loss: got shape [1, 1] for one sample"),
-        (nn.functional.mse_loss, (3, 4), "batch: got parts with [3, 4] samples, expected as many in each"),
+        (nn.functional.mse_loss, (3, 4), "batch: got [3, 4] samples, expected equal numbers"),
     ],
 )
 def test_mistakes_of_a_gradient_covariance_are_named(
@@ -151,7 +151,7 @@ def test_mistakes_of_a_gradient_covariance_are_named(
     ],
 )
 def test_what_is_no_batch_for_a_gradient_covariance_is_named(batch: Any, got: str) -> None:
-    message = f"batch: got {got}, expected a sequence of tensors: inputs, and what else the loss takes"
+    message = f"batch: got {got}, expected a sequence of tensors: the inputs, then the other arguments of the loss"
     with pytest.raises(ValueError, match=re.escape(message)):
         diagnostics.gradient_covariance(nn.Linear(2, 1), nn.functional.mse_loss, batch)
 
@@ -160,7 +160,7 @@ def test_what_is_no_batch_for_a_gradient_covariance_is_named(batch: Any, got: st
 def test_layers_that_mix_or_draw_are_put_in_eval_before_a_gradient_covariance(layer: nn.Module) -> None:
     model, batch = nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 1)), (torch.randn(3, 2), torch.ones(3, 1))
     with pytest.raises(
-        ValueError, match=rf"model: got {type(layer).__name__} '1' while it trains, expected model.eval"
+        ValueError, match=rf"model: got {type(layer).__name__} '1' in training mode, expected eval mode"
     ):
         diagnostics.gradient_covariance(model, nn.functional.mse_loss, batch)
     assert diagnostics.gradient_covariance(model.eval(), nn.functional.mse_loss, batch).shape == (3, 3)
@@ -251,7 +251,7 @@ def test_dormant_units_are_judged_by_their_layer() -> None:
     one = torch.tensor([[10.0, 0.05, 0.0], [10.0, 0.05, 0.0]])
     channels = torch.zeros(2, 2, 3, 3)
     channels[:, 0] = 1.0
-    assert diagnostics.dormant_share([one]) == pytest.approx(2 / 3)
-    assert diagnostics.dormant_share([one], tau=0.001) == pytest.approx(1 / 3)
-    assert diagnostics.dormant_share([one, channels]) == pytest.approx(3 / 5)
-    assert math.isnan(diagnostics.dormant_share([]))
+    assert diagnostics.dormant_fraction([one]) == pytest.approx(2 / 3)
+    assert diagnostics.dormant_fraction([one], tau=0.001) == pytest.approx(1 / 3)
+    assert diagnostics.dormant_fraction([one, channels]) == pytest.approx(3 / 5)
+    assert math.isnan(diagnostics.dormant_fraction([]))

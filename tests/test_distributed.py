@@ -26,11 +26,11 @@ def run(mode: str, processes: int, directory: Path) -> list[torch.Tensor]:
     return weights
 
 
-@pytest.mark.parametrize("remedies", ["", "-with-rivals", "-graded"])
-def test_two_processes_equal_one(remedies: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("regularizers", ["", "-with-regularizers", "-graded"])
+def test_two_processes_equal_one(regularizers: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    one = run(f"plain{remedies}", 1, tmp_path / "one")
-    for mode in ("ddp", "fsdp") if remedies else ("ddp", "fsdp", "zero"):
-        two = run(f"{mode}{remedies}", 2, tmp_path)
+    one = run(f"plain{regularizers}", 1, tmp_path / "one")
+    for mode in ("ddp", "fsdp") if regularizers else ("ddp", "fsdp", "zero"):
+        two = run(f"{mode}{regularizers}", 2, tmp_path)
         for a, b in zip(one, two, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

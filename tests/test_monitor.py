@@ -212,7 +212,7 @@ def test_too_few_measurements_and_wrong_arguments() -> None:
     assert "too few measurements" in monitor.verdict().text
     with pytest.raises(ValueError, match="every: got 0"):
         wc.Monitor(optimizer, model, every=0)
-    with pytest.raises(ValueError, match="holds none of its weight matrices"):
+    with pytest.raises(ValueError, match="got no weight matrix with a bound rule"):
         wc.Monitor(optimizer, nn.Linear(3, 3))
 
 

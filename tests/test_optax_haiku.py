@@ -67,7 +67,7 @@ def test_what_haiku_layers_leave_alone() -> None:
         assert not fan_ins(norm)
     assert "embedding" in left_alone(tree("embed", embeddings=(7, 3)))["embed/embeddings"]
     assert left_alone(tree("bias", b=(4,))) == {"bias/b": "b without a w in its layer"}
-    assert "less than two dimensions" in left_alone(tree("own", w=(4,), b=()))["own/w"]
+    assert "fewer than two dimensions" in left_alone(tree("own", w=(4,), b=()))["own/w"]
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def weights(known: int = 0, **unknown: int) -> dict[str, Any]:
 )
 def test_init_warns_about_weights_without_a_bound_rule(optimizer: Any) -> None:
     params = weights(known=100, q=8, r=4) | {"embed": {"embeddings": jnp.zeros((99, 99))}}  # does not count
-    with pytest.warns(UserWarning, match="clip_weights leaves") as caught:
+    with pytest.warns(UserWarning, match="clip_weights skips") as caught:
         state = optimizer.init(params)
     assert len(caught) == 1
     assert str(caught[0].message) == (
-        "clip_weights leaves 11% of the weight entries alone, because their layers have no bound rule: q, r; "
-        "bounds={'q': number, '*': 'fan_in'} gives a bound, and exclude='q' leaves an array alone without this warning"
+        "clip_weights skips 11% of the weight entries, because their layers have no bound rule: q, r; "
+        "bounds={'q': number, '*': 'fan_in'} sets a bound, and exclude='q' skips an array without this warning"
     )
     assert caught[0].filename == __file__
     optimizer.update(params, state, params)  # no second warning, which would be an error
 
 
 def test_the_warning_names_five_of_many() -> None:
-    with pytest.warns(UserWarning, match=r"leaves 44% of .*: q0, q1, q2, q3, q4, \.\.\.; bounds"):
+    with pytest.warns(UserWarning, match=r"skips 44% of .*: q0, q1, q2, q3, q4, \.\.\.; bounds"):
         wo.clip_weights(1.0).init(weights(known=100, **{f"q{i}": 10 for i in range(8)}))
 
 
@@ -146,7 +146,7 @@ def test_an_equinox_layer_with_more_arrays_than_its_rule_knows() -> None:
             super().__init__(4, 3, key=jax.random.key(0, impl="unsafe_rbg"))
             self.a = jnp.zeros((2, 4))
 
-    with pytest.warns(UserWarning, match=r"leaves 40% of the weight entries alone, .*: a; bounds"):
+    with pytest.warns(UserWarning, match=r"skips 40% of the weight entries, .*: a; bounds"):
         wo.clip_weights(1.0).init(LowRank())
 
 

@@ -59,12 +59,12 @@ def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
     optimizer = wc.clipped(torch.optim.SGD)([log_std, *model.parameters()], lr=0.0, kappa=0.1)
     train(model, optimizer)
     assert log_std.tolist() == [7.0] * 3
-    assert "parameter 0  3  no weight with as many rows comes before it" in str(optimizer.clipper)
+    assert "parameter 0  3  no weight with as many rows precedes it" in str(optimizer.clipper)
 
 
 def test_an_ambiguous_vector_is_refused() -> None:
     model = nn.RNN(4, 4)  # with two biases
-    with pytest.raises(ValueError, match=r"parameter 3, shape \(4,\): from shapes alone.*clip_weights"):
+    with pytest.raises(ValueError, match=r"parameter 3, shape \(4,\): its shape may be.*clip_weights"):
         wc.clipped(torch.optim.SGD)(model.parameters(), lr=1.0, kappa=1.0)
 
 
@@ -105,7 +105,7 @@ def test_a_bias_is_paired_with_a_weight_of_its_own_group_only(order: int) -> Non
         {"params": [layer.weight for layer in model], "weight_decay": 0.1},
         {"params": [layer.bias for layer in model]},
     ][::order]
-    with pytest.raises(ValueError, match=r"parameter 0, shape \(4,\): from shapes alone.*clip_weights"):
+    with pytest.raises(ValueError, match=r"parameter 0, shape \(4,\): its shape may be.*clip_weights"):
         wc.clipped(torch.optim.SGD)(groups, lr=1.0, kappa=1.0)
     by_layer = [{"params": layer.parameters(), "weight_decay": decay} for layer, decay in zip(model, (0.1, 0.0))]
     bounds = wc.clipped(torch.optim.SGD)(by_layer, lr=1.0, kappa=1.0).clipper.bounds
@@ -193,7 +193,7 @@ def test_the_class_reaches_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cls", "message"),
-    [(wc.Madam, "Madam has a hyper-parameter kappa of its own"), (nn.Linear, "expected a subclass of"), (3, "got 3")],
+    [(wc.Madam, "Madam already has a hyper-parameter kappa"), (nn.Linear, "expected a subclass of"), (3, "got 3")],
 )
 def test_other_classes_are_refused(cls: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):

@@ -6,7 +6,11 @@ from weightclip.bounds import resolve_bounds
 
 
 def spared(model: nn.Module) -> set[str]:
-    return {name for name, bound in resolve_bounds(model, last_layer=False).items() if "output layer" in bound.reason}
+    return {
+        name
+        for name, bound in resolve_bounds(model, clip_output_layers=False).items()
+        if "output layer" in bound.reason
+    }
 
 
 class Dueling(nn.Module):
@@ -58,7 +62,7 @@ def test_layers_are_seen_through_compile() -> None:
     ("model", "why"), [(Untraceable(), "cannot be traced"), (TwoMethods(), "does not reach critic")]
 )
 def test_where_they_cannot_be_told_names_are_asked_for(model: nn.Module, why: str) -> None:
-    with pytest.raises(ValueError, match=rf"last_layer=False: .*{why}.*; name them in exclude="):
+    with pytest.raises(ValueError, match=rf"clip_output_layers=False: .*{why}.*; name them in exclude="):
         spared(model)
 
 

@@ -24,3 +24,9 @@ def test_the_part_for_jax_imports_no_pytorch() -> None:
     code = "import sys, weightclip.optax; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"
+
+
+def test_the_package_imports_no_pytorch_and_lists_its_public_names() -> None:
+    code = "import sys, weightclip; print('torch' in sys.modules, *dir(weightclip))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", *weightclip.__all__]

@@ -223,7 +223,7 @@ def test_an_output_layer_graded_by_its_inputs_has_the_geometric_mean_for_its_bia
 
 def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
     model = Headed(nn.Linear(4, 3))
-    with pytest.warns(UserWarning, match=r"the output layers are not known .* output_layers='head\.\*' names them"):
+    with pytest.warns(UserWarning, match=r"the output layers are unknown .*; name them, .* output_layers='head\.\*'"):
         clip(model, wc.graded())
     assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(2)])
     with pytest.raises(ValueError, match="name layers instead of 'output' and 'hidden'"):
@@ -243,7 +243,7 @@ def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
     layer.weight.grad = torch.zeros_like(layer.weight)
     optimizer.step()
     assert ranges(layer.weight[:, 0], 0.5) == pytest.approx([unit_range(i, 0.5, 8.0) for i in range(3)], rel=1e-6)
-    with pytest.raises(ValueError, match="the output layers are not known from shapes"):
+    with pytest.raises(ValueError, match="shapes do not identify the output layers"):
         wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa={"output": 1.0})
 
 
@@ -290,7 +290,10 @@ def test_counting_and_clipping_agree_with_the_definition(size: tuple[int, int]) 
     rows, columns = size
     layer = nn.Linear(columns, rows)
     clipper = wc.clip_weights(
-        torch.optim.SGD(layer.parameters(), lr=1.0), layer, wc.graded(0.5, 8.0, output_layers="bias"), statistics=True
+        torch.optim.SGD(layer.parameters(), lr=1.0),
+        layer,
+        wc.graded(0.5, 8.0, output_layers="bias"),
+        track_clipped=True,
     )
     s = 1 / math.sqrt(columns)
     limits = torch.tensor([unit_range(i, 0.5, 8.0) * s for i in range(rows)], dtype=torch.float64)
@@ -328,13 +331,13 @@ def test_the_clipper_shows_the_ranges() -> None:
 def test_the_certificate_has_the_norms_of_the_ranges() -> None:
     layer = nn.Linear(4, 3, bias=False)
     kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
-    prior = wc.lipschitz(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
+    prior = wc.lipschitz_bounds(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
     assert prior is not None  # the one layer is the output layer, graded by its inputs: columns
     columns = [unit_range(j, 0.5, 8.0) for j in range(4)]
     assert prior[1] == pytest.approx(0.5 * 3 * max(columns))
     assert prior[math.inf] == pytest.approx(0.5 * sum(columns))
     model = nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2, bias=False))
-    rows = wc.lipschitz(model, wc.graded(0.5, 8.0, output=1.0)).layers["0"].prior
+    rows = wc.lipschitz_bounds(model, wc.graded(0.5, 8.0, output=1.0)).layers["0"].prior
     assert rows is not None
     assert rows[1] == pytest.approx(0.5 * sum(kappas))
     assert rows[2] == pytest.approx(0.5 * math.sqrt(4 * sum(k * k for k in kappas)))
@@ -345,7 +348,7 @@ def test_the_change_of_the_output_between_any_two_weights_in_the_ranges_is_bound
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     kappa = wc.graded(0.5, 8.0, output=(0.25, 4.0))
     x = torch.randn(1, 5)
-    bound = wc.update_bound(model, kappa, x)
+    bound = wc.output_change_bound(model, kappa, x)
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa)
     outputs = []
     for _ in range(50):

@@ -1,13 +1,18 @@
-"""Old module names keep working for one release."""
+"""Old names keep working for one release, with a DeprecationWarning."""
 
+import pickle
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import weightclip as wc
 from weightclip import lab
-from weightclip._renamed import MODULES, new_module
+from weightclip._renamed import ARGUMENTS, MODULES, NAMES, new_module
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +21,17 @@ def _forget_old_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         if new_module(name) is not None:
             monkeypatch.delitem(sys.modules, name)
     for old in MODULES:
-        monkeypatch.delitem(vars(lab), old.rpartition(".")[2], raising=False)
+        for package in (wc, lab):
+            monkeypatch.delitem(vars(package), old.rpartition(".")[2], raising=False)
 
 
 @pytest.mark.parametrize(("old", "new"), [pair for pair in MODULES.items() if "results" not in pair[0]])
 def test_an_old_module_is_the_new_one_and_warns(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
         found = import_module(old)
+    assert f"{old} is now {new}" in [str(each.message) for each in raised]
+    assert {each.category for each in raised} == {DeprecationWarning}
     assert found is import_module(new)
     assert found.__spec__ is not None
     assert found.__spec__.name == new
@@ -60,3 +69,69 @@ def test_a_module_that_never_existed_is_not_found() -> None:
         import_module("weightclip.lab.stream")
     with pytest.raises(AttributeError, match="no attribute 'stream'"):
         _ = lab.stream  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("module", "old", "new"), [(m, old, new) for m in NAMES for old, new in NAMES[m].items()])
+def test_an_old_name_is_the_new_one_and_warns(module: str, old: str, new: str) -> None:
+    home = import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"^{module}\.{old} is now {module}\.{new}$") as raised:
+        assert getattr(home, old) is getattr(home, new)
+    assert raised[0].filename == __file__
+    assert old not in dir(wc)
+
+
+def test_old_names_are_imported_from_the_package() -> None:
+    with pytest.warns(DeprecationWarning, match="lipschitz is now weightclip.lipschitz_bounds"):
+        from weightclip import lipschitz
+    assert lipschitz is wc.lipschitz_bounds
+    with pytest.warns(DeprecationWarning, match="weightclip.rivals is now weightclip.regularizers"):
+        assert wc.rivals.l2.l2 is wc.l2  # type: ignore[attr-defined]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_old_arguments_of_clip_weights_warn_where_it_is_called() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    with pytest.warns(DeprecationWarning, match="clip_weights: the argument") as raised:
+        clipper = wc.clip_weights(sgd(model), model, 1.0, last_layer=False, statistics=True)  # type: ignore[call-arg]
+    assert sorted(str(each.message).partition("argument ")[2] for each in raised) == [
+        "last_layer is now clip_output_layers",
+        "statistics is now track_clipped",
+    ]
+    assert {each.filename for each in raised} == {__file__}
+    with pytest.warns(DeprecationWarning, match="Clipper.statistics is now Clipper.track_clipped"):
+        assert clipper.statistics is clipper.track_clipped is True
+    assert clipper.bounds["2.weight"].s is None
+    with pytest.warns(DeprecationWarning, match="resolve_bounds: the argument last_layer is now clip_output_layers"):
+        assert wc.resolve_bounds(model, last_layer=False)["2.weight"].s is None  # type: ignore[call-arg]
+
+
+def test_an_old_argument_beside_the_new_one_is_an_error() -> None:
+    model = nn.Linear(4, 3)
+    with (
+        pytest.warns(DeprecationWarning, match="the argument statistics is now track_clipped"),
+        pytest.raises(TypeError, match="clip_weights: got statistics and track_clipped"),
+    ):
+        wc.clip_weights(sgd(model), model, 1.0, statistics=True, track_clipped=True)  # type: ignore[call-arg]
+
+
+def test_old_arguments_of_madam() -> None:
+    parameters = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
+    with pytest.warns(DeprecationWarning, match="Madam: the argument largest is now max_update"):
+        optimizer = wc.Madam(parameters[:1], largest=2.0)  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="Madam: the argument largest is now max_update"):
+        optimizer.add_param_group({"params": parameters[1:], "largest": 3.0})
+    assert [group["max_update"] for group in optimizer.param_groups] == [2.0, 3.0]
+    assert not any("largest" in group for group in optimizer.param_groups)
+
+
+def test_every_renamed_argument_belongs_to_a_public_function() -> None:
+    assert all(hasattr(wc, function) for function in ARGUMENTS)
+
+
+def test_a_pickle_of_0_1_0_finds_the_class_of_a_clipped_optimizer() -> None:
+    with pytest.warns(DeprecationWarning, match="weightclip.optimizer_class is now weightclip._optimizer_class"):
+        found = pickle.loads(b"cweightclip.optimizer_class\nClippedAdam\n.")
+    assert found is wc.clipped(torch.optim.Adam)

@@ -129,7 +129,7 @@ def test_the_averaged_weights_of_asgd_are_in_the_box() -> None:
 def test_others_are_refused_by_name() -> None:
     model = nn.Linear(16, 1)
     optimizer = Averaging(model.parameters(), lr=1.0)
-    with pytest.raises(ValueError, match=r"Averaging exchanges the model's weights.*in eval\(\).*Schedule-Free"):
+    with pytest.raises(ValueError, match=r"Averaging swaps the model's weights.*in eval\(\).*Schedule-Free"):
         wc.clip_weights(optimizer, model, kappa=1.0)
     assert "kappa" not in optimizer.param_groups[0]
     assert not optimizer._optimizer_step_post_hooks

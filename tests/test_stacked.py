@@ -77,8 +77,8 @@ def test_measured_bounds_are_those_of_the_whole_stack() -> None:
 
 def test_output_layers_are_those_of_a_member() -> None:
     member, params = ensemble()
-    bounds = wc.resolve_bounds(wc.stacked(member, params), last_layer=False)
-    assert bounds["2.weight"].reason == "output layer (last_layer=False)"
+    bounds = wc.resolve_bounds(wc.stacked(member, params), clip_output_layers=False)
+    assert bounds["2.weight"].reason == "output layer (clip_output_layers=False)"
     assert bounds["0.weight"].s == 0.5
 
 
@@ -99,7 +99,7 @@ def test_a_member_without_data_is_enough() -> None:
         (
             nn.Linear(4, 2),
             {"wieght": torch.zeros(3, 2, 4)},
-            "'wieght' is not a parameter of Linear; it has weight",
+            "'wieght' is not a parameter of Linear; expected one of weight",
         ),
         (
             nn.Linear(4, 2),

@@ -6,7 +6,7 @@ from torch import nn
 
 import weightclip as wc
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
-from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
+from weightclip.regularizers.shrink_and_perturb import ShrinkAndPerturb
 
 
 def attach(name: str, optimizer: torch.optim.Optimizer, model: nn.Module, settings: dict[str, float]) -> None:

@@ -60,23 +60,23 @@ def clip(w: list[float], bound: float) -> list[float]:
 
 
 def run(
-    optimizer: str, lr: float, remedy: str, decay: float = 0.0, sigma: float = 0.0, kappa: float = math.inf
+    optimizer: str, lr: float, regularizer: str, decay: float = 0.0, sigma: float = 0.0, kappa: float = math.inf
 ) -> list[list[float]]:
     update = OPTIMIZERS[optimizer](lr)
     w, w0, history = list(WEIGHTS), list(WEIGHTS), []
     for step, gradient in enumerate(GRADIENTS):
         g = list(gradient)
-        if remedy in ("l2", "l2_init_paper", "shrink_and_perturb_paper"):
+        if regularizer in ("l2", "l2_init_paper", "shrink_and_perturb_paper"):
             g = [a + decay * b for a, b in zip(g, w)]
-        if remedy == "l2_init_kumar":
+        if regularizer == "l2_init_kumar":
             g = [a + 2 * decay * (b - c) for a, b, c in zip(g, w, w0)]
         w = [a - b for a, b in zip(w, update(g))]
-        if remedy == "l2_init_paper":
+        if regularizer == "l2_init_paper":
             w0 = list(w) if step == 0 else w0
             w = [a + lr * decay * b for a, b in zip(w, w0)]
-        if remedy == "shrink_and_perturb_ash":
+        if regularizer == "shrink_and_perturb_ash":
             w = [(1 - decay) * a + sigma * e for a, e in zip(w, NOISE[step])]
-        if remedy == "shrink_and_perturb_paper":
+        if regularizer == "shrink_and_perturb_paper":
             w = [a - lr * sigma * e for a, e in zip(w, NOISE[step])]
         w = clip(w, kappa * S)
         history.append(w)
@@ -99,7 +99,7 @@ def run_madam(lr: float, kappa: float) -> list[list[float]]:
 
 def vectors() -> Iterator[Vector]:
     for optimizer, lr in (("sgd", 0.1), ("adam", 0.05)):
-        for remedy, settings in {
+        for regularizer, settings in {
             "none": {},
             "clip": {"kappa": 1.1},
             "l2": {"decay": 0.3},
@@ -109,8 +109,8 @@ def vectors() -> Iterator[Vector]:
             "shrink_and_perturb_paper": {"decay": 0.3, "sigma": 0.5},
             "l2_init_kumar+clip": {"decay": 0.2, "kappa": 1.0},
         }.items():
-            after = run(optimizer, lr, remedy.removesuffix("+clip"), **settings)
-            yield Vector(f"{optimizer}+{remedy}", lr, settings, after)
+            after = run(optimizer, lr, regularizer.removesuffix("+clip"), **settings)
+            yield Vector(f"{optimizer}+{regularizer}", lr, settings, after)
     yield Vector("madam", 0.1, {"kappa": 1.2}, run_madam(0.1, 1.2))
 
 

@@ -9,31 +9,34 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from weightclip.lazy import lazily
+from weightclip._lazy import lazily
+from weightclip._renamed import import_old_modules
 
 if TYPE_CHECKING:
     from weightclip import diagnostics, lab
     from weightclip._bound_rules import Bound
+    from weightclip._hooks import Regularizer
+    from weightclip._optimizer_class import clipped
     from weightclip._ranges import graded
     from weightclip._stacked import stacked
     from weightclip.bounds import register_bound, resolve_bounds
-    from weightclip.certificate import Lipschitz, lipschitz, update_bound
+    from weightclip.certificate import LipschitzBounds, lipschitz_bounds, output_change_bound
     from weightclip.clipping import Clipper, clip_weights, find_clipper
+    from weightclip.madam import Madam
     from weightclip.monitor import Monitor
-    from weightclip.optimizer_class import clipped
-    from weightclip.rivals.l2 import l2
-    from weightclip.rivals.l2_init import l2_init
-    from weightclip.rivals.madam import Madam
-    from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+    from weightclip.regularizers.l2 import l2
+    from weightclip.regularizers.l2_init import l2_init
+    from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Bound",
     "Clipper",
-    "Lipschitz",
+    "LipschitzBounds",
     "Madam",
     "Monitor",
+    "Regularizer",
     "clip_weights",
     "clipped",
     "diagnostics",
@@ -42,36 +45,38 @@ __all__ = [
     "l2",
     "l2_init",
     "lab",
-    "lipschitz",
+    "lipschitz_bounds",
+    "output_change_bound",
     "register_bound",
     "resolve_bounds",
     "shrink_and_perturb",
     "stacked",
-    "update_bound",
 ]
 
-# Late, so that `weightclip --help` and `import weightclip.optax` do not import PyTorch.
+# Lazy: `weightclip --help` and `import weightclip.optax` do not import PyTorch.
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "Bound": "_bound_rules",
         "Clipper": "clipping",
-        "Lipschitz": "certificate",
-        "Madam": "rivals.madam",
+        "LipschitzBounds": "certificate",
+        "Madam": "madam",
         "Monitor": "monitor",
+        "Regularizer": "_hooks",
         "clip_weights": "clipping",
-        "clipped": "optimizer_class",
+        "clipped": "_optimizer_class",
         "diagnostics": "diagnostics",
         "find_clipper": "clipping",
         "graded": "_ranges",
-        "l2": "rivals.l2",
-        "l2_init": "rivals.l2_init",
+        "l2": "regularizers.l2",
+        "l2_init": "regularizers.l2_init",
         "lab": "lab",
-        "lipschitz": "certificate",
+        "lipschitz_bounds": "certificate",
+        "output_change_bound": "certificate",
         "register_bound": "bounds",
         "resolve_bounds": "bounds",
-        "shrink_and_perturb": "rivals.shrink_and_perturb",
+        "shrink_and_perturb": "regularizers.shrink_and_perturb",
         "stacked": "_stacked",
-        "update_bound": "certificate",
     },
 )
+import_old_modules()

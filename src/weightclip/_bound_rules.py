@@ -1,4 +1,4 @@
-"""What bounds are, for PyTorch and JAX alike. Imports neither."""
+"""Bounds s_l and the rules on them that PyTorch and JAX share. Imports neither."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from weightclip._ranges import Range
-from weightclip.checks import check_number
-from weightclip.patterns import Patterns, as_list
+from weightclip._validation import Patterns, as_list, check_number
 
-NORMALISATION = "normalisation layer: its scale starts at 1, not in a box around 0"
-EMBEDDING = "embedding: its rows are looked up, so there is no fan_in"
-NO_INPUTS = "its layer has no inputs"
+NORMALISATION = "normalisation layer: its scale is initialised to 1, outside a box around 0"
+EMBEDDING = "embedding: rows are looked up, so there is no fan_in"
+NO_INPUTS = "layer without inputs"
 FROZEN = "frozen (requires_grad=False)"
 SLOPE = "activation: a slope, not a weight"
 UNKNOWN = "no bound rule for"
@@ -21,9 +20,9 @@ USE_CLIP_WEIGHTS = "use weightclip.clip_weights or a callback of weightclip.inte
 
 @dataclass(frozen=True)
 class Bound:
-    """How far one tensor may go: to `kappa * s` either way, or anywhere (`s` is None) for the `reason` given.
+    """Bound of one tensor: clipped to [-kappa s, kappa s], or skipped for the given `reason` if `s` is None.
 
-    `range` multiplies kappa: a number, or one for each unit of the tensor.
+    `range` multiplies kappa: a number, or one number per unit of the tensor.
     """
 
     s: float | None
@@ -33,19 +32,19 @@ class Bound:
 
 
 def make_bound(name: str, value: float | str | None, rule: str, reason: str) -> Bound:
-    """The bound that a rule gave for the tensor `name`; None means left alone for the `reason` given."""
+    """The bound that a rule returned for the tensor `name`; None skips the tensor for the given `reason`."""
     if value is None or isinstance(value, str):
         return Bound(None, reason=value or reason)
     return Bound(check_number(f"{name}: bound by rule {rule!r}", value), rule)
 
 
 def check_included(include: Patterns | None, bounds: Mapping[str, Bound]) -> None:
-    """Raise where a pattern of `include` matches only tensors without a bound."""
+    """Raise if a pattern of `include` matches only tensors without a bound."""
     for pattern in as_list(include):
         matched = {name: bound for name, bound in bounds.items() if fnmatchcase(name, pattern)}
         if all(bound.s is None for bound in matched.values()):
             name, bound = next(iter(matched.items()))
             raise ValueError(
                 f"include: {pattern!r} matches only tensors without a bound ({name}: {bound.reason}); "
-                "bounds={name: number, '*': 'fan_in'} gives them one"
+                "bounds={name: number, '*': 'fan_in'} sets one"
             )

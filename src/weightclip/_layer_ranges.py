@@ -1,11 +1,12 @@
-"""Clipping ranges of a module's tensors: where each has its units, and which belong to the output layers."""
+"""Bounds and clipping ranges of a model's tensors: their units, and which belong to output layers."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor, nn
 
 from weightclip._bound_rules import USE_CLIP_WEIGHTS, Bound
@@ -19,19 +20,31 @@ from weightclip._ranges import (
     range_of,
 )
 from weightclip._stacked import unstacked
-from weightclip.bounds import Resolved, inputs_first, output_tensors, tensor_names, unwrap
+from weightclip._validation import Patterns
+from weightclip.bounds import (
+    Resolved,
+    Rule,
+    bounds_by_tensor,
+    inputs_first,
+    named_tensors,
+    output_tensors,
+    tensor_names,
+    unwrap,
+)
 
+FOREIGN = "not a parameter of the given model"
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 ALL_GRADED = (
-    "graded: the output layers are not known ({}), so all layers are graded alike; output_layers='head.*' names them"
+    "graded: the output layers are unknown ({}), so all layers are graded the same way; name them, for example "
+    "output_layers='head.*'"
 )
 
 
 def find_output_names(model: nn.Module, rule: RangeRule | None) -> frozenset[str] | None:
-    """The names of the tensors in output layers; None where they cannot be found, or need not be.
+    """The names of the tensors in output layers; None if they are not needed or cannot be found.
 
-    A rule by layer that needs them raises a ValueError; a graded one warns.
+    If they cannot be found, a rule by layer that needs them raises a ValueError, and a graded rule warns.
     """
     names = tensor_names(unwrap(model))
     every = [name for some in names.values() for name in some]
@@ -42,7 +55,7 @@ def find_output_names(model: nn.Module, rule: RangeRule | None) -> frozenset[str
     try:
         found = output_tensors(unwrap(model))
     except ValueError as error:
-        reason = str(error).removeprefix("last_layer=False: ").partition("; name them")[0]
+        reason = str(error).removeprefix("clip_output_layers=False: ").partition("; name them")[0]
         if isinstance(rule, ByLayer):
             layers = ", ".join(every[:4])
             raise ValueError(f"kappa: {reason}; name layers instead of 'output' and 'hidden': {layers}, ...") from error
@@ -58,7 +71,7 @@ def with_ranges(
     output_names: Collection[str] | None,
     tensors: Mapping[int, Tensor],
 ) -> dict[int, Resolved]:
-    """The same bounds, each with the range of its tensor; what a rule by layer does not name is left alone."""
+    """Add to each bound the range of its tensor; tensors that a rule by layer does not name are skipped."""
     if rule is None:
         return dict(resolved)
     names = tensor_names(unwrap(model))
@@ -82,14 +95,14 @@ def with_ranges(
 def with_ranges_by_shape(
     names: Sequence[str], tensors: Sequence[Tensor], bounds: Sequence[Bound], rule: RangeRule | None
 ) -> list[Bound]:
-    """The bounds of tensors whose layers are unknown, with their ranges: units are rows."""
+    """Add ranges to the bounds of tensors whose layers are unknown; the rows are the units."""
     if rule is None:
         return list(bounds)
     check_names(rule, names)
     if isinstance(rule, ByLayer) and needs_outputs(rule, names):
-        raise ValueError(f"kappa: the output layers are not known from shapes; {USE_CLIP_WEIGHTS}")
+        raise ValueError(f"kappa: shapes do not identify the output layers; {USE_CLIP_WEIGHTS}")
     if needs_outputs(rule, names):
-        warnings.warn(ALL_GRADED.format("only shapes are"), UserWarning, stacklevel=6)
+        warnings.warn(ALL_GRADED.format("only shapes are known"), UserWarning, stacklevel=6)
     found = []
     for name, tensor, bound in zip(names, tensors, bounds, strict=True):
         if bound.s is not None:
@@ -102,9 +115,9 @@ def with_ranges_by_shape(
 
 
 def units_of(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[Units, Units | None]:
-    """Where a tensor of a layer has its own units, and where it has those of its inputs (None for a bias)."""
+    """The dimension of a tensor that indexes its units, and the one that indexes its inputs (None for a bias)."""
     layer, member = unstacked(layer, own_name, tensor)
-    lead = tensor.dim() - member.dim()  # the dimensions of an ensemble
+    lead = tensor.dim() - member.dim()  # ensemble dimensions
     if member.dim() < 2:
         period = None
         if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):
@@ -121,3 +134,43 @@ def units_of(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[Units, Un
 
 def _units(dim: int, period: int | None = None) -> Units:
     return Units(1.0, 1.0, dim, period)
+
+
+@dataclass(frozen=True)
+class ModelBounds:
+    """Resolves the bounds and ranges of an optimizer's tensors from the layers of a model."""
+
+    model: nn.Module
+    rule: Rule
+    include: Patterns | None
+    exclude: Patterns | None
+    clip_output_layers: bool
+    outputs: dict[RangeRule, frozenset[str] | None] = field(default_factory=dict)
+
+    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
+        """The name, bound and layers of each tensor, in the order of the groups."""
+        tensors = [tensor for group in groups for tensor in group]
+        resolved = bounds_by_tensor(
+            self.model,
+            self.rule,
+            include=self.include,
+            exclude=self.exclude,
+            clip_output_layers=self.clip_output_layers,
+            wanted={id(tensor) for tensor in tensors},
+        )
+        resolved = with_ranges(self.model, resolved, rule, self._outputs(rule), {id(t): t for t in tensors})
+        foreign = Bound(None, reason=FOREIGN)
+        return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
+
+    def _outputs(self, rule: RangeRule | None) -> frozenset[str] | None:
+        """The names of the tensors in output layers, cached because finding them traces the model."""
+        if rule is None:
+            return None
+        if rule not in self.outputs:
+            self.outputs[rule] = find_output_names(self.model, rule)
+        return self.outputs[rule]
+
+    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
+        """The names and shapes of the model's parameters that are not among `tensors`."""
+        held = {id(tensor) for tensor in tensors}
+        return {name: t.shape for name, t in named_tensors(self.model).items() if id(t) not in held}

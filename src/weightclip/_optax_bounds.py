@@ -1,4 +1,4 @@
-"""The bound s_l of every array of a JAX parameter tree, from paths and shapes alone."""
+"""The bounds s_l of the arrays of a JAX parameter tree, from paths and shapes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from jax.tree_util import GetAttrKey, tree_flatten_with_path
 
 from weightclip._bound_rules import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
-from weightclip.patterns import Patterns, check_pattern, unwanted
+from weightclip._validation import Patterns, check_pattern, name_filter
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
 """`"fan_in"`, a mapping of paths or glob patterns to numbers (or to `"fan_in"`), or a function
-`(path, leaf) -> bound`, which may return a reason or None to leave the leaf alone."""
+`(path, leaf) -> bound`, which returns a reason or None to skip the leaf."""
 
 Path = tuple[Any, ...]
-"""The keys on the way to a leaf, as JAX has them."""
+"""Path of a leaf: JAX key objects from the root."""
 
 ACCEPTED = "expected 'fan_in', a mapping or a function"
 
 WARN_ABOVE = 0.1
-"""The fraction of the weight entries that may be in layers without a bound rule before `init` warns."""
+"""Fraction of the weight entries in layers without a bound rule above which `init` warns."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array of the tree: its path, the names on it, and the Equinox layer that it is in, if any.
+    """An array of the tree: its path, the names on the path, and its Equinox layer, if any.
 
-    `array` is a `MaskedNode` of optax or None where the array is masked out.
+    `array` is a `MaskedNode` of optax or None if the array is masked out.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Leaf:
     array: Any
     layer: Any
     gates: int | None = None
-    """The number of recurrent units, where an array has those of several gates: of Haiku's GRU."""
+    """The number of recurrent units, for arrays that stack several gates (Haiku's GRU)."""
 
     @property
     def masked(self) -> bool:
@@ -58,7 +58,7 @@ class Leaf:
 
 
 def _leaves(params: Any) -> list[Leaf]:
-    """The arrays of `params` and the places where they are masked out, in the order of `jax.tree.leaves`."""
+    """The arrays of `params`, masked ones included, in the order of `jax.tree.leaves`."""
     nodes = tree_flatten_with_path(params, is_leaf=lambda node: _layer_type(node) is not None)[0]
     layers = {path: node for path, node in nodes if _layer_type(node) is not None}
     return [
@@ -77,7 +77,7 @@ def _keys(path: Path) -> tuple[str, ...]:
 
 
 def _in_variable(path: Path) -> bool:
-    """Whether the leaf is the value of a Variable or of a partitioned array of Flax."""
+    """Whether the leaf is the value of a Flax Variable or partitioned array."""
     return len(path) > 1 and bool(path[-1] == GetAttrKey("value"))
 
 
@@ -89,19 +89,19 @@ def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patter
     """The arrays of `params` with their bounds, in the order of `jax.tree.leaves`."""
     leaves = _leaves(params)
     arrays = [leaf for leaf in leaves if not leaf.masked]
-    unwanted_reason = unwanted(include, exclude, [leaf.name for leaf in arrays])
+    skip_reason = name_filter(include, exclude, [leaf.name for leaf in arrays])
     decide = _decider(bounds, leaves)
     resolved: list[tuple[Leaf, Bound]] = []
     hidden = {leaf.keys[:-1]: leaf.array.shape[-2] for leaf in arrays if leaf.own_name == "w_h"}
     for leaf in arrays:
         if leaf.keys[:-1] in hidden and leaf.own_name in ("w_i", "w_h", "b"):
             leaf = replace(leaf, gates=hidden[leaf.keys[:-1]])
-        reason = unwanted_reason([leaf.name])
+        reason = skip_reason([leaf.name])
         bound = Bound(None, reason=reason) if reason else decide(leaf)
         if bound.s is not None and not jnp.issubdtype(leaf.array.dtype, jnp.floating):
             raise ValueError(
-                f"{leaf.name}: dtype {leaf.array.dtype} cannot be clipped to an interval; "
-                f"exclude={leaf.name!r} leaves it alone"
+                f"{leaf.name}: got dtype {leaf.array.dtype}, expected a real floating dtype; "
+                f"exclude={leaf.name!r} skips it"
             )
         resolved.append((leaf, bound))
     check_included(include, {leaf.name: bound for leaf, bound in resolved})
@@ -111,9 +111,9 @@ def resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patter
 def with_ranges(
     resolved: list[tuple[Leaf, Bound]], rule: RangeRule | None, warn: bool = False
 ) -> list[tuple[Leaf, Bound]]:
-    """The same bounds with the ranges of the leaves; what a rule by layer does not name is left alone.
+    """Add to each bound the range of its leaf; leaves that a rule by layer does not name are skipped.
 
-    The output layers are not known from a tree of arrays: a graded rule names them, or grades all layers alike.
+    A tree of arrays does not show its output layers: a graded rule names them, or grades all layers equally.
     """
     if rule is None:
         return resolved
@@ -126,7 +126,7 @@ def with_ranges(
             )
         if warn:
             warnings.warn(
-                "graded: a tree of arrays does not show its output layers, so all layers are graded alike; "
+                "graded: a tree of arrays does not show its output layers, so all layers are graded the same way; "
                 f"output_layers={names[-1]!r} names them",
                 UserWarning,
                 stacklevel=4,  # the caller of `init`
@@ -144,9 +144,9 @@ def with_ranges(
 
 
 def _units_of(leaf: Leaf) -> tuple[Units, Units | None]:
-    """The dimension of a leaf that counts its units, and that of its inputs (None for a bias).
+    """The dimension of a leaf that indexes its units, and the one that indexes its inputs (None for a bias).
 
-    Units are the last dimension of Flax's and Haiku's arrays, and the first one of Equinox's.
+    The units are the last dimension in Flax and Haiku, and the first one in Equinox.
     """
     dims = len(leaf.array.shape)
     if leaf.layer is not None or leaf.own_name == "weight":
@@ -160,7 +160,7 @@ def _units_of(leaf: Leaf) -> tuple[Units, Units | None]:
 
 
 def warn_of_unknown_layers(resolved: list[tuple[Leaf, Bound]]) -> None:
-    """Warn if many of the entries of the arrays of two or more dimensions have no bound rule."""
+    """Warn if a large fraction of the entries of arrays with two or more dimensions has no bound rule."""
     weights = [
         (leaf, bound)
         for leaf, bound in resolved
@@ -172,9 +172,9 @@ def warn_of_unknown_layers(resolved: list[tuple[Leaf, Bound]]) -> None:
         first = unknown[0][0]
         names = ", ".join(name for name, _ in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
         warnings.warn(
-            f"clip_weights leaves {left / entries:.0%} of the weight entries alone, because their layers have no bound "
-            f"rule: {names}; bounds={{{first!r}: number, '*': 'fan_in'}} gives a bound, and exclude={first!r} leaves "
-            "an array alone without this warning",
+            f"clip_weights skips {left / entries:.0%} of the weight entries, because their layers have no bound rule: "
+            f"{names}; bounds={{{first!r}: number, '*': 'fan_in'}} sets a bound, and exclude={first!r} skips an array "
+            "without this warning",
             UserWarning,
             stacklevel=4,  # the caller of `init`
         )
@@ -190,9 +190,7 @@ def _decider(bounds: Rule, leaves: list[Leaf]) -> Decide:
         return _mapping_rule(bounds, leaves)
     if callable(bounds):
         rule = getattr(bounds, "__name__", "function")
-        return lambda leaf: make_bound(
-            leaf.name, bounds(leaf.name, leaf.array), rule, "left alone by the given function"
-        )
+        return lambda leaf: make_bound(leaf.name, bounds(leaf.name, leaf.array), rule, "skipped by the given function")
     raise TypeError(f"bounds: got {bounds!r}, {ACCEPTED}")
 
 
@@ -205,11 +203,11 @@ def _named_rule(rule: str, leaves: list[Leaf]) -> Decide:
     weight_normed = _weight_normed(leaves)
 
     def decide(leaf: Leaf) -> Bound:
-        _refuse_reparametrised(leaf, weight_normed)
+        _reject_reparametrised(leaf, weight_normed)
         if leaf.array.size == 0:
             return Bound(None, reason="no entries")
         fan_in = _equinox_fan_in(leaf) if leaf.layer is not None else _fan_in(leaf, siblings[leaf.keys[:-1]])
-        # A layer without inputs has a bias, drawn from [-1, 1] by Equinox.
+        # Equinox initialises the bias of a layer without inputs from [-1, 1].
         return Bound(None, reason=fan_in) if isinstance(fan_in, str) else Bound(1 / math.sqrt(max(1, fan_in)), rule)
 
     return decide
@@ -224,13 +222,13 @@ def _mapping_rule(bounds: Mapping[str, float | str], leaves: list[Leaf]) -> Deci
         for pattern, value in bounds.items():
             if fnmatchcase(leaf.name, pattern):
                 return named[value](leaf) if isinstance(value, str) else make_bound(leaf.name, value, "given", "")
-        return Bound(None, reason="no pattern of the given mapping matches")
+        return Bound(None, reason="no matching pattern in the mapping")
 
     return decide
 
 
 def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
-    """The fan_in of a layer known only by the names of its arrays, or the reason why the leaf is left alone."""
+    """The fan_in of a layer from the names of its arrays, or the reason to skip the leaf."""
     if leaf.own_name == "kernel":
         return _flax_fan_in(leaf, siblings.get("bias"))
     if leaf.own_name == "weight":
@@ -249,17 +247,17 @@ def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
         return _haiku_gru_fan_in(leaf, siblings)
     if leaf.own_name in ("w", "b"):
         return _haiku_fan_in(leaf, siblings.get("w"), siblings.get("b"))
-    return f"{UNKNOWN} a leaf of this name (bounds={{path: number}} gives it a bound)"
+    return f"{UNKNOWN} a leaf of this name (bounds={{path: number}} sets one)"
 
 
 def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
     shape, size = kernel.array.shape, kernel.array.size
     if len(shape) < 2:
-        return "a kernel of less than two dimensions has no fan_in"
+        return "a kernel of fewer than two dimensions has no fan_in"
     if bias is not None and bias.array is None and _in_variable(kernel.path):
-        bias = None  # a module of nnx with use_bias=False
+        bias = None  # an nnx module with use_bias=False
     if bias is not None and bias.masked and len(shape) == 2:
-        bias = None  # (in, out): the size of the bias is known
+        bias = None  # [in, out]: the size of the bias is known
     if bias is not None and _unmasked(bias, kernel).array.size and size % bias.array.size == 0:
         return int(size // bias.array.size)
     heads = len(shape) == 3 and kernel.keys[-2:-1] in (("query",), ("key",), ("value",))
@@ -267,18 +265,18 @@ def _flax_fan_in(kernel: Leaf, bias: Leaf | None) -> int | str:
 
 
 def _haiku_fan_in(leaf: Leaf, weight: Leaf | None, bias: Leaf | None) -> int | str:
-    """The fan_in of a w (*kernel, in, out), or (*kernel, out, in) in a transposed convolution.
+    """The fan_in of a w [*kernel, in, out], or [*kernel, out, in] in a transposed convolution.
 
-    With a b, which has one entry for each output, it is w.size / b.size for both, and for stacked layers.
+    With a b, which has one entry per output, it is w.size / b.size for both, and for stacked layers.
     """
     if weight is None:
         return "b without a w in its layer"
     shape: tuple[int, ...] = _unmasked(weight, leaf).array.shape
     if len(shape) < 2:
-        return "a w of less than two dimensions has no fan_in"
+        return "a w of fewer than two dimensions has no fan_in"
     if bias is not None:
         outputs = _unmasked(bias, leaf).array.size
-        # Layers stacked k times have k more dimensions in front, in the w and in the b.
+        # Layers stacked k times have k additional leading dimensions in w and b.
         fits = any(outputs == math.prod(shape[:k]) * out for k in range(len(shape) - 1) for out in shape[-2:])
         return int(weight.array.size // outputs) if fits else f"{UNKNOWN} a b {bias.array.shape} with a w {shape}"
     if len(shape) == 2:
@@ -294,7 +292,7 @@ def _haiku_fan_in(leaf: Leaf, weight: Leaf | None, bias: Leaf | None) -> int | s
 
 
 def _haiku_gru_fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
-    """The fan_in of w_i (in, 3 hidden) and w_h (hidden, 3 hidden); b (3 hidden) has that of w_h, as in PyTorch."""
+    """The fan_in of w_i [in, 3 hidden] and w_h [hidden, 3 hidden]; b [3 hidden] has that of w_h, as in PyTorch."""
     shapes = {name: _unmasked(siblings[name], leaf).array.shape for name in ("w_i", "w_h", "b") if name in siblings}
     w_i, w_h, b = (shapes.get(name, ()) for name in ("w_i", "w_h", "b"))
     if len(w_i) < 2 or len(w_h) < 2 or not w_i[-1:] == w_h[-1:] == b[-1:] == (3 * w_h[-2],):
@@ -303,12 +301,12 @@ def _haiku_gru_fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
 
 
 def _unmasked(needed: Leaf, leaf: Leaf) -> Leaf:
-    """`needed`, whose shape decides the bound of `leaf`; a ValueError if it is masked out."""
+    """Return `needed`, whose shape determines the bound of `leaf`; raise a ValueError if it is masked out."""
     if needed.masked:
         raise ValueError(
             f"{leaf.name}: its bound depends on the shape of {needed.name}, which is masked out; chain clip_weights "
             "outside optax.multi_transform, optax.masked or eqx.partition, so that it sees all parameters. "
-            f"bounds={{{leaf.name!r}: number, '*': 'fan_in'}} gives it a bound, exclude={leaf.name!r} leaves it alone"
+            f"bounds={{{leaf.name!r}: number, '*': 'fan_in'}} sets its bound, exclude={leaf.name!r} skips it"
         )
     return needed
 
@@ -320,32 +318,32 @@ _EQUINOX_FAN_IN: dict[str, Callable[[Any], int]] = {
     ),
     **dict.fromkeys(("GRUCell", "LSTMCell"), lambda layer: layer.hidden_size),
 }
-_EQUINOX_LEFT_ALONE = {
+_EQUINOX_SKIPPED = {
     **dict.fromkeys(("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm"), NORMALISATION),
     "Embedding": EMBEDDING,
     "PReLU": SLOPE,
 }
 _EQUINOX_REPARAMETRISED = ("WeightNorm", "SpectralNorm")
-_EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_LEFT_ALONE, *_EQUINOX_REPARAMETRISED}
+_EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_SKIPPED, *_EQUINOX_REPARAMETRISED}
 
 
 def _layer_type(node: Any) -> str | None:
-    """The name of the layer type of Equinox that `node` is or derives from; found without importing Equinox."""
+    """The name of the Equinox layer type of `node` or its base class; does not import Equinox."""
     types = (cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("equinox.nn."))
     return next((name for name in types if name in _EQUINOX_LAYERS), None)
 
 
 def _equinox_fan_in(leaf: Leaf) -> int | str:
     layer_type = _layer_type(leaf.layer) or ""
-    if layer_type in _EQUINOX_LEFT_ALONE:
-        return _EQUINOX_LEFT_ALONE[layer_type]
+    if layer_type in _EQUINOX_SKIPPED:
+        return _EQUINOX_SKIPPED[layer_type]
     if not _is_weight_or_bias(leaf):
         return f"{UNKNOWN} an array of {layer_type} that is not a weight or a bias"
     return _EQUINOX_FAN_IN[layer_type](leaf.layer)
 
 
 def _weight_normed(leaves: list[Leaf]) -> set[str]:
-    """The layers that Flax's WeightNorm wraps: it names its scale by the path of the kernel from its own parent."""
+    """The layers inside Flax's WeightNorm, which names its scale by the kernel's path relative to its own parent."""
     return {
         "/".join([*leaf.keys[:-2], leaf.own_name.removesuffix("/scale").rpartition("/")[0]])
         for leaf in leaves
@@ -353,17 +351,17 @@ def _weight_normed(leaves: list[Leaf]) -> set[str]:
     }
 
 
-def _refuse_reparametrised(leaf: Leaf, weight_normed: set[str]) -> None:
+def _reject_reparametrised(leaf: Leaf, weight_normed: set[str]) -> None:
     owner = "/".join(leaf.keys[:-1])
     wrapped = (
         owner in weight_normed
-        or "layer_instance" in leaf.keys  # the layer inside one of Flax's wrappers
+        or "layer_instance" in leaf.keys  # a layer inside a Flax wrapper
         or _layer_type(leaf.layer) in _EQUINOX_REPARAMETRISED
     )
     if wrapped and _is_weight_or_bias(leaf):
         raise ValueError(
             f"{leaf.name}: its layer is reparametrised (weight or spectral normalisation), so clipping this leaf would "
-            f"not bound the layer's weight; exclude='{owner}/*' leaves the layer alone"
+            f"not bound the layer's weight; exclude='{owner}/*' skips the layer"
         )
 
 

@@ -1,7 +1,7 @@
-"""Clipping ranges: one kappa, one for each layer, or one for each unit. Imports neither PyTorch nor JAX.
+"""Clipping ranges: one kappa, one per layer, or one per unit. Imports neither PyTorch nor JAX.
 
-A tensor is clipped to [-kappa k s_l, kappa k s_l]. `kappa` is the number in the optimizer's `param_groups`. The range
-decides k: 1 for a single kappa, a number for each layer, or k_i for unit i of a layer.
+A tensor is clipped to [-kappa k s_l, kappa k s_l], with `kappa` in the optimizer's `param_groups` and the range k: 1
+for a single kappa, a number per layer, or k_i for unit i of a layer.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from weightclip.checks import check_count, check_number
-from weightclip.patterns import Patterns, as_list, check_pattern
+from weightclip._validation import Patterns, as_list, check_count, check_number, check_pattern
 
 GOLDEN = 0.6180339887498949
-"""The fractional part of the golden ratio: its multiples, modulo 1, fill [0, 1) evenly for any number of units."""
+"""Fractional part of the golden ratio: its multiples modulo 1 cover [0, 1) evenly for any number of units."""
 
 OUTPUT, HIDDEN = "output", "hidden"
-"""Keys of a mapping that stand for the output layers, and for all others."""
+"""Keys of a mapping for the output layers and for all other layers."""
 
 LOW, HIGH, OUTPUT_KAPPA = 0.5, 8.0, 2.0
-"""The defaults of `graded`."""
+"""Defaults of `graded`."""
 
 
 def unit_kappa(i: int, low: float, high: float) -> float:
@@ -41,9 +40,9 @@ class Units:
 
     Args:
         low, high: the smallest and the largest range.
-        dim: the dimension of the tensor that counts units.
-        period: units i and i + period are the same one: the gates of a recurrent unit. None: all are different.
-        offset: is added to the index of each unit.
+        dim: the dimension of the tensor that indexes units.
+        period: units i and i + period are equal (the gates of a recurrent unit); None: all units differ.
+        offset: added to the index of each unit.
     """
 
     low: float
@@ -53,17 +52,17 @@ class Units:
     offset: int = 0
 
     def kappas(self, size: int) -> list[float]:
-        """k_i of each index of the dimension, which has that size."""
+        """k_i for i < size, the size of the dimension."""
         return [unit_kappa(i % (self.period or size) + self.offset, self.low, self.high) for i in range(size)]
 
 
 Range = float | Units
-"""Of one tensor: k, or k_i for each unit."""
+"""Range of one tensor: k, or k_i per unit."""
 
 
 @dataclass(frozen=True)
 class Graded:
-    """A range for each unit, log-uniform in [low, high]; the output layers have their own. Made by `graded`."""
+    """A range per unit, log-uniform in [low, high], and a separate range for output layers. Returned by `graded`."""
 
     low: float = LOW
     high: float = HIGH
@@ -80,7 +79,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class ByLayer:
-    """A range for each layer: name, glob pattern, "output" or "hidden" -> k. The first one that matches decides."""
+    """A range per layer: name, glob pattern, "output" or "hidden" -> k. The first match applies."""
 
     ranges: tuple[tuple[str, float], ...]
 
@@ -90,7 +89,7 @@ class ByLayer:
 
 RangeRule = Graded | ByLayer
 Kappa = float | Mapping[str, float] | Graded | ByLayer
-"""What users give as `kappa`."""
+"""Accepted values of the argument `kappa`."""
 
 
 def graded(
@@ -101,22 +100,22 @@ def graded(
     output_layers: Patterns | None = None,
     layer_offset: int = 0,
 ) -> Graded:
-    """Give each unit of a layer its own clipping range, so that no kappa has to be chosen.
+    """A separate clipping range for each unit of a layer, which avoids the choice of a kappa.
 
     Unit i has kappa_i = low (high / low)^{u_i} with u_i = frac(i * 0.618...), which spreads the ranges evenly on a
-    logarithmic scale. Units with a small range stay plastic, those with a large one stay expressive. A unit is a row of
-    a Linear or convolutional weight and an entry of its bias; all gates of a recurrent unit share one range. Nothing is
-    random and nothing is stored.
+    logarithmic scale. Units with a small range stay plastic, units with a large range stay expressive. A unit is a row
+    of a Linear or convolutional weight and an entry of its bias; all gates of a recurrent unit have the same range. The
+    ranges are deterministic and not stored.
 
     Args:
         low: the smallest range; positive.
         high: the largest range; at least `low`, finite.
         output: the range of the output layers: a number, or (low, high) to grade them by their *inputs*, with the
-            geometric mean for their bias. A string names the output layers, as `output_layers` does.
+            geometric mean for their bias. A string names the output layers, like `output_layers`.
         output_layers: names or glob patterns of the tensors of the output layers, such as "head.*". By default they are
-            found by tracing the forward pass; where that fails, all layers are graded alike, with a warning.
+            found by tracing the forward pass; if that fails, all layers are graded the same way, with a warning.
         layer_offset: unit i of the l-th layer of the model has the range of unit i + l * layer_offset. In a residual
-            network, where channel i runs through all blocks, 0 gives it the same range in each of them.
+            network, where channel i passes through all blocks, 0 gives it the same range in every block.
 
     Examples:
         >>> print(graded())
@@ -126,7 +125,7 @@ def graded(
     """
     if isinstance(output, str):
         if output_layers is not None:
-            raise ValueError(f"output: got {output!r} and output_layers, expected one of them to name the layers")
+            raise ValueError(f"output: got {output!r} and output_layers, expected only one of them to name the layers")
         return graded(low, high, output_layers=output, layer_offset=layer_offset)
     low, high = _interval("low", "high", low, high)
     if isinstance(output, (tuple, list)):
@@ -139,7 +138,7 @@ def graded(
 
 
 def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
-    """The number for `param_groups`, and the rule that it scales: (kappa, None) for a number, (1, rule) for a rule."""
+    """The number for `param_groups` and the rule that it scales: (kappa, None) for a number, (1, rule) for a rule."""
     if isinstance(kappa, (Graded, ByLayer)):
         return 1.0, kappa
     if isinstance(kappa, Mapping):
@@ -150,7 +149,7 @@ def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
 
 
 def by_layer(ranges: Mapping[str, float]) -> ByLayer:
-    """A mapping of names, checked."""
+    """Check a mapping and convert it to a rule."""
     if not ranges:
         raise ValueError("kappa: got an empty mapping, expected for example {'output': 1.0, 'hidden': 5.0}")
     for name in ranges:
@@ -162,7 +161,7 @@ def by_layer(ranges: Mapping[str, float]) -> ByLayer:
 
 
 def parse_kappa(text: str) -> Kappa:
-    """A kappa from text: `2`, `graded`, `graded(0.5, 16, output=0.25-4)`, `hidden=5,output=1`, `*.weight=2`.
+    """Parse a kappa: `2`, `graded`, `graded(0.5, 16, output=0.25-4)`, `hidden=5,output=1`, `*.weight=2`.
 
     Examples:
         >>> parse_kappa("hidden=inf,output=1")
@@ -187,15 +186,15 @@ def range_of(
     input_unit: Units | None,
     layer: int = 0,
 ) -> Range | None:
-    """The range of one tensor; None where a rule by layer does not name it.
+    """The range of one tensor; None if a rule by layer does not name it.
 
     Args:
-        rule: None for a single kappa.
-        names: of the tensor; tied weights have several.
-        is_output: whether it belongs to an output layer; None where that is not known.
-        unit: where the tensor has its units; `low` and `high` do not matter.
-        input_unit: where it has the units of its inputs; None for a bias.
-        layer: the number of its layer in the model, from 0.
+        rule: the range rule; None for a single kappa.
+        names: names of the tensor; tied weights have several.
+        is_output: whether it belongs to an output layer; None if unknown.
+        unit: the dimension that indexes its units; `low` and `high` are ignored.
+        input_unit: the dimension that indexes the units of its inputs; None for a bias.
+        layer: index of its layer in the model.
     """
     if rule is None:
         return 1.0
@@ -213,7 +212,7 @@ def range_of(
 
 
 def needs_outputs(rule: RangeRule | None, names: Iterable[str]) -> bool:
-    """Whether the output layers have to be found, for a model with parameters of these names."""
+    """Whether the rule needs the output layers of a model with these parameter names."""
     if isinstance(rule, ByLayer):
         roles = {OUTPUT, HIDDEN} - set(names)
         return any(pattern in roles for pattern, _ in rule.ranges)
@@ -221,7 +220,7 @@ def needs_outputs(rule: RangeRule | None, names: Iterable[str]) -> bool:
 
 
 def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
-    """A ValueError for a pattern that matches none of the names."""
+    """Raise a ValueError for a pattern that matches none of the names."""
     if isinstance(rule, ByLayer):
         for pattern, _ in rule.ranges:
             if pattern not in (OUTPUT, HIDDEN):
@@ -250,7 +249,7 @@ def _interval(first: str, second: str, low: object, high: object) -> tuple[float
 
 
 def _text(number: float) -> str:
-    """As short as possible, but exact."""
+    """The shortest exact text of a number."""
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 

@@ -1,17 +1,33 @@
-"""Names that changed: one table for Python, the command line and the record reader. They go in the next release."""
+"""Old names -> new names: one table for Python, the command line and the record reader.
+
+Old names work for one release and raise a DeprecationWarning.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
+from typing import Any, TypeVar, cast
 
 MODULES = MappingProxyType(
     {
+        "weightclip.checks": "weightclip._validation",
+        "weightclip.lazy": "weightclip._lazy",
+        "weightclip.numerals": "weightclip._text",
+        "weightclip.optimizer_class": "weightclip._optimizer_class",
+        "weightclip.output_layers": "weightclip._output_layers",
+        "weightclip.patterns": "weightclip._validation",
+        "weightclip.remedy": "weightclip._hooks",
+        "weightclip.rivals": "weightclip.regularizers",
+        "weightclip.rivals.madam": "weightclip.madam",
+        "weightclip.rivals.penalty": "weightclip.regularizers._penalty",
+        "weightclip.scratch": "weightclip._box",
         "weightclip.lab.nets": "weightclip.lab.networks",
         "weightclip.lab.plugins": "weightclip.lab.registry",
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
@@ -23,6 +39,40 @@ MODULES = MappingProxyType(
 )
 """Old module -> new module; submodules move with it. `_results` has the names of `records` and `analysis`."""
 
+NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "weightclip": {
+            "Lipschitz": "LipschitzBounds",
+            "lipschitz": "lipschitz_bounds",
+            "update_bound": "output_change_bound",
+        },
+        "weightclip._hooks": {"Remedy": "Regularizer", "find_remedy": "find_regularizer"},
+        "weightclip._validation": {"check_share": "check_fraction", "unwanted": "name_filter"},
+        "weightclip.certificate": {
+            "Lipschitz": "LipschitzBounds",
+            "lipschitz": "lipschitz_bounds",
+            "update_bound": "output_change_bound",
+        },
+        "weightclip.diagnostics": {
+            "dormant_share": "dormant_fraction",
+            "negative_share": "negative_fraction",
+            "saturated_share": "saturated_fraction",
+        },
+    }
+)
+"""Module -> old attribute -> new attribute."""
+
+ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "Madam": {"largest": "max_update"},
+        "clip_weights": {"last_layer": "clip_output_layers", "statistics": "track_clipped"},
+        "resolve_bounds": {"last_layer": "clip_output_layers"},
+    }
+)
+"""Function or class -> old argument -> new argument."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 
 def new_module(name: str) -> str | None:
     """The new name of a module, or None if it did not move.
@@ -31,10 +81,51 @@ def new_module(name: str) -> str | None:
         >>> new_module("weightclip.lab.streaming.rules")
         'weightclip.lab.experiments.streaming.rules'
     """
-    for old, new in MODULES.items():
+    for old in sorted(MODULES, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
-            return new + name.removeprefix(old)
+            return MODULES[old] + name.removeprefix(old)
     return None
+
+
+def find_old_name(module: str, name: str) -> Any:
+    """Resolve the old name of an attribute or submodule with a DeprecationWarning; for `module.__getattr__`."""
+    new = NAMES.get(module, {}).get(name)
+    if new is not None:
+        _warn(f"{module}.{name} is now {module}.{new}", stacklevel=4)
+        return getattr(import_module(module), new)
+    if new_module(f"{module}.{name}") is not None:
+        return import_module(f"{module}.{name}")
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def rename_arguments(function: str, arguments: Mapping[str, Any], stacklevel: int = 4) -> dict[str, Any]:
+    """Replace old argument names of a function with a DeprecationWarning for each."""
+    renamed: dict[str, Any] = {}
+    for name, value in arguments.items():
+        new = ARGUMENTS[function].get(name, name)
+        if new != name:
+            _warn(f"{function}: the argument {name} is now {new}", stacklevel)
+        if new in renamed or (new != name and new in arguments):
+            raise TypeError(f"{function}: got {name} and {new}, expected {new} alone")
+        renamed[new] = value
+    return renamed
+
+
+def accept_old_arguments(function: _F) -> _F:
+    """Decorate a function to accept the old argument names that `ARGUMENTS` lists for it."""
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not ARGUMENTS[name].keys().isdisjoint(kwargs):
+            kwargs = rename_arguments(name, kwargs)
+        return function(*args, **kwargs)
+
+    return cast(_F, call)
+
+
+def _warn(message: str, stacklevel: int) -> None:
+    warnings.warn(message, DeprecationWarning, stacklevel)
 
 
 class _OldModules(MetaPathFinder, Loader):
@@ -56,7 +147,7 @@ class _OldModules(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """The module has run; the import system replaced its spec by that of the old name."""
+        """Restore the spec, which the import system replaced by that of the old name; the module has already run."""
         spec = module.__spec__
         if spec is not None and spec.loader_state is not None:
             module.__spec__ = spec.loader_state

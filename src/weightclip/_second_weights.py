@@ -1,7 +1,7 @@
-"""Optimizers that keep a second set of weights beside the model's, which has to lie in the box too.
+"""Optimizers with a second set of weights, which is clipped together with the model's weights.
 
-Schedule-Free optimizers (Defazio et al., 2024) train at y = (1 - beta) z + beta x. The model holds y during training
-and x, the average of the z, during evaluation; z is in the optimizer's state, and x is computed from y and z.
+Schedule-Free optimizers (Defazio et al., 2024) train at y = (1 - beta) z + beta x. The model holds y in training and
+x, the average of z, in evaluation; z is in the optimizer's state, and x is computed from y and z.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Beta = Callable[[Optimizer, dict[str, Any]], float]
 
 @dataclass(frozen=True)
 class SecondWeights:
-    """Where an optimizer keeps its second set of weights.
+    """Location of an optimizer's second set of weights.
 
     Args:
-        state_keys: entries of `optimizer.state[p]` that are weights as they are.
-        beta: for optimizers that switch the model between y and x: the weight of x in y.
+        state_keys: entries of `optimizer.state[p]` that are weights.
+        beta: the weight of x in y, for optimizers that switch the model between y and x.
     """
 
     state_keys: tuple[str, ...]
@@ -31,15 +31,15 @@ class SecondWeights:
 
     @torch.no_grad()
     def clip(self, optimizer: Optimizer, group: dict[str, Any], p: Tensor, limit: Any) -> None:
-        """Clip `p` and its second set of weights to [-limit, limit]; an entry that stays inside keeps its bits.
+        """Clip `p` and its second set of weights to [-limit, limit]; entries inside stay bitwise equal.
 
-        The limit is a number, or a tensor of one for each unit; of a sharded tensor, this process's part.
+        The limit is a number, or a tensor with one number per unit; for a sharded tensor, that of the local shard.
         """
         state = optimizer.state.get(p, {})
         if self.beta is not None and "z" in state and _in_train_mode(optimizer, group):
             beta, z, y = self.beta(optimizer, group), _local(state["z"]), _local(p.detach())
             x = y.lerp(z, 1 - 1 / beta)
-            # 0 wherever x and z are inside, so that y is left as it is there
+            # the difference is 0 wherever x and z are inside, so y does not change there
             y.add_(x.clamp(-limit, limit).sub_(x), alpha=beta)
             y.add_(z.clamp(-limit, limit).sub_(z), alpha=1 - beta)
         for key in self.state_keys:
@@ -93,31 +93,31 @@ _KNOWN: dict[tuple[str, str], SecondWeights] = {
 
 
 def check_nested(optimizer: Optimizer, nested: Sequence[Optimizer]) -> None:
-    """Raise if another of the `nested` optimizers than `optimizer` exchanges the model's weights in `eval`."""
+    """Raise if a `nested` optimizer other than `optimizer` swaps the model's weights in `eval`."""
     for other in nested:
-        if other is not optimizer and _exchanges_weights(other):
+        if other is not optimizer and _swaps_weights(other):
             raise ValueError(
-                f"optimizer: {type(other).__name__} exchanges the model's weights for a second set in eval(), which "
-                f"cannot be clipped together with {type(optimizer).__name__}; use one of them alone"
+                f"optimizer: {type(other).__name__} swaps the model's weights for a second set in eval(), which "
+                f"cannot be clipped together with {type(optimizer).__name__}; use only one of them"
             )
 
 
-def _exchanges_weights(optimizer: Optimizer) -> bool:
+def _swaps_weights(optimizer: Optimizer) -> bool:
     return all(callable(getattr(type(optimizer), method, None)) for method in ("train", "eval"))
 
 
 def find_second_weights(optimizer: Optimizer) -> SecondWeights | None:
-    """How `optimizer` keeps a second set of weights, or None; a ValueError for one that is not supported.
+    """The second set of weights of `optimizer`, or None; raises a ValueError for an unsupported optimizer.
 
-    An optimizer with the methods `train` and `eval` exchanges the model's weights for others in them.
+    Optimizers with the methods `train` and `eval` swap the model's weights in them.
     """
     for cls in type(optimizer).__mro__:
         known = _KNOWN.get((cls.__module__.partition(".")[0], cls.__name__))
         if known is not None:
             return known
-    if _exchanges_weights(optimizer):
+    if _swaps_weights(optimizer):
         raise ValueError(
-            f"optimizer: {type(optimizer).__name__} exchanges the model's weights for a second set in eval(), which "
+            f"optimizer: {type(optimizer).__name__} swaps the model's weights for a second set in eval(), which "
             "would not be clipped; the Schedule-Free optimizers of schedulefree and pytorch_optimizer are supported"
         )
     return None

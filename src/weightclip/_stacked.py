@@ -1,4 +1,4 @@
-"""Ensembles whose parameters are stacked along leading dimensions, as torch.func and torchrl store them."""
+"""Ensembles with parameters stacked along leading dimensions, as torch.func and torchrl store them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from weightclip._torch_private import own_modules, own_parameters
+
 
 class Stacked(nn.Module):
-    """The stacked parameters of one layer of an ensemble, beside the layer that they are stacked from.
+    """The stacked parameters of one layer of an ensemble, and the corresponding layer of one member.
 
-    Made by `stacked`. It has the submodules and parameter names of the member, and no forward pass.
+    Returned by `stacked`. It has the submodules and parameter names of the member, and no forward pass.
     """
 
     _weightclip_member: nn.Module
@@ -22,14 +24,14 @@ class Stacked(nn.Module):
 
 
 def stacked(model: nn.Module, params: Mapping[str, Any]) -> Stacked:
-    """Describe an ensemble to `clip_weights`: parameters (*ensemble, *shape) of members that look like `model`.
+    """Describe an ensemble to `clip_weights`: parameters [*ensemble, *shape] of members with the layers of `model`.
 
-    The leading dimensions do not count into fan_in: every member has the bounds of `model`.
+    The leading dimensions do not count toward fan_in: every member has the bounds of `model`.
 
     Args:
-        model: one member; only its layers and shapes matter, so it may be on the meta device.
-        params: name -> stacked tensor, as `torch.func.stack_module_state` returns them, or nested mappings of these,
-            such as the `TensorDictParams` of a torchrl loss. Names of buffers are skipped.
+        model: one member; only its layers and shapes are used, so it may be on the meta device.
+        params: name -> stacked tensor, as returned by `torch.func.stack_module_state`, or nested mappings, such as the
+            `TensorDictParams` of a torchrl loss. Buffers are skipped.
 
     Examples:
         >>> import torch
@@ -49,7 +51,9 @@ def stacked(model: nn.Module, params: Mapping[str, Any]) -> Stacked:
     for name, tensor in given.items():
         if name not in shapes:
             near = ", ".join(list(shapes)[:3])
-            raise ValueError(f"params: {name!r} is not a parameter of {type(model).__name__}; it has {near}, ...")
+            raise ValueError(
+                f"params: {name!r} is not a parameter of {type(model).__name__}; expected one of {near}, ..."
+            )
         shape = shapes[name]
         if tensor.dim() < len(shape) or tensor.shape[tensor.dim() - len(shape) :] != shape:
             expected = ", ".join(["*ensemble", *map(str, shape)])
@@ -58,12 +62,12 @@ def stacked(model: nn.Module, params: Mapping[str, Any]) -> Stacked:
     for name in shapes:
         if name in given:
             prefix, _, own = name.rpartition(".")
-            _node(root, prefix)._parameters[own] = given[name]  # type: ignore[assignment]
+            own_parameters(_node(root, prefix))[own] = given[name]
     return root
 
 
 def unstacked(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[nn.Module, Tensor]:
-    """The member's layer and tensor for an entry of `Stacked`; those given for any other layer."""
+    """The member's layer and tensor for a layer of `Stacked`; any other layer and tensor unchanged."""
     if not isinstance(layer, Stacked):
         return layer, tensor
     member: Tensor = getattr(layer._weightclip_member, own_name)
@@ -73,9 +77,9 @@ def unstacked(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[nn.Modul
 def _node(root: Stacked, prefix: str) -> Stacked:
     node = root
     for part in prefix.split(".") if prefix else ():
-        if part not in node._modules:
+        if part not in own_modules(node):
             node.add_module(part, Stacked(node._weightclip_member.get_submodule(part)))
-        child = node._modules[part]
+        child = own_modules(node)[part]
         assert isinstance(child, Stacked)
         node = child
     return node

@@ -1,7 +1,6 @@
-"""Which tensors are clipped, and how far each may go: the bounds s_l.
+"""The bounds s_l: which tensors of a module are clipped, and to which range.
 
-Everything here is a pure function of a module (or of a list of shapes). Nothing knows about optimizers, and
-nothing but the rule `init` looks at the values of the weights.
+All functions are pure functions of a module. Only the rule `init` reads the values of the weights.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ from weightclip._bound_rules import (
     check_included,
     make_bound,
 )
+from weightclip._output_layers import find_output_layers
+from weightclip._renamed import accept_old_arguments
 from weightclip._stacked import Stacked, unstacked
-from weightclip.output_layers import find_output_layers
-from weightclip.patterns import Patterns, check_pattern, unwanted
+from weightclip._torch_private import COMPILED_PREFIX, compiled_module, forward_pre_hooks, own_parameters
+from weightclip._validation import Patterns, check_pattern, name_filter
 
 LayerRule = Callable[[Any, str], "float | str"]
-"""A layer and the name of one of its own tensors -> its bound s_l, or the reason why it is left alone."""
+"""(layer, name of one of its tensors) -> the bound s_l, or the reason to skip the tensor."""
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Tensor, nn.Module], "float | str | None"]
-"""A rule's name, a mapping of names or glob patterns to numbers (or rule names), or a function
-`(name, tensor, owner) -> bound`, which may return a reason or None to leave the tensor alone."""
+"""The name of a rule, a mapping of names or glob patterns to numbers or rule names, or a function
+`(name, tensor, owner) -> bound`, which returns a reason or None to skip the tensor."""
 
 RULES = ("fan_in", "init", "paper")
 
@@ -45,7 +46,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 def fan_in_bound(weight: Tensor) -> float:
-    """1/sqrt(fan_in) of a weight of shape (out, in, *kernel): PyTorch's default uniform initialisation.
+    """1/sqrt(fan_in) for a weight [out, in, *kernel]: the bound of PyTorch's default uniform initialisation.
 
     Examples:
         >>> import torch
@@ -56,7 +57,7 @@ def fan_in_bound(weight: Tensor) -> float:
 
 
 def xavier_bound(weight: Tensor) -> float:
-    """sqrt(6 / (fan_in + fan_out)) of a weight of shape (out, in): Xavier's uniform initialisation."""
+    """sqrt(6 / (fan_in + fan_out)) for a weight [out, in]: the bound of Xavier's uniform initialisation."""
     return math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
 
 
@@ -68,15 +69,15 @@ def _fan_in_rule(layer: Any, name: str) -> float | str:
 
 def _attention_rule(layer: nn.MultiheadAttention, name: str) -> float | str:
     if name in ("bias_k", "bias_v"):
-        return "drawn from a normal distribution, which has no bound"
+        return "initialised from a normal distribution, which has no bound"
     if name != "in_proj_bias":
         return xavier_bound(getattr(layer, name))
-    # It starts at zero. Where the three projections differ, the smallest box holds for each of them.
+    # Initialised to zero. If the bounds of the three projections differ, the smallest applies to all.
     weights = (layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     return min(xavier_bound(weight) for weight in weights if weight is not None)
 
 
-def _leave(reason: str) -> LayerRule:
+def _skip(reason: str) -> LayerRule:
     return lambda layer, name: reason
 
 
@@ -88,16 +89,16 @@ _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.RNNBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.RNNCellBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.MultiheadAttention: _attention_rule,
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _leave(NORMALISATION)),
-    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _leave(NORMALISATION)),
-    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _leave(NORMALISATION)),
-    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _leave(EMBEDDING)),
-    nn.PReLU: _leave(SLOPE),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _skip(NORMALISATION)),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _skip(NORMALISATION)),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _skip(NORMALISATION)),
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _skip(EMBEDDING)),
+    nn.PReLU: _skip(SLOPE),
 }
 
-# Layers of libraries that are not imported here: package and class name.
+# Layers of other libraries by package and class name, so that these are not imported.
 _foreign_layer_rules: dict[tuple[str, str], LayerRule] = {
-    ("transformers", "Conv1D"): lambda layer, name: 1 / math.sqrt(layer.weight.shape[0]),  # weight is (in, out)
+    ("transformers", "Conv1D"): lambda layer, name: 1 / math.sqrt(layer.weight.shape[0]),  # weight is [in, out]
 }
 _INPUTS_FIRST = {("transformers", "Conv1D")}
 
@@ -107,9 +108,9 @@ def _foreign_types(layer: nn.Module) -> list[tuple[str, str]]:
 
 
 def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str]) -> None:
-    """Teach every bound rule a layer type (and its subclasses): `rule(layer, name)` gives s_l or a reason.
+    """Register the bounds of a layer type and its subclasses: `rule(layer, name)` returns s_l or a reason to skip.
 
-    `name` is the tensor's own name in that layer. A string leaves the tensor alone and says why.
+    `name` is the tensor's name within the layer. A string skips the tensor and states the reason.
 
     Examples:
         >>> import torch
@@ -129,7 +130,7 @@ def register_bound(layer_type: type[_M], rule: Callable[[_M, str], float | str])
 
 
 def layer_rule(layer: nn.Module) -> LayerRule | None:
-    """The rule of the layer's type or of the nearest type that it derives from; None for an unknown layer."""
+    """The rule of the layer's type or of its nearest base class; None for an unknown layer."""
     known = next((_layer_rules[cls] for cls in type(layer).__mro__ if cls in _layer_rules), None)
     if known is not None:
         return known
@@ -137,57 +138,58 @@ def layer_rule(layer: nn.Module) -> LayerRule | None:
 
 
 def inputs_first(layer: nn.Module) -> bool:
-    """Whether the weight of the layer is (in, out), not (out, in)."""
+    """Whether the layer's weight is [in, out] instead of [out, in]."""
     return not _INPUTS_FIRST.isdisjoint(_foreign_types(layer))
 
 
 def _fan_in_by_shape(layer: nn.Module, weight: Tensor) -> float:
-    """1/sqrt(fan_in) of a weight of `layer`, whose inputs are its first dimension in some layers."""
+    """1/sqrt(fan_in) of a weight of `layer`, [out, in, *kernel] or [in, out]."""
     if inputs_first(layer):
         return 1 / math.sqrt(weight.shape[0])
     return fan_in_bound(weight)
 
 
+@accept_old_arguments
 def resolve_bounds(
     model: nn.Module,
     rule: Rule = "fan_in",
     *,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
-    last_layer: bool = True,
+    clip_output_layers: bool = True,
 ) -> dict[str, Bound]:
-    """The bound of every tensor of `model`, by name; those left alone have `s` None and a reason.
+    """The bound of every tensor of `model` by name; skipped tensors have `s` None and a reason.
 
     Rules:
-        `fan_in`: the bound of the uniform distribution that PyTorch draws the layer from.
-        `init`: the largest absolute value in the tensor now; a tensor of zeros takes its fan_in bound.
-        `paper`: by shape and order alone, as the paper's authors did: 1/sqrt(fan_in) for every tensor of two or
-            more dimensions, and the bound of the last of these for every other tensor after it.
-        a mapping: the first name or glob pattern that matches decides, with a number or one of the names above;
-            a tensor that none matches is left alone.
-        a function: `(name, tensor, owner) -> bound`, or a reason (or None) to leave the tensor alone.
+        `fan_in`: the bound of the uniform distribution from which PyTorch initialises the layer.
+        `init`: the largest absolute value in the tensor now; for a tensor of zeros, its fan_in bound.
+        `paper`: from shapes and order alone, as in the authors' code: 1/sqrt(fan_in) for every tensor of two or
+            more dimensions, and the bound of the last such tensor for every other tensor after it.
+        a mapping: the first matching name or glob pattern applies, with a number or one of the names above; tensors
+            without a match are skipped.
+        a function: `(name, tensor, owner) -> bound`, or a reason (or None) to skip the tensor.
 
     Args:
-        model: any module; wrappers of DistributedDataParallel and torch.compile are looked through.
+        model: any module, also wrapped by DistributedDataParallel or torch.compile.
         rule: see above.
-        include: names or glob patterns; every other tensor is left alone.
-        exclude: names or glob patterns of tensors to leave alone.
-        last_layer: False leaves every output layer alone. They are found by tracing `model.forward`; where
-            that fails, a ValueError asks for their names in `exclude`.
+        include: names or glob patterns; every other tensor is skipped.
+        exclude: names or glob patterns of tensors to skip.
+        clip_output_layers: False skips every output layer. Output layers are found by tracing `model.forward`; if that
+            fails, a ValueError asks for their names in `exclude`.
 
     Examples:
         >>> bounds = resolve_bounds(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)))
         >>> bounds["0.weight"]
         Bound(s=0.5, rule='fan_in', reason='')
         >>> bounds["1.bias"].reason
-        'normalisation layer: its scale starts at 1, not in a box around 0'
+        'normalisation layer: its scale is initialised to 1, outside a box around 0'
     """
-    found = bounds_by_tensor(model, rule, include=include, exclude=exclude, last_layer=last_layer)
+    found = bounds_by_tensor(model, rule, include=include, exclude=exclude, clip_output_layers=clip_output_layers)
     return {resolved.name: resolved.bound for resolved in found.values()}
 
 
 class Resolved(NamedTuple):
-    """The name of a tensor, its bound and the layers that have it."""
+    """The name of a tensor, its bound and the layers that own it."""
 
     name: str
     bound: Bound
@@ -200,33 +202,33 @@ def bounds_by_tensor(
     *,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
-    last_layer: bool = True,
+    clip_output_layers: bool = True,
     wanted: Collection[int] | None = None,
 ) -> dict[int, Resolved]:
-    """`resolve_bounds` by id(tensor), of the tensors whose ids are `wanted` (default: all)."""
+    """`resolve_bounds` by id(tensor), restricted to the ids in `wanted` (default: all)."""
     model = unwrap(model)
     owners = _owners(model)
     names = [name for places in owners for name, _, _ in places]
-    unwanted_reason = unwanted(include, exclude, names)
+    skip_reason = name_filter(include, exclude, names)
     decide = _decider(rule, owners, names)
-    outputs = set() if last_layer else output_tensors(model)
+    outputs = set() if clip_output_layers else output_tensors(model)
 
     resolved: dict[int, Resolved] = {}
     conflicts: list[list[tuple[str, Bound]]] = []
     for places in owners:
         name, local, layer = places[0]
         tensor = _tensor(layer, local)
-        # A pattern of `include` may not match tensors without a bound alone, so all of its matches are resolved.
+        # check_included needs all matches of a pattern, so `include` resolves every tensor.
         if wanted is not None and id(tensor) not in wanted and include is None:
             continue
         if is_lazy(tensor):
-            raise ValueError(f"{name}: a lazy layer without a shape yet; run one batch through the model first")
-        if reason := unwanted_reason(n for n, _, _ in places):
+            raise ValueError(f"{name}: lazy layer without a shape; run one batch through the model first")
+        if reason := skip_reason(n for n, _, _ in places):
             bound = Bound(None, reason=reason)
         elif not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex()):
             bound = Bound(None, reason=FROZEN)
         elif id(tensor) in outputs:
-            bound = Bound(None, reason="output layer (last_layer=False)")
+            bound = Bound(None, reason="output layer (clip_output_layers=False)")
         else:
             decided = [(n, decide(n, own, owner, tensor)) for n, own, owner in places]
             bound = decided[0][1]
@@ -235,7 +237,7 @@ def bounds_by_tensor(
                 bound = Bound(None, reason="tied weights with different bounds")
         if bound.s is not None and not tensor.is_floating_point():
             raise ValueError(
-                f"{name}: dtype {tensor.dtype} cannot be clipped to an interval; exclude={name!r} leaves it alone"
+                f"{name}: got dtype {tensor.dtype}, expected a real floating dtype; exclude={name!r} skips it"
             )
         resolved[id(tensor)] = Resolved(name, bound, tuple(owner for _, _, owner in places))
     if conflicts:
@@ -253,19 +255,19 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        elif (inner := compiled_module(model)) is not None:
             model = inner
         else:
             return model
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters of `model` under the names that `resolve_bounds` uses, each once."""
+    """Each parameter of `model` once, under the name that `resolve_bounds` uses."""
     return {places[0][0]: _tensor(places[0][2], places[0][1]) for places in _owners(unwrap(model))}
 
 
 def tensor_names(model: nn.Module) -> dict[int, list[str]]:
-    """id(parameter) -> all of its names in `model`; tied weights have several."""
+    """id(parameter) -> its names in `model`; tied weights have several."""
     owners = _owners(unwrap(model))
     return {id(_tensor(places[0][2], places[0][1])): [name for name, _, _ in places] for places in owners}
 
@@ -274,20 +276,19 @@ Place = tuple[str, str, nn.Module]  # full name, own name in its layer, layer
 
 
 def _owners(model: nn.Module) -> list[list[Place]]:
-    """For each distinct parameter, in the order of `model.parameters()`, every place where it stands."""
+    """All places of each distinct parameter, in the order of `model.parameters()`."""
     places: dict[int, list[Place]] = {}
     for path, layer in model.named_modules():
-        if layer._parameters:
-            prefix = f"{path}.".replace("_orig_mod.", "") if path else ""
-            for local, tensor in layer._parameters.items():
+        if parameters := own_parameters(layer):
+            prefix = f"{path}.".replace(COMPILED_PREFIX, "") if path else ""
+            for local, tensor in parameters.items():
                 if tensor is not None:
                     places.setdefault(id(tensor), []).append((prefix + local, local, layer))
     return list(places.values())
 
 
 def _tensor(layer: nn.Module, local: str) -> Tensor:
-    tensor = layer._parameters[local]
-    assert tensor is not None
+    tensor: Tensor = own_parameters(layer)[local]
     return tensor
 
 
@@ -304,7 +305,7 @@ def _decider(rule: Rule, owners: list[list[Place]], names: list[str]) -> Decide:
             name,
             rule(name, tensor, unstacked(layer, local, tensor)[0]),
             getattr(rule, "__name__", "function"),
-            "left alone by the given function",
+            "skipped by the given function",
         )
     raise TypeError(f"bounds: got {rule!r}, expected one of {RULES}, a mapping or a function")
 
@@ -318,7 +319,7 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
         paper = _paper(owners)
 
         def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
-            _refuse_reparametrised(name, unstacked(layer, local, tensor)[0])
+            _reject_reparametrised(name, unstacked(layer, local, tensor)[0])
             return paper[id(tensor)]
 
         return decide
@@ -327,13 +328,13 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
 
 def _fan_in(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
     layer, _ = unstacked(layer, local, tensor)
-    _refuse_reparametrised(name, layer)
+    _reject_reparametrised(name, layer)
     if tensor.numel() == 0:
         return Bound(None, reason="no entries")
     rule = layer_rule(layer)
     if rule is None:
         return Bound(None, reason=f"{UNKNOWN} {type(layer).__name__} (see register_bound)")
-    return make_bound(name, rule(layer, local), "fan_in", f"left alone by the rule of {type(layer).__name__}")
+    return make_bound(name, rule(layer, local), "fan_in", f"skipped by the rule of {type(layer).__name__}")
 
 
 def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
@@ -348,7 +349,7 @@ def _init(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
 
 def _paper(owners: list[list[Place]]) -> dict[int, Bound]:
     bounds: dict[int, Bound] = {}
-    last = Bound(None, reason="no weight comes before it")
+    last = Bound(None, reason="no weight precedes it")
     for (_, local, layer), *_ in owners:
         tensor = _tensor(layer, local)
         member_layer, member = unstacked(layer, local, tensor)
@@ -369,13 +370,13 @@ def _mapping_rule(rule: Mapping[str, float | str], owners: list[list[Place]], na
                 if isinstance(value, str):
                     return named[value](name, local, layer, tensor)
                 return make_bound(name, value, "given", "")
-        return Bound(None, reason="no pattern of the given mapping matches")
+        return Bound(None, reason="no matching pattern in the mapping")
 
     return decide
 
 
 def _tied(conflicts: list[list[tuple[str, Bound]]], rule: Rule, others: bool) -> str:
-    """The message about tied weights with different bounds; `others`: whether anything else can be clipped."""
+    """The error message for tied weights with different bounds; `others`: whether other tensors can be clipped."""
     first = conflicts[0]
     given = ", ".join(f"{name} ({bound.reason if bound.s is None else bound.s})" for name, bound in first)
     excluded = [decided[0][0] for decided in conflicts]
@@ -386,33 +387,33 @@ def _tied(conflicts: list[list[tuple[str, Bound]]], rule: Rule, others: bool) ->
     clips = f"the same number for all of its names in bounds clips {it}"
     if isinstance(rule, str):
         clips = f"bounds={ {**mapping, '*': rule} } clips {it}"
-    alone = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} leaves {it} alone"
-    return f"tied weights with different bounds: {given}; {f'{alone}, and {clips}' if others else clips}"
+    skips = f"exclude={excluded if len(excluded) > 1 else excluded[0]!r} skips {it}"
+    return f"tied weights with different bounds: {given}; {f'{skips}, and {clips}' if others else clips}"
 
 
 REPARAMETRISING_HOOKS = (WeightNorm, SpectralNorm, prune.BasePruningMethod)
 
 
 def is_reparametrised(layer: nn.Module) -> bool:
-    """Whether a weight of the layer is computed from its parameters: bounding these does not bound it."""
+    """Whether the layer computes its weight from other parameters, so that clipping these does not bound it."""
     return (
         isinstance(layer, parametrize.ParametrizationList)
         or parametrize.is_parametrized(layer)
-        or any(isinstance(hook, REPARAMETRISING_HOOKS) for hook in layer._forward_pre_hooks.values())
+        or any(isinstance(hook, REPARAMETRISING_HOOKS) for hook in forward_pre_hooks(layer).values())
     )
 
 
-def _refuse_reparametrised(name: str, layer: nn.Module) -> None:
+def _reject_reparametrised(name: str, layer: nn.Module) -> None:
     if is_reparametrised(layer):
         owner = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
         raise ValueError(
             f"{name}: its layer is reparametrised (weight_norm, spectral_norm, parametrize or pruning), so clipping "
-            f"this tensor would not bound the layer's weight; exclude='{owner}.*' leaves the layer alone"
+            f"this tensor would not bound the layer's weight; exclude='{owner}.*' skips the layer"
         )
 
 
 def output_tensors(model: nn.Module) -> set[int]:
-    """The ids of the tensors in output layers, found by tracing; a ValueError where that fails."""
+    """The ids of the tensors in output layers, found by tracing; raises a ValueError if that fails."""
 
     def is_layer(module: nn.Module) -> bool:
         return layer_rule(module) is not None
@@ -425,6 +426,6 @@ def output_tensors(model: nn.Module) -> set[int]:
 
 
 def _full(tensor: Tensor) -> Tensor:
-    """A sharded tensor's value on every process (a DTensor is reduced over its shards)."""
+    """The full value of a sharded tensor (a DTensor) on every process."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full

@@ -1,4 +1,4 @@
-"""Weight clipping on top of any optimizer: after each step, w <- clip(w, -kappa s_l, kappa s_l)."""
+"""Weight clipping on top of any optimizer: w <- clip(w, -kappa s_l, kappa s_l) after each step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -19,50 +19,41 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from weightclip._bound_rules import EMBEDDING, UNKNOWN, Bound
-from weightclip._box import Box, Entry, exact_limits, limit, local, unit_limits
-from weightclip._layer_ranges import find_output_names, with_ranges
+from weightclip._box import Box, Entry, Scratch, exact_limits, limit, local, unit_limits
+from weightclip._hooks import Regularizer, check_optimizer, find_regularizer, move_behind_global_hooks, owns_kappa
+from weightclip._layer_ranges import FOREIGN, ModelBounds
 from weightclip._ranges import Kappa, RangeRule, Units, parse_kappa, read_kappa
+from weightclip._renamed import accept_old_arguments
 from weightclip._second_weights import check_nested, find_second_weights
-from weightclip.bounds import Resolved, Rule, bounds_by_tensor, named_tensors
-from weightclip.checks import check_count, check_number, check_truth
-from weightclip.patterns import Patterns
-from weightclip.remedy import (
-    GLOBAL_HOOKS,
-    Remedy,
-    attach,
-    call_after,
-    check_optimizer,
-    find_remedy,
-    go_behind_global_hooks,
-    nested_optimizers,
-    owns_kappa,
-    wrappers_that_act,
-)
-from weightclip.scratch import Scratch
+from weightclip._text import format_table
+from weightclip._torch_private import global_step_post_hooks
+from weightclip._validation import Patterns, check_count, check_number, check_truth
+from weightclip._wrappers import acting_wrappers, call_after, nested_optimizers
+from weightclip.bounds import Resolved, Rule
 
 KEY = "clip_weights"
-FOREIGN = "not a parameter of the given model"
 OTHER_STEPS = ("second_step", "fused_backward")
-"""Methods that update the weights in the place of `step`: of SAM and of LOMO."""
+"""Methods that update the weights instead of `step`: those of SAM and LOMO."""
 
 WARN_ABOVE = 0.1
-"""The fraction of all weight entries that may be in layers without a bound rule before `clip_weights` warns."""
+"""Fraction of the weight entries in layers without a bound rule above which `clip_weights` warns."""
 
 
 class NothingToClipError(ValueError):
-    """None of the optimizer's parameters has a bound."""
+    """No parameter of the optimizer has a bound."""
 
 
 class Resolver(Protocol):
-    """Finds the bounds of an optimizer's tensors."""
+    """Resolves the bounds of an optimizer's tensors."""
 
     def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
-        """The name, the bound and the layers of each tensor, in the order of the groups."""
+        """The name, bound and layers of each tensor, in the order of the groups."""
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         """The names and shapes of the model's parameters that are not among `tensors`."""
 
 
+@accept_old_arguments
 def clip_weights(
     optimizer: Optimizer,
     model: nn.Module,
@@ -71,43 +62,41 @@ def clip_weights(
     bounds: Rule = "fan_in",
     include: Patterns | None = None,
     exclude: Patterns | None = None,
-    last_layer: bool = True,
+    clip_output_layers: bool = True,
     every: int = 1,
-    statistics: bool = False,
+    track_clipped: bool = False,
     strict: bool = True,
 ) -> Clipper:
-    """From now on, every `optimizer.step()` ends with w <- clip(w, -kappa s_l, kappa s_l).
+    """Clip the weights after every `optimizer.step()`: w <- clip(w, -kappa s_l, kappa s_l).
 
-    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution that PyTorch draws the layer from.
-    Clipping is the last thing that a step does, whatever else is attached to the optimizer, in whatever order. For
-    an optimizer around another one (Lookahead), it is the end of the outer step that counts. Schedule-Free optimizers
-    have both of their sequences clipped, so that the weights are in the box in training and in evaluation.
+    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution from which PyTorch initialises the layer.
+    Clipping is the last operation of a step, regardless of other hooks and of the order of attachment. For an
+    optimizer around another one (Lookahead), it is the last operation of the outer step. For Schedule-Free optimizers,
+    both sequences are clipped, so the weights are in the box in training and in evaluation.
 
-    `kappa` lives in `optimizer.param_groups`: a group that already has one keeps it, checkpoints save it, and
-    assigning `group["kappa"]` changes it from the next step on. A loaded checkpoint brings its own kappa if it
-    has one. A copied or unpickled optimizer has lost its hooks: call `clip_weights` on it again (a step without
-    them warns).
+    `kappa` is stored in `optimizer.param_groups`: a group that already has one keeps it, checkpoints save it, and
+    assigning `group["kappa"]` changes it from the next step. Loading a checkpoint restores its kappa, if it has one.
+    Copied and unpickled optimizers lose their hooks: call `clip_weights` on them again (a step without hooks warns).
 
     Args:
         optimizer: any `torch.optim.Optimizer`, on any device, with any number of groups.
-        model: the module that owns the parameters; of several, `nn.ModuleList([actor, critic])`; of ensembles
-            with stacked parameters, `weightclip.stacked(member, params)`.
+        model: the module that owns the parameters; for several modules, `nn.ModuleList([actor, critic])`; for
+            ensembles with stacked parameters, `weightclip.stacked(member, params)`.
         kappa: the clipping range in units of s_l: a positive number, which may be infinite; a mapping of names, glob
-            patterns, "output" or "hidden" to numbers, of which the first that matches decides, and which leaves all
-            other tensors alone; or `weightclip.graded()`, a range for each unit. With a mapping or `graded`, the kappa
-            in `param_groups` is 1 at first and scales all ranges.
+            patterns, "output" or "hidden" to numbers, whose first match applies and which skips all other tensors; or
+            `weightclip.graded()`, a range per unit. With a mapping or `graded`, the kappa in `param_groups` is 1
+            initially and scales all ranges.
         bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
-        include: names or glob patterns; every other tensor is left alone.
-        exclude: names or glob patterns of tensors to leave alone.
-        last_layer: False leaves the output layers alone.
+        include: names or glob patterns; every other tensor is skipped.
+        exclude: names or glob patterns of tensors to skip.
+        clip_output_layers: False skips the output layers.
         every: clip after every n-th step.
-        statistics: count the entries that each step cuts, for `clipped_fraction`.
-        strict: raise for parameters of the optimizer that `model` does not own, and where there is nothing to clip.
-            False leaves such parameters alone and lists them: for one optimizer per parameter, or for a model that
-            is split among several optimizers.
+        track_clipped: count the entries that each step clips, for `clipped_fraction`.
+        strict: raise if `model` does not own all parameters of the optimizer, or if there is nothing to clip. False
+            skips and lists such parameters: for one optimizer per parameter, or a model split among optimizers.
 
     Returns:
-        The attached `Clipper`; print it to see every tensor's bound, and what is left alone and why.
+        The attached `Clipper`; printing it shows the bound of every tensor, and the tensors it skips with the reason.
 
     Examples:
         >>> model = nn.Linear(4, 1)
@@ -123,61 +112,23 @@ def clip_weights(
         raise TypeError("optimizer, model: the arguments are swapped; call clip_weights(optimizer, model, kappa)")
     outer, optimizer = optimizer, check_optimizer(optimizer, KEY)
     if owns_kappa(type(optimizer)):
-        raise ValueError(f"optimizer: {type(optimizer).__name__} has a hyper-parameter kappa of its own")
+        raise ValueError(f"optimizer: {type(optimizer).__name__} already has a hyper-parameter kappa")
     number, rule = read_kappa(kappa)
-    resolver = _ByLayer(model, bounds, include, exclude, last_layer)
+    resolver = ModelBounds(model, bounds, include, exclude, clip_output_layers)
     clipper = Clipper(
-        optimizer, resolver, number, rule=rule, every=every, statistics=statistics, strict=strict, outer=outer
+        optimizer, resolver, number, rule=rule, every=every, track_clipped=track_clipped, strict=strict, outer=outer
     )
     clipper.warn_of_unknown_layers()
-    return attach(clipper)
+    return clipper.attach()
 
 
 def find_clipper(optimizer: Optimizer) -> Clipper | None:
-    """The clipper that is attached to `optimizer`, if there is one."""
-    return cast("Clipper | None", find_remedy(optimizer, KEY))
+    """The clipper attached to `optimizer`, or None."""
+    return cast("Clipper | None", find_regularizer(optimizer, KEY))
 
 
-@dataclass(frozen=True)
-class _ByLayer:
-    """Bounds from the layers of a model."""
-
-    model: nn.Module
-    rule: Rule
-    include: Patterns | None
-    exclude: Patterns | None
-    last_layer: bool
-    outputs: dict[RangeRule, frozenset[str] | None] = field(default_factory=dict)
-
-    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
-        tensors = [tensor for group in groups for tensor in group]
-        resolved = bounds_by_tensor(
-            self.model,
-            self.rule,
-            include=self.include,
-            exclude=self.exclude,
-            last_layer=self.last_layer,
-            wanted={id(tensor) for tensor in tensors},
-        )
-        resolved = with_ranges(self.model, resolved, rule, self._outputs(rule), {id(t): t for t in tensors})
-        foreign = Bound(None, reason=FOREIGN)
-        return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
-
-    def _outputs(self, rule: RangeRule | None) -> frozenset[str] | None:
-        """The names of the tensors in output layers, found once: it takes a trace of the model."""
-        if rule is None:
-            return None
-        if rule not in self.outputs:
-            self.outputs[rule] = find_output_names(self.model, rule)
-        return self.outputs[rule]
-
-    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
-        held = {id(tensor) for tensor in tensors}
-        return {name: t.shape for name, t in named_tensors(self.model).items() if id(t) not in held}
-
-
-class Clipper(Remedy):
-    """Clips an optimizer's weights after its steps. Made by `clip_weights`."""
+class Clipper(Regularizer):
+    """Clips an optimizer's weights after its steps. Returned by `clip_weights`."""
 
     key = KEY
     group_keys = ("kappa",)
@@ -190,7 +141,7 @@ class Clipper(Remedy):
         *,
         rule: RangeRule | None = None,
         every: int = 1,
-        statistics: bool = False,
+        track_clipped: bool = False,
         strict: bool = True,
         outer: Optimizer | None = None,
     ) -> None:
@@ -198,7 +149,7 @@ class Clipper(Remedy):
         for group in optimizer.param_groups:
             check_number("kappa", group.get("kappa", kappa), infinite=True)
         self.every = check_count("every", every)
-        self.statistics = check_truth("statistics", statistics)
+        self.track_clipped = check_truth("track_clipped", track_clipped)
         self.strict = check_truth("strict", strict)
         self.rule = rule
         self._resolver = resolver
@@ -214,16 +165,16 @@ class Clipper(Remedy):
         self._watched: set[int] = set()
         self._entries = self._resolve()
         if strict and all(entry.bound.reason == FOREIGN for entry in self._entries):
-            raise ValueError("optimizer: it holds none of the model's parameters")
+            raise ValueError("optimizer: got none of the model's parameters, expected at least one")
         if strict and not self._clipped():
-            raise NothingToClipError(f"model: there is nothing to clip; {self._left_alone()}")
+            raise NothingToClipError(f"model: there is nothing to clip; {self._skipped()}")
 
-    def start(self) -> None:
-        """Make the boxes, and clip wherever weights are exchanged."""
+    def on_attach(self) -> None:
+        """Make the boxes, and clip wherever an optimizer moves or swaps weights outside of `step`."""
         self._make_boxes()
         _clippers.add(self)
-        # Optimizers around this one may move the weights after its step; others move them outside of `step`.
-        places = [(wrapper, "step", self.enforce) for wrapper in wrappers_that_act(self._outer)]
+        # Wrappers may move the weights after the inner step.
+        places = [(wrapper, "step", self.enforce) for wrapper in acting_wrappers(self._outer)]
         places += [(self.optimizer, method, self.enforce) for method in OTHER_STEPS]
         if self._second_weights is not None:
             places += [(self.optimizer, method, self._clip) for method in ("eval", "train")]
@@ -238,81 +189,87 @@ class Clipper(Remedy):
             then()
 
     def warn_of_unknown_layers(self) -> None:
-        """Warn if many of the weights are in layers without a bound rule."""
+        """Warn if a large fraction of the weights is in layers without a bound rule."""
         weights = [e for e in self._entries if e.tensor.dim() >= 2 and e.bound.reason != EMBEDDING]
         unknown = [e for e in weights if e.bound.reason.startswith(UNKNOWN)]
         entries, left = (sum(e.tensor.numel() for e in some) for some in (weights, unknown))
         if left > WARN_ABOVE * entries:
             names = ", ".join(e.name for e in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             warnings.warn(
-                f"clip_weights leaves {left / entries:.0%} of the weight entries alone, because their layers have no "
-                f"bound rule: {names}; weightclip.register_bound or bounds={{name: number, '*': 'fan_in'}} gives them "
-                "a bound, and exclude=[...] leaves them alone without this warning",
+                f"clip_weights skips {left / entries:.0%} of the weight entries, because their layers have no bound "
+                f"rule: {names}; weightclip.register_bound or bounds={{name: number, '*': 'fan_in'}} sets a bound, and "
+                "exclude=[...] skips them without this warning",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def clip(self) -> None:
-        """Clip once, now."""
+        """Clip the weights now."""
         if not self.is_attached():
-            raise RuntimeError("this clipper was removed from its optimizer")
+            raise RuntimeError("this clipper was removed from its optimizer; call clip_weights again")
         self._counts = None
         self._clip()
 
     @property
     def clipped_fraction(self) -> float:
-        """The share of entries that the last step cut, over all clipped tensors.
+        """Fraction of entries that the last step clipped, over all clipped tensors; synchronises with the device.
 
-        NaN if a clipped tensor holds a NaN (which stays NaN). Of a sharded tensor, this process's part counts; of a
-        Schedule-Free optimizer, the weights that are trained. Reading it waits for the device.
+        NaN if a clipped tensor contains NaN (which stays NaN). Sharded tensors count their local shard, Schedule-Free
+        optimizers the training weights.
         """
-        cut = self._cut()
-        return sum(count for count, _ in cut.values()) / max(1, sum(size for _, size in cut.values()))
+        clipped = self._clipped_counts()
+        return sum(count for count, _ in clipped.values()) / max(1, sum(size for _, size in clipped.values()))
 
     @property
     def clipped_fractions(self) -> dict[str, float]:
-        """`clipped_fraction` of each clipped tensor, by name."""
-        return {name: count / max(1, size) for name, (count, size) in self._cut().items()}
+        """`clipped_fraction` of each clipped tensor by name."""
+        return {name: count / max(1, size) for name, (count, size) in self._clipped_counts().items()}
+
+    @property
+    def statistics(self) -> bool:
+        """Deprecated name of `track_clipped`."""
+        warnings.warn("Clipper.statistics is now Clipper.track_clipped", DeprecationWarning, stacklevel=2)
+        return self.track_clipped
 
     def sides(self) -> dict[Tensor, float | Tensor]:
-        """How far each clipped tensor may go now: kappa s_l, or a tensor with a number for each of its units."""
+        """Half-width of the box of each clipped tensor: kappa s_l, or a tensor with one number per unit."""
         groups = self.optimizer.param_groups
         return {e.tensor: exact_limits(groups[e.group]["kappa"], e.bound, e.tensor) for e in self._clipped()}
 
     @property
     def bounds(self) -> dict[str, Bound]:
-        """The bound of each of the optimizer's tensors, by name."""
+        """The bound of each tensor of the optimizer by name."""
         return {entry.name: entry.bound for entry in self._entries}
 
-    def looks_at_gradients(self) -> bool:
-        """Only to tell one step from the next."""
-        return self.every > 1 or self.statistics
+    def needs_gradients(self) -> bool:
+        """Whether steps are counted."""
+        return self.every > 1 or self.track_clipped
 
     def after_step(self) -> None:
         """Count the step."""
-        if self.every > 1 and self.skipped():
+        if self.every > 1 and self.step_skipped():
             return
         self._steps += 1
         self._counts = None
 
     def enforce(self) -> None:
-        """Clip, if this step is one that clips."""
+        """Clip, if this is an n-th step."""
         if self.every == 1 or self._steps % self.every == 0:
             self._clip()
 
     def direct_hook(self) -> Callable[[Optimizer, Any, Any], None] | None:
-        """The common case: nothing to count, no second set of weights, and nothing else attached."""
-        return None if self.looks_at_gradients() or self._second_weights is not None else self._hook
+        """The common case: no counting and no second set of weights."""
+        return None if self.needs_gradients() or self._second_weights is not None else self._hook
 
     def _hook(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if torch.compiler.is_compiling():
-            return None  # the global hook, which comes next, clips behind every compiled step
-        if len(GLOBAL_HOOKS) > 1:
-            go_behind_global_hooks()
+            return None  # the global hook, which runs next, clips after compiled steps
+        if len(global_step_post_hooks) > 1:
+            move_behind_global_hooks()
         groups, boxes = optimizer.param_groups, self._boxes
         if len(groups) != len(boxes):
             return self._clip()
-        for group, box in zip(groups, boxes):  # noqa: B905 (of equal length, and on the hot path)
+        for group, box in zip(groups, boxes):  # noqa: B905 (equal lengths, hot path)
             if (
                 not box.simple
                 or group.get("kappa") != box.kappa
@@ -325,7 +282,7 @@ class Clipper(Remedy):
                 box.clip_wide()
 
     def group_state(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The number of steps, the rule of the ranges and the measured bounds, each if there is one."""
+        """The number of steps, the range rule and the measured bounds, where used."""
         measured = [self._measured.get(p) for p in group["params"]]
         state: dict[str, Any] = {"steps": self._steps} if self.every > 1 else {}
         if self.rule is not None:
@@ -333,7 +290,7 @@ class Clipper(Remedy):
         return {**state, "measured": measured} if any(s is not None for s in measured) else state
 
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
-        """Resume from what `group_state` saved."""
+        """Restore the result of `group_state`."""
         self._steps = state.get("steps", self._steps)
         self.rule = _read_rule(state.get("rule"))
         measured = zip(group["params"], state.get("measured", ()), strict=False)
@@ -342,38 +299,34 @@ class Clipper(Remedy):
         self._boxes, self._counts = [], None
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, the rule of the ranges, and the measured bounds by the parameter's position."""
-        measured = {i: self._measured[t] for i, t in enumerate(self.tensors()) if t in self._measured}
-        return {
-            "steps": self._steps,
-            "measured": measured,
-            **({} if self.rule is None else {"rule": str(self.rule)}),
-        }
+        """The number of steps, the range rule, and the measured bounds by parameter position."""
+        measured = {i: self._measured[t] for i, t in enumerate(self.parameters()) if t in self._measured}
+        return {"steps": self._steps, "measured": measured} | ({} if self.rule is None else {"rule": str(self.rule)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume where `state_dict` was taken, with its rule of the ranges."""
-        tensors = self.tensors()
+        """Restore the result of `state_dict`, including the range rule."""
+        tensors = self.parameters()
         self._steps = state["steps"]
         self.rule = _read_rule(state.get("rule"))
         self._measured.update({tensors[i]: s for i, s in state["measured"].items()})
         self._follow()
 
     def remove(self) -> None:
-        """Stop clipping, and take kappa out of the optimizer."""
+        """Stop clipping and delete kappa from the optimizer's groups."""
         super().remove()
         while self._undo:
             self._undo.pop()()
         _clippers.discard(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_boxes": [], "_counts": None, "_undo": []}  # made again when needed
+        return {**super().__getstate__(), "_boxes": [], "_counts": None, "_undo": []}  # rebuilt on demand
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
         kappas = {f"{group['kappa']:g}": None for group in self.optimizer.param_groups if "kappa" in group}
         if self.rule is not None:
             kappas = {(f"{kappa} x " if kappa != "1" else "") + str(self.rule): None for kappa in kappas}
-        counts = f"{len(self._clipped())} of {len({*self.bounds, *self._resolver.absent(self.tensors())})}"
+        counts = f"{len(self._clipped())} of {len({*self.bounds, *self._resolver.absent(self.parameters())})}"
         return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
 
     def __str__(self) -> str:
@@ -389,21 +342,16 @@ class Clipper(Remedy):
                 numbers = (f"{s:.4g}", f"{kappa * units:g}", f"{kappa * units * s:.4g}")
                 now = _now(local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
             rows.append((e.name, _shape(e.tensor), e.bound.rule, *numbers, *now))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([repr(self), *lines, self._left_alone()]).rstrip()
+        return "\n".join([repr(self), *format_table(rows), self._skipped()]).rstrip()
 
-    def _left_alone(self) -> str:
+    def _skipped(self) -> str:
         rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in self._entries if e.bound.s is None]
-        absent = self._resolver.absent(self.tensors())
+        absent = self._resolver.absent(self.parameters())
         rows += [(name, _shape(shape), "not in this optimizer") for name, shape in absent.items()]
-        if not rows:
-            return ""
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(["left alone:", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)])
+        return "\n".join(["skipped:", *format_table(rows)]) if rows else ""
 
     def _clipped(self) -> list[Entry]:
-        """The clipped tensors, in the order in which `_clip` goes through them: that of the groups."""
+        """The clipped tensors in the order of the groups."""
         return [entry for entry in self._entries if entry.bound.s is not None]
 
     def _resolve(self) -> list[Entry]:
@@ -411,19 +359,19 @@ class Clipper(Remedy):
         groups = [i for i, group in enumerate(params) for _ in group]
         entries: list[Entry] = []
         resolved = self._resolver.resolve(params, self.rule)
-        for tensor, (name, bound, layers), group in zip(self.tensors(), resolved, groups, strict=True):
-            if bound.s is not None and bound.rule.startswith("init"):  # measured once
+        for tensor, (name, bound, layers), group in zip(self.parameters(), resolved, groups, strict=True):
+            if bound.s is not None and bound.rule.startswith("init"):  # measured once, when attaching
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
             entries.append(Entry(name, tensor, bound, group, layers))
         return entries
 
     def _follow(self) -> None:
-        """Resolve the parameters that the optimizer has now."""
+        """Resolve the bounds of the optimizer's current parameters."""
         self._entries = self._resolve()
         self._make_boxes()
 
     def _make_boxes(self) -> None:
-        """Make a box for each group; if strict, refuse parameters that the model does not own."""
+        """Make a box per group; if strict, raise for parameters that the model does not own."""
         groups, entries = self.optimizer.param_groups, self._entries
         foreign = [e for e in entries if e.bound.reason == FOREIGN and groups[e.group].get("kappa") != math.inf]
         if self.strict and foreign:
@@ -431,16 +379,16 @@ class Clipper(Remedy):
             raise ValueError(
                 f"model: it does not own {len(foreign)} of the optimizer's {len(entries)} parameters ({listed}); pass "
                 "the module that owns them, or weightclip.stacked(member, params) for the stacked parameters of an "
-                "ensemble; strict=False, or kappa=float('inf') in their group, leaves them alone"
+                "ensemble; strict=False, or kappa=float('inf') in their group, skips them"
             )
         clipped = self._clipped()
         self._boxes = [Box(group, [e for e in clipped if e.group == i]) for i, group in enumerate(groups)]
         self._counts = None
-        # When one of these is registered in a module, or another member in one of them, bounds are resolved again.
+        # Bounds are resolved again if one of these is registered in a module, or a new member in one of them.
         self._watched = {id(e.tensor) for e in entries} | {id(layer) for e in entries for layer in e.layers}
 
     def registered(self, module: nn.Module, member: object) -> None:
-        """Resolve again at the next step, if the module or its new member is one of ours."""
+        """Resolve the bounds again at the next step, if the module or its new member belongs to a clipped model."""
         known = id(module) in self._watched or id(member) in self._watched
         if not known and isinstance(member, nn.Module) and any(e.bound.reason == FOREIGN for e in self._entries):
             known = any(id(p) in self._watched for p in member.parameters())
@@ -457,21 +405,21 @@ class Clipper(Remedy):
         for group, box in zip(groups, self._boxes, strict=True):
             if group.get("kappa") != box.kappa:
                 box.set_kappa(group)
-            if self.statistics:
+            if self.track_clipped:
                 counts += box.count(self._scratch)
             if self._second_weights is None:
                 box.clip()
             elif box.plan or box.wide:
                 for entry, limit in zip(box.entries, box.limits, strict=True):
                     self._second_weights.clip(self.optimizer, group, entry.tensor, limit)
-        if self.statistics:
-            # A step may clip twice, when there are hooks that act behind ours: both cuts count.
+        if self.track_clipped:
+            # A step clips twice if other hooks run after ours; both counts add up.
             self._counts = counts if self._counts is None else [*map(torch.add, self._counts, counts)]
 
-    def _cut(self) -> dict[str, tuple[float, int]]:
-        """For each clipped tensor: the entries cut by the last step, of how many."""
-        if not self.statistics:
-            raise RuntimeError("statistics are off: pass statistics=True to clip_weights")
+    def _clipped_counts(self) -> dict[str, tuple[float, int]]:
+        """Clipped tensor -> number of entries that the last step clipped, number of entries."""
+        if not self.track_clipped:
+            raise RuntimeError("clipped entries are not counted: pass track_clipped=True to clip_weights")
         entries = [box.entries[i] for box in self._boxes if box.counter is not None for i in box.counter.order]
         counts = [count for chunk in self._counts or () for count in chunk.tolist()] or [0.0] * len(entries)
         found = {e.name: (count, local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
@@ -483,12 +431,12 @@ def _interval(ends: Sequence[float], form: str) -> str:
 
 
 def _read_rule(text: str | None) -> RangeRule | None:
-    """The rule in a checkpoint; None where it has a single kappa."""
+    """The range rule in a checkpoint; None for a single kappa."""
     return None if text is None else read_kappa(parse_kappa(text))[1]
 
 
 def _now(tensor: Tensor, bound: float | Tensor) -> tuple[str, str]:
-    """How many entries are outside, and how many exactly at the bound."""
+    """Number of entries outside the bound and exactly at the bound."""
     if tensor.is_meta:
         return "-", "-"
     size = tensor.abs()
@@ -508,6 +456,6 @@ def _registered(module: nn.Module, name: str, member: object) -> None:
         clipper.registered(module, member)
 
 
-# Parametrisations and pruning register a layer's parameters anew; asking every layer at each step would cost time.
+# Parametrisations and pruning register a layer's parameters again; checking every layer at each step would cost time.
 register_module_parameter_registration_hook(_registered)
 register_module_module_registration_hook(_registered)

@@ -1,28 +1,30 @@
-"""What is measured while a network learns: plasticity, norms, activations and ranks. Pure functions of tensors."""
+"""Diagnostics of learning networks: plasticity, norms, activations, ranks and gradient covariance. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+
+from weightclip._renamed import find_old_name
+from weightclip._torch_private import BatchNorm, Dropout
 
 SATURATED = 0.95
-"""A tanh unit whose output is at least that far from 0 is saturated."""
+"""A tanh unit is saturated if its absolute output is at least this large."""
 
 SMALLEST_LOSS = 1e-8
-"""Losses below are taken for that large where plasticity divides by them."""
+"""Lower limit of the loss by which plasticity divides."""
 
 
 @torch.no_grad()
 def sample_plasticity(before: Tensor, after: Tensor) -> Tensor:
-    """max(1 - after / max(before, 1e-8), 0): the share of a sample's loss that the update on it removed.
+    """Fraction of each sample's loss that the update on it removed: max(1 - after / max(before, 1e-8), 0).
 
-    Losses of the same samples before and after the update, of one shape -> that shape. NaN stays NaN.
+    Losses of the same samples before and after the update, [...] and [...] -> [...]. NaN stays NaN.
 
     Examples:
         >>> sample_plasticity(torch.tensor([2.0, 2.0, 0.0]), torch.tensor([0.5, 3.0, 0.0])).tolist()
@@ -32,12 +34,12 @@ def sample_plasticity(before: Tensor, after: Tensor) -> Tensor:
 
 
 def weight_matrices(model: nn.Module) -> list[Tensor]:
-    """The parameters with two or more dimensions: weights without biases."""
+    """The parameters with two or more dimensions, which excludes biases."""
     return [p.detach() for p in model.parameters() if p.ndim >= 2]
 
 
 def gradient_matrices(model: nn.Module) -> list[Tensor]:
-    """The gradients of the weight matrices, where they have one."""
+    """The gradients of the weight matrices that have one."""
     return [p.grad for p in model.parameters() if p.ndim >= 2 and p.grad is not None]
 
 
@@ -54,26 +56,26 @@ def l1_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def negative_share(pre_activations: Iterable[Tensor]) -> float:
-    """The share of entries below 0, over all tensors; NaN where there are none."""
-    return _share((tensor < 0, tensor) for tensor in pre_activations)
+def negative_fraction(pre_activations: Iterable[Tensor]) -> float:
+    """Fraction of entries below 0 over all tensors, [...], [...], ... -> a number; NaN without entries."""
+    return _fraction((tensor < 0, tensor) for tensor in pre_activations)
 
 
 @torch.no_grad()
-def saturated_share(outputs: Iterable[Tensor], beyond: float = SATURATED) -> float:
-    """The share of tanh outputs with |h| >= 0.95 (or another `beyond`), over all tensors; NaN where there are none."""
-    return _share((tensor.abs() >= beyond, tensor) for tensor in outputs)
+def saturated_fraction(outputs: Iterable[Tensor], beyond: float = SATURATED) -> float:
+    """Fraction of tanh outputs with |h| >= `beyond` over all tensors, [...], ... -> a number; NaN without entries."""
+    return _fraction((tensor.abs() >= beyond, tensor) for tensor in outputs)
 
 
 @torch.no_grad()
-def dormant_share(outputs: Iterable[Tensor], tau: float = 0.025) -> float:
-    """The share of units that hardly answer (Sokar et al., 2023), over all layers; NaN where there are none.
+def dormant_fraction(outputs: Iterable[Tensor], tau: float = 0.025) -> float:
+    """Fraction of dormant units (Sokar et al., 2023) over all layers; NaN without units.
 
-    A unit is dormant if the mean of |h| over samples is at most tau times the mean of that over its layer's units.
-    Outputs are [n, units] each, or [n, channels, height, width] of a convolution, whose units are its channels.
+    Unit i is dormant if mean_n |h_ni| <= tau * mean_j mean_n |h_nj|, with j over the units of its layer. Outputs are
+    [n, units], or [n, channels, height, width] for a convolution, whose units are its channels.
 
     Examples:
-        >>> dormant_share([torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.01, 0.0]])])
+        >>> dormant_fraction([torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.01, 0.0]])])
         0.3333333333333333
     """
 
@@ -81,14 +83,14 @@ def dormant_share(outputs: Iterable[Tensor], tau: float = 0.025) -> float:
         activity = tensor.abs().transpose(0, 1).flatten(1).mean(1)
         return activity <= tau * activity.mean()
 
-    return _share((found, found) for found in map(dormant, outputs))
+    return _fraction((found, found) for found in map(dormant, outputs))
 
 
 @torch.no_grad()
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """KL(old || new) from actions of the old policy: the mean of (r - 1) - log r, which is never negative.
+    """Estimate of KL(old || new) from actions of the old policy: mean of (r - 1) - log r, which is never negative.
 
-    log r [..., n], the logarithm of new / old probability of n actions -> [...].
+    log r [..., n], the log-ratio of the new to the old probability of n actions -> [...].
 
     Examples:
         >>> approximate_kl(torch.tensor([0.5, -0.5]).log1p())  # doctest: +ELLIPSIS
@@ -99,11 +101,10 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
 
 @torch.no_grad()
 def singular_values(matrix: Tensor) -> Tensor:
-    """The singular values in float64, the largest first: [m, n] -> [min(m, n)]. NaN if an entry is not finite.
+    """Singular values in float64 in descending order, [m, n] -> [min(m, n)]; NaN if an entry is not finite.
 
-    In float32 and below, as the roots of the eigenvalues of W W^T in float64, in a third of the time of a singular
-    value decomposition. That squares the matrix, so a value is good to about 1e-8 of the largest: ten times finer than
-    what float32 can tell apart.
+    For float32 and below, they are the square roots of the eigenvalues of W W^T in float64, which takes a third of the
+    time of a singular value decomposition. Their error is about 1e-8 of the largest, a tenth of float32's resolution.
     """
     if not matrix.isfinite().all():
         return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
@@ -117,10 +118,9 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rank(matrix: Tensor, values: Tensor | None = None) -> int:
-    """How many singular values exceed max(m, n) eps sigma_max, with eps that of the matrix's dtype: [m, n] -> a count.
+    """Number of singular values above max(m, n) eps sigma_max, with eps of the matrix's dtype, [m, n] -> a count.
 
-    This is the rank by the default tolerance of `torch.linalg.matrix_rank`. `values` are the matrix's singular values
-    where they are known already.
+    This is the default tolerance of `torch.linalg.matrix_rank`. `values` are the matrix's singular values, if known.
 
     Examples:
         >>> rank(torch.outer(torch.ones(3), torch.arange(4.0)))
@@ -128,7 +128,7 @@ def rank(matrix: Tensor, values: Tensor | None = None) -> int:
     """
     values = singular_values(matrix) if values is None else values
     if values.isnan().any():
-        raise ValueError("matrix: got entries that are not finite, which have no rank")
+        raise ValueError("matrix: got non-finite entries, expected finite entries")
     if not values.numel():
         return 0
     tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * values.max()
@@ -136,7 +136,7 @@ def rank(matrix: Tensor, values: Tensor | None = None) -> int:
 
 
 MOST_AT_ONCE = 64
-"""Samples whose gradients are computed together: what a network computes on the way takes memory, too."""
+"""Largest number of samples whose gradients are computed together; activations take memory as well."""
 
 
 def gradient_covariance(
@@ -145,17 +145,17 @@ def gradient_covariance(
     batch: Sequence[Tensor | Sequence[Tensor]],
     memory: float = 1e9,
 ) -> Tensor:
-    """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), g_i the gradient of the loss of sample i in all parameters: [k, k].
+    """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), with g_i the gradient of sample i's loss over all parameters, [k, k].
 
-    A gradient of zero has no direction: its row and column are 0. With batch normalisation, or anything else that mixes
-    samples, a sample alone has another loss; put such models, and those with dropout, in `eval()` first.
+    The row and column of a zero gradient are 0. Layers that mix samples, such as batch normalisation, change the loss
+    of a single sample; call `eval()` first for such models, and for models with dropout.
 
     Args:
         model: called with a batch of one sample: `model(batch[0][i : i + 1])`.
-        loss: called with what the model says and the other tensors, `loss(output, *rest)`: the loss of one sample, [].
-        batch: inputs [k, ...], or several of them for a model that takes several, and what else the loss takes,
-            [k, ...] each.
-        memory: bytes that gradients may take; with fewer, parts of them are computed several times.
+        loss: called as `loss(output, *rest)`; returns the loss of one sample, [].
+        batch: inputs [k, ...], or a sequence of them for a model with several inputs, then the other arguments of the
+            loss, [k, ...] each.
+        memory: bytes for gradients; with less memory, some gradients are computed several times.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -166,10 +166,10 @@ def gradient_covariance(
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     inputs, rest = _check_samples(batch)
     if not parameters:
-        raise ValueError("model: got no parameter that requires a gradient, expected one or more")
+        raise ValueError("model: got no parameter that requires a gradient, expected at least one")
     for name, layer in model.named_modules():
-        if layer.training and isinstance(layer, (_BatchNorm, _DropoutNd)):
-            raise ValueError(f"model: got {type(layer).__name__} {name!r} while it trains, expected model.eval() first")
+        if layer.training and isinstance(layer, (BatchNorm, Dropout)):
+            raise ValueError(f"model: got {type(layer).__name__} {name!r} in training mode, expected eval mode")
     others = {name: p.detach() for name, p in (*model.named_parameters(), *model.named_buffers())}
     size_of_one = sum(p.numel() * p.element_size() for p in parameters.values())
 
@@ -188,14 +188,14 @@ def gradient_covariance(
         return _to_unit_length(torch.cat([gradient.flatten(1) for gradient in found.values()], dim=1))
 
     samples = len(inputs[0])
-    # Two chunks of gradients are there at a time, and while one is put together, its parts are too.
+    # Two chunks of gradients are in memory at a time, and the parts of one during concatenation.
     size = max(1, min(samples, MOST_AT_ONCE, int(memory / (3 * max(1, size_of_one)))))
     chunks = [slice(start, start + size) for start in range(0, samples, size)]
     matrix = torch.zeros(samples, samples, dtype=torch.float64)
     for i, rows in enumerate(chunks):
         left = directions(rows)
         own = (left @ left.T).double().cpu()
-        matrix[rows, rows] = (own + own.T) / 2  # rounding is not the same on both sides
+        matrix[rows, rows] = (own + own.T) / 2  # symmetric despite rounding
         for columns in chunks[i + 1 :]:
             matrix[rows, columns] = (left @ directions(columns).T).double().cpu()
             matrix[columns, rows] = matrix[rows, columns].T
@@ -203,8 +203,8 @@ def gradient_covariance(
 
 
 def _check_samples(batch: Sequence[Tensor | Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The inputs, and what else the loss takes; a ValueError unless all are tensors with as many samples."""
-    expected = "a sequence of tensors: inputs, and what else the loss takes"
+    """The inputs and the other arguments of the loss; raises a ValueError unless all are tensors of equal length."""
+    expected = "a sequence of tensors: the inputs, then the other arguments of the loss"
     if not isinstance(batch, Sequence) or not batch:
         raise ValueError(f"batch: got {type(batch).__name__}, expected {expected}")
     inputs = batch[0] if isinstance(batch[0], (tuple, list)) else batch[:1]
@@ -215,20 +215,20 @@ def _check_samples(batch: Sequence[Tensor | Sequence[Tensor]]) -> tuple[tuple[Te
         parts.append(part)
     lengths = [len(part) for part in parts]
     if len(set(lengths)) != 1:
-        raise ValueError(f"batch: got parts with {lengths} samples, expected as many in each")
+        raise ValueError(f"batch: got {lengths} samples, expected equal numbers")
     return tuple(parts[: len(inputs)]), tuple(parts[len(inputs) :])
 
 
 def off_diagonal(matrix: Tensor) -> float:
-    """The mean of |C[i, j]| over i != j: [k, k] -> a number; NaN of a single sample."""
+    """Mean of |C[i, j]| over i != j, [k, k] -> a number; NaN for a single sample."""
     others = matrix.abs().sum() - matrix.diagonal().abs().sum()
     entries = matrix.numel() - len(matrix)
     return float(others / entries) if entries else math.nan
 
 
 def _to_unit_length(rows: Tensor) -> Tensor:
-    """The rows themselves [k, n], each by its length; those of zeros stay."""
-    for order in (math.inf, 2):  # by the largest entry first: squares of small ones would vanish
+    """Divide each row [k, n] by its length in place; zero rows stay."""
+    for order in (math.inf, 2):  # by the largest entry first, because squares of small entries underflow
         lengths = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
         rows.div_(torch.where(lengths > 0, lengths, 1.0))
     return rows
@@ -241,7 +241,13 @@ def _total(sums: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def _share(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
+def _fraction(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     counted = [(int(chosen.sum()), tensor.numel()) for chosen, tensor in parts]
     entries = sum(number for _, number in counted)
     return sum(count for count, _ in counted) / entries if entries else math.nan
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return find_old_name(__name__, name)

@@ -1,4 +1,4 @@
-"""Watching a training run for loss of plasticity: per-layer diagnostics, a verdict and a suggested range."""
+"""Monitor for loss of plasticity during training: per-layer diagnostics, a verdict and a suggested range."""
 
 from __future__ import annotations
 
@@ -13,55 +13,57 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._text import format_table
+from weightclip._torch_private import own_parameters
+from weightclip._validation import check_count
 from weightclip.bounds import bounds_by_tensor, tensor_names, unwrap
-from weightclip.checks import check_count
 from weightclip.diagnostics import sample_plasticity
 
 KAPPAS = (1.0, 2.0, 5.0)
-"""The fraction of entries beyond the bounds of these is measured."""
+"""Values of kappa for which the fraction of entries outside the box is measured."""
 
 BUDGET = 0.015
-"""The fraction of the training time that measurements may take by default; hooks take a little more."""
+"""Default fraction of the training time for measurements, without the small cost of hooks."""
 
 LEAST_EVERY = 10
-"""Steps at least between two measurements, by default."""
+"""Default minimum number of steps between two measurements."""
 
 DORMANT = 0.025
 """A unit is dormant if its mean absolute activation is at most this fraction of the mean over its layer."""
 
 LARGEST_SIDE = 512
-"""Rows and columns of a weight matrix that count for its effective rank."""
+"""Largest number of rows and columns of a weight matrix used for its effective rank."""
 
 KEPT = 10_000
-"""Rows that are kept; the oldest half of them is thinned out beyond."""
+"""Largest number of stored rows; beyond it, every second measurement of the older half is dropped."""
 
 GROWN = 1.5
-"""Weights have grown if their norm is this many times the initial one."""
+"""Weights have grown if their norm exceeds the initial norm by this factor."""
 
 FALLEN = 0.8
-"""A quantity has fallen if its mean over the last third of the measurements is below this times that of the first."""
+"""A quantity has fallen if its mean over the last third of the measurements is below this factor of the first."""
 
 MORE_DORMANT = 0.1
-"""Units have fallen dormant if the fraction of dormant ones rose by this much."""
+"""Units have become dormant if the fraction of dormant units rose by this much."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One layer at one step.
+    """Measurement of one layer at one step.
 
     Args:
-        step: of the optimizer, from 1.
-        layer: the name of the weight.
-        norm_ratio: the norm of the weight over its initial norm.
-        beyond_1: the fraction of entries beyond the bound of kappa = 1; `beyond_2` and `beyond_5` alike.
-        beyond_2: see `beyond_1`.
-        beyond_5: see `beyond_1`.
-        relative_update: the norm of the step's change over the norm of the weight.
-        dormant: the fraction of dormant units among the inputs of the layer; NaN for the first layer, whose inputs are
-            the data.
-        effective_rank: exp(H(p)) with p the singular values of the weight over their sum (Roy and Vetterli, 2007).
-        plasticity: of the whole network, max(1 - loss after the step / loss before it, 0); NaN without a closure.
-        loss: before the step; NaN without a closure.
+        step: step of the optimizer, from 1.
+        layer: name of the weight.
+        norm_ratio: |w| / |w_0|.
+        beyond_1: fraction of entries outside the box of kappa = 1, |w_ij| > s_l.
+        beyond_2: fraction of entries outside the box of kappa = 2.
+        beyond_5: fraction of entries outside the box of kappa = 5.
+        relative_update: |w_t - w_{t-1}| / |w_{t-1}|.
+        dormant: fraction of dormant units among the inputs of the layer; NaN for the first layer, whose inputs are the
+            data.
+        effective_rank: exp(H(p)) with p the singular values of the weight over their sum (Roy & Vetterli, 2007).
+        plasticity: max(1 - loss after the step / loss before it, 0) of the network; NaN without a closure.
+        loss: loss before the step; NaN without a closure.
     """
 
     step: int
@@ -79,12 +81,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the measurements say.
+    """Verdict on the measurements.
 
     Args:
         problem: whether the network is losing plasticity.
-        text: the verdict in a sentence.
-        suggestion: what to do about it; empty if nothing.
+        text: the verdict in one sentence.
+        suggestion: the suggested action; empty if there is none.
     """
 
     problem: bool
@@ -93,17 +95,17 @@ class Verdict:
 
 
 class Monitor:
-    """Measure the layers of a network while it trains, and say whether it is losing plasticity.
+    """Measure the layers of a network during training and detect loss of plasticity.
 
-    The monitor acts around `optimizer.step()` and leaves training as it is. By default it measures as often as 2% of
-    the training time allow.
+    The monitor runs around `optimizer.step()` and does not change training. By default it measures as often as 2% of
+    the training time allows.
 
     Args:
         optimizer: any `torch.optim.Optimizer`.
         model: the module that owns the parameters.
-        every: measure every n-th step, whatever that takes; None: within the budget of time.
-        closure: returns the loss of a fixed batch, or of the current one, without a backward pass; it is called before
-            and after a measured step.
+        every: measure every n-th step regardless of the time; None: within the time budget.
+        closure: returns the loss of a fixed batch or of the current one, without a backward pass; called before and
+            after a measured step.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -129,7 +131,7 @@ class Monitor:
         self._closure = closure
         self._weights = _weights(optimizer, model)
         if not self._weights:
-            raise ValueError("model: the optimizer holds none of its weight matrices with a bound rule")
+            raise ValueError("model: got no weight matrix with a bound rule in the optimizer, expected at least one")
         self._initial = {name: _norm(w) for name, (w, _) in self._weights.items()}
         self._rows: list[Measurement] = []
         self._step, self._next = 0, every or LEAST_EVERY
@@ -139,9 +141,9 @@ class Monitor:
         self._loss: Tensor | float | None = None
         self._optimizer = optimizer
         self._layers = [
-            (self._seer(f"{path}.{own}" if path else own), module)
+            (self._input_hook(f"{path}.{own}" if path else own), module)
             for path, module in unwrap(model).named_modules()
-            for own in module._parameters
+            for own in own_parameters(module)
             if (f"{path}.{own}" if path else own) in self._weights
         ]
         self._armed: list[Any] = []
@@ -150,7 +152,7 @@ class Monitor:
             self._arm()
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each measurement and layer, oldest first; see `Measurement`."""
+        """One row per measurement and layer, oldest first; see `Measurement`."""
         return [asdict(row) for row in self._rows]
 
     def verdict(self) -> Verdict:
@@ -158,11 +160,11 @@ class Monitor:
         return judge(self._rows)
 
     def log(self, writer: Any, step: int | None = None) -> None:
-        """Log the last measurement to a TensorBoard `SummaryWriter`, or to a run of Weights & Biases.
+        """Log the last measurement to a TensorBoard `SummaryWriter` or a Weights & Biases run.
 
         Args:
             writer: has `add_scalar(name, value, step)`, or `log(values, step=step)`.
-            step: default: that of the measurement.
+            step: defaults to the step of the measurement.
         """
         last = self._last()
         if not last:
@@ -185,7 +187,7 @@ class Monitor:
             raise TypeError(f"writer: got {type(writer).__name__}, expected add_scalar (TensorBoard) or log (W&B)")
 
     def remove(self) -> None:
-        """Stop measuring; the measurements stay."""
+        """Stop measuring; the measurements remain available."""
         self._counting.remove()
         self._disarm()
 
@@ -203,19 +205,17 @@ class Monitor:
         names = [one.name for one in fields(Measurement) if one.name not in hidden]
         rows = [[name.replace("_", " ") for name in names]]
         rows += [[_shown(getattr(row, name)) for name in names] for row in last]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         verdict = self.verdict()
         network = "" if math.isnan(last[0].loss) else f", loss {last[0].loss:.3g}, plasticity {last[0].plasticity:.3f}"
         first = f"step {last[0].step:,}{network}"
-        return "\n".join(filter(None, [first, *lines, verdict.text, verdict.suggestion]))
+        return "\n".join(filter(None, [first, *format_table(rows), verdict.text, verdict.suggestion]))
 
     def _last(self) -> list[Measurement]:
         return [row for row in self._rows if row.step == self._rows[-1].step] if self._rows else []
 
     def _arm(self) -> None:
-        """Prepare to measure the next step. Hooks that stay attached would cost time in all others."""
-        self._armed = [layer.register_forward_pre_hook(see) for see, layer in self._layers]
+        """Attach the hooks for the next step; permanent hooks would slow down all other steps."""
+        self._armed = [layer.register_forward_pre_hook(hook) for hook, layer in self._layers]
         self._armed.append(self._optimizer.register_step_pre_hook(self._before_step))
 
     def _disarm(self) -> None:
@@ -228,15 +228,15 @@ class Monitor:
         if self._step == self._next - 1:
             self._arm()
 
-    def _seer(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _input_hook(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             if inputs and isinstance(inputs[0], Tensor) and module.training:
                 self._add_input(name, module, inputs[0].detach())
 
-        return see
+        return hook
 
     def _add_input(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Sum |x| for each input unit: the channels of a convolution, the last dimension otherwise."""
+        """Sum |x| per input unit: the channels of a convolution, otherwise the last dimension."""
         channels = 1 if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and x.dim() > 2 else x.dim() - 1
         size = x.abs().movedim(channels, -1).reshape(-1, x.shape[channels])
         total, count = self._inputs.get(name, (torch.zeros_like(size[0]), 0))
@@ -246,10 +246,10 @@ class Monitor:
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         began = time.perf_counter()
-        # Registered now, the hook comes behind others, such as that of clipping.
+        # Registered now, the hook runs after all others, such as clipping.
         self._armed.append(optimizer.register_step_post_hook(self._after_step))
         self._before = {name: w.detach().clone() for name, (w, _) in self._weights.items()}
-        inputs = dict(self._inputs)  # the closure's own passes do not count
+        inputs = dict(self._inputs)  # without the forward passes of the closure
         self._loss = None if self._closure is None else self._closure()
         self._inputs = inputs
         self._spent += time.perf_counter() - began
@@ -279,26 +279,26 @@ class Monitor:
             self._arm()
 
     def _interval(self, now: float) -> int:
-        """Steps until measurements are within their budget of time again."""
+        """Number of steps after which measurements are within their time budget again."""
         a_step = max((now - self._began - self._spent) / self._step, 1e-9)
         a_measurement = self._spent / (len({row.step for row in self._rows}) or 1)
-        # What was spent so far, and on the next measurement, is to be within the budget by then.
+        # By then, the time of all measurements including the next one is within the budget.
         steps = (self._spent + a_measurement) / BUDGET / a_step - self._step
         return max(LEAST_EVERY, math.ceil(steps))
 
     def _thin_out(self) -> None:
-        """Keep every second measurement of the older half."""
+        """Drop every second measurement of the older half."""
         steps = sorted({row.step for row in self._rows})
         dropped = set(steps[1 : len(steps) // 2 : 2])
         self._rows = [row for row in self._rows if row.step not in dropped]
 
 
 def judge(rows: Sequence[Measurement]) -> Verdict:
-    """The verdict on measurements: of the first third of them against the last.
+    """Compare the first and the last third of the measurements.
 
-    Where plasticity was measured, it is lost if it fell by more than 20% and two standard errors, and the loss did not
-    fall: a network that has converged has little left to learn. Otherwise two of these are needed: units fell dormant,
-    the effective rank fell, updates became smaller.
+    If plasticity was measured, it is lost if it fell by more than 20% and two standard errors while the loss did not
+    fall: a converged network has little left to learn. Otherwise, two of these signs are required: units became
+    dormant, the effective rank fell, updates became smaller.
     """
     steps = sorted({row.step for row in rows})
     if len(steps) < 3:
@@ -317,7 +317,7 @@ def judge(rows: Sequence[Measurement]) -> Verdict:
         return sum(known) / len(known) if known else math.nan
 
     def error(name: str) -> float:
-        """The standard error of the difference between both thirds, for what is measured of the whole network."""
+        """Standard error of the difference between both thirds, for a quantity of the whole network."""
         parts = [[getattr(row, name) for row in at[names[0], is_late]] for is_late in (False, True)]
         return math.sqrt(sum(variance(part) / len(part) if len(part) > 1 else math.inf for part in parts))
 
@@ -328,7 +328,7 @@ def judge(rows: Sequence[Measurement]) -> Verdict:
         if any(mean(name, layer, True) < FALLEN * mean(name, layer, False) for layer in names):
             signs.append(text)
     if any(mean("dormant", layer, True) > mean("dormant", layer, False) + MORE_DORMANT for layer in names):
-        signs.append("units fell dormant")
+        signs.append("units became dormant")
     plasticity = [mean("plasticity", names[0], is_late) for is_late in (False, True)]
     if math.isnan(plasticity[0]):
         lost = len(signs) >= 2
@@ -356,7 +356,7 @@ def judge(rows: Sequence[Measurement]) -> Verdict:
 
 
 def _weights(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[Tensor, float]]:
-    """Name -> weight and bound of each tensor of two or more dimensions that the optimizer holds."""
+    """Name -> weight and bound of each tensor of two or more dimensions in the optimizer."""
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     names = tensor_names(unwrap(model))
     resolved = bounds_by_tensor(model, wanted=held.keys())
@@ -376,7 +376,7 @@ def _dormant(inputs: tuple[Tensor, int] | None) -> float:
 
 
 def _measure(w: Tensor, s: float, initial: float, before: Tensor) -> dict[str, float]:
-    """What is measured of one weight alone; see `Measurement`."""
+    """The quantities of one weight; see `Measurement`."""
     w = w.detach()
     size = w.abs()
     return {
@@ -388,7 +388,7 @@ def _measure(w: Tensor, s: float, initial: float, before: Tensor) -> dict[str, f
 
 
 def effective_rank(weight: Tensor) -> float:
-    """exp(-sum_i p_i log p_i), p_i = sigma_i / sum_j sigma_j: of the first 512 rows and columns of the weight.
+    """exp(-sum_i p_i log p_i) with p_i = sigma_i / sum_j sigma_j, for the first 512 rows and columns of the weight.
 
     Examples:
         >>> round(effective_rank(torch.eye(4)), 6)

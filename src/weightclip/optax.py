@@ -1,9 +1,8 @@
 """Weight clipping for JAX: the last transformation of an optax chain, and the exact projection.
 
-Parameters are any tree of arrays: the dictionaries of Flax and Haiku, `nnx.State`, Equinox's modules, or your own
-dictionaries. A leaf is named by its path, as in `Dense_0/kernel` or `layers/0/weight`; what Flax wraps around a leaf
-(the `value` of a Variable) is not part of it. Bounds are resolved from paths and shapes alone, so inside `jax.jit`
-they are constants.
+Parameters are any tree of arrays: dictionaries of Flax or Haiku, `nnx.State`, Equinox modules, or your own
+dictionaries. A leaf is named by its path, such as `Dense_0/kernel` or `layers/0/weight`, without Flax's wrappers (the
+`value` of a Variable). Bounds depend on paths and shapes only, so they are constants inside `jax.jit`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from jax.tree_util import tree_map_with_path
 from weightclip._bound_rules import Bound
 from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers, with_ranges
 from weightclip._ranges import ByLayer, Graded, Units, read_kappa
-from weightclip.patterns import Patterns
+from weightclip._validation import Patterns
 
 Kappa = float | jax.Array | Mapping[str, float] | Graded | ByLayer
 
@@ -41,21 +40,21 @@ def clip_weights(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
 ) -> optax.GradientTransformation:
-    """Turn the update u of the weights p into clip(p + u, -kappa s_l, kappa s_l) - p, so that they end in the box.
+    """Replace the update u of the weights p by clip(p + u, -kappa s_l, kappa s_l) - p, so that they end in the box.
 
-    In a chain of transformations, this must be the last one: it has to see the update that is applied. An entry
-    that stays in the box keeps its u bit by bit. By default s_l = 1/sqrt(fan_in), see `resolve_bounds`.
+    It must be the last transformation of a chain, because it needs the update that is applied. Entries that stay in the
+    box keep their u bit for bit. By default s_l = 1/sqrt(fan_in), see `resolve_bounds`.
 
-    `optax.apply_updates` adds p again, and p + (clip(p + u) - p) is rounded: an entry can end an ulp outside the
-    box (an ulp of u, where u is coarser than p). `project` after `apply_updates` is exact.
+    `optax.apply_updates` computes p + (clip(p + u) - p) with rounding: an entry can end one ulp outside the box (an ulp
+    of u if u is coarser than p). `project` after `apply_updates` is exact.
 
-    After `optax.contrib.schedule_free`, this bounds the training parameters y alone. The evaluation parameters x
-    are computed from the unclipped sequence z and leave the box: use `clip_schedule_free`.
+    After `optax.contrib.schedule_free`, it bounds the training parameters y only. The evaluation parameters x depend on
+    the unclipped sequence z and leave the box: use `clip_schedule_free`.
 
-    `kappa` may be an array, also a traced one, so that neither `jax.jit` compiles again when it changes nor
-    `jax.vmap` over several of them needs a loop. `optax.inject_hyperparams` keeps it in the optimizer's state, or
-    follows a schedule (name `bounds` in its `static_args` if it is a function, which would be taken for one, and
-    give `hyperparam_dtype=jnp.float32` for weights of half precision, or kappa is rounded as they are):
+    `kappa` may be an array, also a traced one: `jax.jit` does not recompile when it changes, and `jax.vmap` maps over
+    several values. `optax.inject_hyperparams` stores it in the optimizer's state or follows a schedule. List `bounds`
+    in its `static_args` if it is a function, which would be treated as a schedule, and pass
+    `hyperparam_dtype=jnp.float32` for half-precision weights, to which kappa would be rounded:
 
     Examples:
         >>> schedule = optax.linear_schedule(3.0, 1.0, transition_steps=100)
@@ -63,14 +62,14 @@ def clip_weights(
 
     Args:
         kappa: the clipping range in units of s_l: a positive number, which may be infinite, or an array, which is not
-            checked; a mapping of paths or glob patterns to numbers, of which the first that matches decides; or
-            `weightclip.graded(output_layers=...)`, a range for each unit, with the paths of the output layers.
+            checked; a mapping of paths or glob patterns to numbers, whose first match applies; or
+            `weightclip.graded(output_layers=...)`, a range per unit, with the paths of the output layers.
         bounds: `"fan_in"`, a mapping or a function: see `resolve_bounds`.
-        include: paths or glob patterns; every other leaf is left alone.
-        exclude: paths or glob patterns of leaves to leave alone.
+        include: paths or glob patterns; every other leaf is skipped.
+        exclude: paths or glob patterns of leaves to skip.
 
     Returns:
-        A transformation without state, whose `update` needs the parameters.
+        A stateless transformation whose `update` requires the parameters.
 
     Examples:
         >>> params = {"kernel": jnp.zeros((4, 1)), "bias": jnp.zeros(1)}
@@ -110,9 +109,9 @@ def clip_schedule_free(
 
         z_{t+1} = C(z_t + base update),  x_{t+1} = C((1 - c_t) x_t + c_t z_{t+1}),  y = (1 - b1) z + b1 x.
 
-    So x is the average of the clipped z. `optax.chain(schedule_free, clip_weights(kappa))` bounds y alone. An entry
-    whose z, x and y stay in the box gets the update of `schedule_free` bit by bit. As with `clip_weights`, the
-    first update clips parameters that start outside the box.
+    So x is the average of the clipped z. `optax.chain(schedule_free, clip_weights(kappa))` bounds y only. Entries
+    whose z, x and y stay in the box get the update of `schedule_free` bit for bit. As with `clip_weights`, the first
+    update clips parameters that start outside the box.
 
     The state is a `ScheduleFreeState`, so `optax.contrib.schedule_free_eval_params(state, params)` returns x. z is
     exactly in the box. y can end an ulp outside, as in `clip_weights`. `schedule_free_eval_params` computes
@@ -148,13 +147,13 @@ def clip_schedule_free(
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         limit = _limits(_check_params(params), kappa, bounds, include, exclude)
         updates, moved = inner.update(updates, state, params, **extra_args)
-        # c_t is not in the state. This difference has the rounding error of the sum, so c_t is exact up to rounding.
+        # c_t is not in the state; the difference of the sums gives it up to rounding.
         c = jnp.nan_to_num((moved.weight_sum - state.weight_sum) / moved.weight_sum)
         b1 = state.b1
         new = moved._replace(z=tree_map_with_path(lambda path, z: _clip(z, limit(path, z)), moved.z))
 
         def clip(path: Path, u: Any, p: Any, y: Any, old_x: Any, x: Any, moved_z: Any, z: Any) -> Any:
-            """The update of y; `y` and `x` are those of the unclipped step."""
+            """Return the update of y; `y` and `x` are those of the unclipped step."""
             box = limit(path, p)
             if box is None:
                 return u
@@ -179,11 +178,11 @@ def project(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
 ) -> _T:
-    """Clip every weight now: p <- clip(p, -kappa s_l, kappa s_l). The arguments are those of `clip_weights`.
+    """Clip every weight now: p <- clip(p, -kappa s_l, kappa s_l), with the arguments of `clip_weights`.
 
-    For a kappa that is a number, no entry ends outside [-kappa s_l, kappa s_l]: the limit is rounded towards zero
-    in the dtype of the leaf. For an array, kappa s_l is computed in that dtype, in float32 at least, and rounded
-    to the nearest: it can be an ulp more. NaN stays NaN.
+    If kappa is a number, no entry ends outside [-kappa s_l, kappa s_l]: the limit is rounded toward zero in the dtype
+    of the leaf. If kappa is an array, kappa s_l is computed in that dtype (at least float32) and rounded to nearest, so
+    it can be one ulp larger. NaN stays NaN.
 
     Examples:
         >>> project({"kernel": jnp.full((4, 1), 9.0)}, 2.0)["kernel"].ravel().tolist()
@@ -201,40 +200,39 @@ def resolve_bounds(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
 ) -> dict[str, Bound]:
-    """The bound of every array of `params`, by path; those left alone have `s` None and a reason.
+    """The bound of every array of `params` by path; skipped arrays have `s` None and a reason.
 
     Rules:
         `fan_in`: s = 1/sqrt(fan_in) for the weights and the bias of a layer.
-            Equinox: the bound of the uniform distribution that the layer is drawn from, known from its type; a
-                `weight` of two or more dimensions (out, in, *kernel) of any other layer has fan_in = in * kernel.
-            Flax: a `kernel` (*kernel, in, out) with a `bias` has fan_in = kernel.size / bias.size, which also
-                holds for groups, several heads and layers stacked by `nn.vmap` or `nn.scan`. Without a bias, out is
-                the last dimension (`query`, `key` and `value` of three dimensions: the last two); give stacked
-                layers without biases their numbers by a mapping.
-            Haiku: a `w` (*kernel, in, out) with a `b` has fan_in = w.size / b.size, which also holds for transposed
-                convolutions, (*kernel, out, in), and for stacked layers. Without a b, a `w` of three or more
-                dimensions is known by the name of its module: `conv`, or `transpose` for transposed ones.
-                The `b` of a GRU has the bound of its `w_h`, as in PyTorch.
-            Normalisation layers, embeddings and leaves without a rule are left alone. `clip_weights` warns at
-            `init` if more than a tenth of the entries of arrays of two or more dimensions, embeddings excepted,
-            have no rule.
-        a mapping: the first path or glob pattern that matches decides, with a number or with `"fan_in"`; a leaf
-            that none matches is left alone.
-        a function: `(path, leaf) -> bound`, or a reason (or None) to leave the leaf alone.
+            Equinox: the bound of the uniform distribution from which the layer is initialised, by layer type; a
+                `weight` [out, in, *kernel] of any other layer has fan_in = in * kernel.
+            Flax: a `kernel` [*kernel, in, out] with a `bias` has fan_in = kernel.size / bias.size, also for groups,
+                several heads and layers stacked by `nn.vmap` or `nn.scan`. Without a bias, out is the last dimension
+                (the last two for a three-dimensional `query`, `key` or `value`); set the bounds of stacked layers
+                without biases by a mapping.
+            Haiku: a `w` [*kernel, in, out] with a `b` has fan_in = w.size / b.size, also for transposed convolutions
+                [*kernel, out, in] and stacked layers. Without a b, a `w` of three or more dimensions is identified by
+                the name of its module: `conv`, or `transpose` for transposed convolutions. The `b` of a GRU has the
+                bound of its `w_h`, as in PyTorch.
+            Normalisation layers, embeddings and leaves without a rule are skipped. `clip_weights` warns at `init` if
+            more than a tenth of the entries of arrays of two or more dimensions, excluding embeddings, have no rule.
+        a mapping: the first matching path or glob pattern applies, with a number or `"fan_in"`; leaves without a match
+            are skipped.
+        a function: `(path, leaf) -> bound`, or a reason (or None) to skip the leaf.
 
-    A leaf raises a ValueError if its bound depends on the shape of another leaf of its layer, a bias on its weight
-    for instance, which `optax.masked`, `optax.multi_transform` or `eqx.partition` hides.
+    A leaf raises a ValueError if its bound depends on the shape of another leaf of its layer (a bias on its weight, for
+    example) that `optax.masked`, `optax.multi_transform` or `eqx.partition` hides.
 
-    Flax draws kernels from a normal distribution cut at 2.27 s, Haiku at 2 s, so a smaller kappa clips at the start.
-    `variance_scaling(1 / 3, "fan_in", "uniform")` of `flax.linen.initializers` draws them from [-s, s], as PyTorch
-    and Equinox do. Weights under weight or spectral normalisation are refused, except where Flax's `SpectralNorm`
-    wraps a layer of its parent module, which the parameters don't show.
+    Flax initialises kernels from a normal distribution truncated at 2.27 s, Haiku at 2 s, so a smaller kappa clips the
+    initial weights. `variance_scaling(1 / 3, "fan_in", "uniform")` of `flax.linen.initializers` initialises them from
+    [-s, s], as PyTorch and Equinox do. Weights under weight or spectral normalisation raise a ValueError, except if
+    Flax's `SpectralNorm` wraps a layer of its parent module, which the parameters do not show.
 
     Args:
         params: a tree of arrays or of their shapes (`jax.ShapeDtypeStruct`); other leaves are skipped.
         bounds: see above.
-        include: paths or glob patterns; every other leaf is left alone.
-        exclude: paths or glob patterns of leaves to leave alone.
+        include: paths or glob patterns; every other leaf is skipped.
+        exclude: paths or glob patterns of leaves to skip.
 
     Examples:
         >>> params = {"Dense_0": {"kernel": jnp.zeros((4, 3))}, "LayerNorm_0": {"scale": jnp.ones(3)}}
@@ -242,13 +240,13 @@ def resolve_bounds(
         >>> resolved["Dense_0/kernel"]
         Bound(s=0.5, rule='fan_in', reason='')
         >>> resolved["LayerNorm_0/scale"].reason
-        'normalisation layer: its scale starts at 1, not in a box around 0'
+        'normalisation layer: its scale is initialised to 1, outside a box around 0'
     """
     return {leaf.name: bound for leaf, bound in resolve(params, bounds, include, exclude)}
 
 
 def _check_kappa(kappa: Kappa) -> Any:
-    """The kappa, with a mapping as a rule."""
+    """The checked kappa: a number, an array or a range rule."""
     if not isinstance(kappa, jax.Array):
         number, rule = read_kappa(kappa)
         return number if rule is None else rule
@@ -285,7 +283,7 @@ def _clip_update(u: Any, p: Any, limit: Any) -> Any:
 
 def _check(params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> None:
     """Raise or warn before training starts."""
-    if type(params).__name__ == "_ParamsPlaceholder":  # by which optax.tree_map_params finds parameters in a state
+    if type(params).__name__ == "_ParamsPlaceholder":  # used by optax.tree_map_params to find parameters in a state
         return
     resolved = _resolve(params, bounds, include, exclude)
     if not callable(bounds):
@@ -294,18 +292,18 @@ def _check(params: Any, kappa: Any, bounds: Rule, include: Patterns | None, excl
 
 
 def _resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None) -> list[tuple[Leaf, Bound]]:
-    """The arrays with their bounds; a ValueError if all of them are left alone."""
+    """The arrays with their bounds; raises a ValueError if all of them are skipped."""
     resolved = resolve(params, bounds, include, exclude)
     if all(bound.s is None for _, bound in resolved):
-        alone = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in resolved)
-        raise ValueError(f"params: there is nothing to clip; left alone:{alone or ' no arrays'}")
+        skipped = "".join(f"\n{leaf.name}: {bound.reason}" for leaf, bound in resolved)
+        raise ValueError(f"params: there is nothing to clip; skipped:{skipped or ' no arrays'}")
     return resolved
 
 
 def _limits(
     params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None
 ) -> Callable[[Path, Any], Any]:
-    """A function (path, leaf) -> the limit kappa * s_l in the dtype of the leaf, or None where it is left alone."""
+    """Return a function (path, leaf) -> the limit kappa s_l in the dtype of the leaf, or None if it is skipped."""
     rule = kappa if isinstance(kappa, (Graded, ByLayer)) else None
     number: Any = kappa if rule is None else 1.0
     found = {leaf.path: bound for leaf, bound in with_ranges(_resolve(params, bounds, include, exclude), rule)}
@@ -318,7 +316,7 @@ def _limits(
 
 
 def _limit(kappa: Any, bound: Bound, leaf: Any) -> Any:
-    """For a number, the largest of the leaf's dtype that is not above kappa k s; for an array, the nearest."""
+    """kappa k s in the leaf's dtype, rounded toward zero for a number and to nearest for an array."""
     dtype, s = jnp.result_type(leaf), bound.s or 0.0
     if isinstance(kappa, jax.Array):
         return (kappa.astype(jnp.promote_types(dtype, jnp.float32)) * s).astype(dtype)

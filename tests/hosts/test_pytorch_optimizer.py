@@ -20,7 +20,7 @@ SPECIAL = {
     "normuon", "ranger21", "spectralsphere",
 }  # fmt: skip
 NEED_A_CLOSURE = {"AliG", "BSAM", "LBFGS"}
-REFUSED = {"accsgd": "hyper-parameter kappa of its own", "splus": "SPlus exchanges the model's weights for a second"}
+REFUSED = {"accsgd": "already has a hyper-parameter kappa", "splus": "SPlus swaps the model's weights for a second"}
 
 
 def network() -> nn.Sequential:
@@ -126,7 +126,7 @@ def test_a_class_with_a_kappa_is_pickled() -> None:
 def test_schedule_free_inside_a_wrapper_is_refused(wrap: Any) -> None:
     model = network()
     optimizer = wrap(po.ScheduleFreeAdamW(model.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="ScheduleFreeAdamW exchanges the model's weights"):
+    with pytest.raises(ValueError, match="ScheduleFreeAdamW swaps the model's weights"):
         wc.clip_weights(optimizer, model, KAPPA)
 
 

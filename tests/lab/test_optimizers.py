@@ -7,7 +7,7 @@ from torch import nn
 from weightclip.clipping import find_clipper
 from weightclip.lab.methods import OPTIMIZERS
 from weightclip.lab.optimizers import make_optimizer, optimizer_class
-from weightclip.rivals.madam import Madam
+from weightclip.madam import Madam
 
 
 def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:
@@ -40,7 +40,7 @@ def test_settings_reach_the_optimizer_and_the_remedies() -> None:
     assert (group["lr"], group["betas"], group["eps"], group["kappa"]) == (0.1, (0.5, 0.999), 1e-3, 2.0)
     clipper = find_clipper(made)
     assert clipper is not None
-    assert clipper.statistics
+    assert clipper.track_clipped
     assert {bound.rule for bound in clipper.bounds.values()} == {"paper"}
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weightclip.checks import check_name
+from weightclip._text import read_count
+from weightclip._validation import check_name
 from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, PROBLEM, nearest_name, split_kappa
 from weightclip.lab.registry import problems
-from weightclip.numerals import read_count
 
 if TYPE_CHECKING:
     from weightclip.lab.experiment import Experiment

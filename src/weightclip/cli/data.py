@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from weightclip.checks import check_count, check_name
+from weightclip._validation import check_count, check_name
 from weightclip.cli.arguments import PROGRAM, Choose, Parser, count
 from weightclip.cli.tables import print_table
 from weightclip.lab.data import DATASETS, cache_directory, load

@@ -9,12 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weightclip._text import counted
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.tables import print_table
 from weightclip.lab.progress import duration
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
-from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     from weightclip.lab.sweep.claims import Note

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.checks import check_count, check_name
+from weightclip._text import counted
+from weightclip._validation import check_count, check_name
 from weightclip.cli.arguments import (
     PROGRAM,
     SOME_FAILED,
@@ -34,7 +35,6 @@ from weightclip.cli.arguments import (
 from weightclip.lab.experiment import Experiment, IncompatibleError
 from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
-from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     from weightclip.lab.records.store import Cost

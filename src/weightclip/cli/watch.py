@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from weightclip.checks import check_count
+from weightclip._text import counted
+from weightclip._validation import check_count
 from weightclip.cli.arguments import PROGRAM, Parser, count, import_torch, seed
-from weightclip.numerals import counted
 
 
 def make_parser() -> argparse.ArgumentParser:

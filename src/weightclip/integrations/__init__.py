@@ -1,4 +1,4 @@
-"""Weight clipping in other libraries: one callback each, imported by itself.
+"""Weight clipping in other libraries: one callback each. Import the module of the installed library.
 
 `weightclip.integrations.sb3`, `weightclip.integrations.transformers`, `weightclip.integrations.lightning`.
 """

@@ -1,4 +1,4 @@
-"""What the callbacks share: attaching once to each optimizer of a host."""
+"""Attachment of clippers to the optimizers of a host library, shared by all callbacks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from torch import nn
 from torch.optim import Optimizer
 
 from weightclip._ranges import Kappa, read_kappa
-from weightclip.checks import check_name
+from weightclip._renamed import rename_arguments
+from weightclip._validation import check_name
 from weightclip.clipping import Clipper, NothingToClipError, clip_weights, find_clipper
 
 
-def check_options(kappa: Kappa, options: dict[str, Any]) -> None:
-    """Raise for a kappa or an option that `clip_weights` does not take, before training starts."""
+def check_options(kappa: Kappa, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of `clip_weights` under their new names; raise for an invalid kappa or option."""
     read_kappa(kappa)
+    options = rename_arguments("clip_weights", options, stacklevel=5)
     known = inspect.signature(clip_weights).parameters
     for name in options:
         check_name("ClipCallback", name, [one for one in known if one not in ("optimizer", "model", "kappa")])
+    return options
 
 
 def attach_once(
     optimizers: Iterable[Optimizer], model: nn.Module, kappa: Kappa, options: dict[str, Any]
 ) -> list[Clipper]:
-    """Attach a clipper to each optimizer that has none, and return the clippers of all.
+    """Attach a clipper to each optimizer that has none, and return the clippers of all optimizers.
 
-    An optimizer without anything to clip (of an entropy coefficient, for example) is left alone, unless all are.
+    Optimizers with nothing to clip (that of an entropy coefficient, for example) are skipped, unless all are.
     """
     clippers: list[Clipper] = []
     nothing: NothingToClipError | None = None
@@ -41,12 +44,12 @@ def attach_once(
         _warn_if_other(clipper, kappa)
         clippers.append(clipper)
     if not clippers:
-        raise nothing or ValueError("optimizer: the host has none, so there is nothing to attach clip_weights to")
+        raise nothing or ValueError("optimizer: got none from the host, expected at least one for clip_weights")
     return clippers
 
 
 def _warn_if_other(clipper: Clipper, kappa: Kappa) -> None:
-    """Warn if the optimizer keeps the kappa of an attached clipper or of a checkpoint."""
+    """Warn if the optimizer keeps another kappa, from an attached clipper or a checkpoint."""
     number, rule = read_kappa(kappa)
     kappas = {group.get("kappa") for group in clipper.optimizer.param_groups}
     if rule != clipper.rule or (rule is None and kappas != {number}):

@@ -14,12 +14,13 @@ from weightclip.integrations._attach import attach_once, check_options
 class ClipCallback(Callback):
     """Clip the weights that the optimizers of a `LightningModule` train.
 
-    A clipper is attached to each optimizer when fitting starts, before a checkpoint is loaded. Calling `fit` again with
-    new optimizers attaches to these.
+    A clipper is attached to each optimizer when fitting starts, before a checkpoint is loaded. Calling `fit` again
+    attaches to new optimizers.
 
     Args:
-        kappa: the half-width of the box in units of s_l; a checkpoint brings its own.
-        options: `bounds`, `include`, `exclude`, `last_layer`, `every` and `statistics` of `weightclip.clip_weights`.
+        kappa: the half-width of the box in units of s_l; a checkpoint restores its own.
+        options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
+            `weightclip.clip_weights`.
 
     Attributes:
         clippers: the attached clippers, once fitting has started.
@@ -29,8 +30,7 @@ class ClipCallback(Callback):
     """
 
     def __init__(self, kappa: Kappa, **options: Any) -> None:
-        check_options(kappa, options)
-        self.kappa, self.options = kappa, options
+        self.kappa, self.options = kappa, check_options(kappa, options)
         self.clippers: list[Clipper] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -17,13 +17,14 @@ class ClipCallback(BaseCallback):
     """Clip the weights of every network that the agent trains.
 
     When training starts, a clipper is attached to each optimizer of the policy (of the actor and of the critic in SAC,
-    TD3 and TQC), with bounds from the policy's layers: log-stds, those of gSDE too, are left alone. Calling `learn`
+    TD3 and TQC), with bounds from the policy's layers: log-stds, including those of gSDE, are skipped. Calling `learn`
     again keeps the clippers. After `load`, pass the callback to `learn` again: it resumes with the saved kappa, and
     training without it warns.
 
     Args:
         kappa: the half-width of the box in units of s_l; a loaded agent keeps the kappa that was saved with it.
-        options: `bounds`, `include`, `exclude`, `last_layer`, `every` and `statistics` of `weightclip.clip_weights`.
+        options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
+            `weightclip.clip_weights`.
 
     Attributes:
         clippers: the attached clippers, once training has started.
@@ -34,9 +35,8 @@ class ClipCallback(BaseCallback):
     """
 
     def __init__(self, kappa: Kappa, **options: Any) -> None:
-        check_options(kappa, options)
         super().__init__()
-        self.kappa, self.options = kappa, options
+        self.kappa, self.options = kappa, check_options(kappa, options)
         self.clippers: list[Clipper] = []
 
     def _on_training_start(self) -> None:
@@ -48,6 +48,6 @@ class ClipCallback(BaseCallback):
 
 
 def optimizers_of(policy: nn.Module) -> list[Optimizer]:
-    """The optimizers that a policy and its parts keep as their attribute `optimizer`, each once."""
+    """The distinct optimizers in the attribute `optimizer` of a policy and its submodules."""
     found = [vars(module).get("optimizer") for module in policy.modules()]
     return list({id(one): one for one in found if isinstance(one, Optimizer)}.values())

@@ -1,4 +1,4 @@
-"""Weight clipping in the Trainer of Hugging Face."""
+"""Weight clipping in the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from torch.optim import Optimizer
 from transformers import TrainerCallback
 
 from weightclip._ranges import Kappa
+from weightclip._validation import as_list
 from weightclip.bounds import tensor_names
 from weightclip.clipping import Clipper
 from weightclip.integrations._attach import attach_once, check_options
-from weightclip.patterns import as_list
 
 
 class ClipCallback(TrainerCallback):
     """Clip the weights of the model that a `Trainer` trains.
 
     When training starts, a clipper is attached to the optimizer. An output layer that shares its matrix with the input
-    embedding is left alone, unless `bounds` is a mapping or a function. Calling `train` again keeps the clipper;
+    embedding is skipped, unless `bounds` is a mapping or a function. Calling `train` again keeps the clipper;
     `train(resume_from_checkpoint=True)` resumes with the saved kappa.
 
     Args:
         kappa: the half-width of the box in units of s_l.
-        options: `bounds`, `include`, `exclude`, `last_layer`, `every` and `statistics` of `weightclip.clip_weights`.
+        options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
+            `weightclip.clip_weights`.
 
     Attributes:
         clipper: the attached clipper, once training has started.
@@ -34,8 +35,7 @@ class ClipCallback(TrainerCallback):
     """
 
     def __init__(self, kappa: Kappa, **options: Any) -> None:
-        check_options(kappa, options)
-        self.kappa, self.options = kappa, options
+        self.kappa, self.options = kappa, check_options(kappa, options)
         self.clipper: Clipper | None = None
 
     def on_train_begin(
@@ -48,7 +48,7 @@ class ClipCallback(TrainerCallback):
 
 
 def _tied_embeddings(model: Any) -> list[str]:
-    """The name of the input embedding's matrix, if the output layer has the same."""
+    """The name of the input embedding's matrix, if it is tied to the output layer."""
     layers = [getattr(model, get)() for get in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, get)]
     weights = [getattr(layer, "weight", None) for layer in layers]
     if len(weights) < 2 or weights[0] is None or weights[0] is not weights[1]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from weightclip._lazy import lazily
 from weightclip._renamed import import_old_modules, new_module
-from weightclip.lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip.lab import analysis, data, experiments, networks, records, report, sweep

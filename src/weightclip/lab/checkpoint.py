@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._hooks import CHECKPOINT_KEY
 from weightclip.lab.files import write_whole
-from weightclip.remedy import CHECKPOINT_KEY
 
 Arrays = dict[str, NDArray[Any]]
 

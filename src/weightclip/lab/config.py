@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
-from weightclip.checks import check_name, check_seed
+from weightclip._validation import check_name, check_seed
 from weightclip.lab.methods import (
     REMEDIES,
     check_other_settings,

@@ -17,8 +17,8 @@ from weightclip.clipping import clip_weights
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import panels
 from weightclip.lab.plotting.style import COLOURS
-from weightclip.rivals.l2 import l2
-from weightclip.rivals.l2_init import l2_init
+from weightclip.regularizers.l2 import l2
+from weightclip.regularizers.l2_init import l2_init
 
 KAPPA, FAN_IN = 1.0, 2
 EDGE = KAPPA / sqrt(FAN_IN)

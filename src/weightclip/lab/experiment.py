@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weightclip.checks import check_name
+from weightclip._text import counted
+from weightclip._validation import check_name
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.text import metric_text, settings_text
-from weightclip.numerals import counted
 
 if TYPE_CHECKING:
     import polars as pl

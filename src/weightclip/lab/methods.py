@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from weightclip.checks import check_name, check_number
+from weightclip._validation import check_name, check_number
 
 _ADAM = ("lr", "betas", "eps", "weight_decay")
 
@@ -21,7 +21,7 @@ OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "adamax": ("Adamax", _ADAM),
         "adamw": ("AdamW", (*_ADAM, "amsgrad")),
         "asgd": ("ASGD", ("lr", "lambd", "alpha", "t0", "weight_decay")),
-        "madam": ("Madam", ("lr", "kappa", "beta", "largest")),
+        "madam": ("Madam", ("lr", "kappa", "beta", "max_update")),
         "muon": ("Muon", ("lr", "weight_decay", "momentum", "nesterov", "eps", "ns_steps")),
         "nadam": ("NAdam", (*_ADAM, "momentum_decay", "decoupled_weight_decay")),
         "radam": ("RAdam", (*_ADAM, "decoupled_weight_decay")),

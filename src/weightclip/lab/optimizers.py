@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._validation import check_name
 from weightclip.bounds import Rule
-from weightclip.checks import check_name
 from weightclip.clipping import clip_weights, find_clipper
 from weightclip.lab.methods import OPTIMIZERS, own_settings
-from weightclip.rivals.l2 import l2
-from weightclip.rivals.l2_init import l2_init
-from weightclip.rivals.madam import Madam
-from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+from weightclip.madam import Madam
+from weightclip.regularizers.l2 import l2
+from weightclip.regularizers.l2_init import l2_init
+from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
 _NOISE = 4
 """Keeps the seed of the noise apart from others made of the same one."""
@@ -79,7 +79,7 @@ def make_optimizer(
                 variant="ash" if original else "paper",
             )
         else:
-            clip_weights(made, model, settings["kappa"], bounds=bounds, statistics=statistics)
+            clip_weights(made, model, settings["kappa"], bounds=bounds, track_clipped=statistics)
     return made
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.registry import experiments
 
 if TYPE_CHECKING:

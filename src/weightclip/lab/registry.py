@@ -19,7 +19,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.experiment import Experiment
 
 log = logging.getLogger(__name__)

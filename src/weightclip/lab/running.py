@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_count
+from weightclip._validation import check_count
 from weightclip.lab.config import check_field
 from weightclip.lab.experiment import Callbacks, Event, Experiment, describe, score_text
 from weightclip.lab.files import make_directory

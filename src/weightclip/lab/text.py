@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from weightclip._text import counted
 from weightclip.lab.records.schema import FRACTION, Metric
-from weightclip.numerals import counted
 
 TITLE = "Results"
 NOTHING = "–"

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Experiment, IncompatibleError, config_fields
 from weightclip.lab.records.record import Record, identity, read_record, write_record
 from weightclip.lab.records.schema import Schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from weightclip.checks import check_count
+from weightclip._validation import check_count
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric
 from weightclip.lab.analysis.statistics import half_width
 from weightclip.lab.records.columns import CUT_SHORT, cut_short

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_name, check_number
+from weightclip._validation import check_name, check_number
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric
 from weightclip.lab.records.columns import whole_rows
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, LAST_FRACTION, Criterion, Schema

@@ -13,11 +13,11 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.checks import check_name
+from weightclip._text import counted, read_count
+from weightclip._validation import check_name
 from weightclip.lab.experiment import Event
 from weightclip.lab.records.columns import CUT_SHORT, FIRST, LAST, schema_of
 from weightclip.lab.records.schema import Metric, Schema
-from weightclip.numerals import counted, read_count
 
 _TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 

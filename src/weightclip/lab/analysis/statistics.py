@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from weightclip.checks import check_count, check_name
+from weightclip._validation import check_count, check_name
 from weightclip.lab.analysis.selection import best_of, best_runs, score_runs
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup
 from weightclip.lab.experiment import Event

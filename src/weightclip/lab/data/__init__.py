@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.data.cifar10 import CIFAR10
 from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
 from weightclip.lab.data.download import Progress, cache_directory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.data import DATASETS
 from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
 from weightclip.lab.data.download import cache_directory

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.data.dataset import Archive, Content, DataError, Dataset, DatasetInfo, Kind, Source, Split
 from weightclip.lab.data.download import (
     OFFLINE_VARIABLE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weightclip.checks import check_count
+from weightclip._validation import check_count
 from weightclip.lab.data.dataset import Arrays, Bytes, Content, DataError, DatasetInfo, File
 from weightclip.lab.data.formats import check_labels, read_image
 from weightclip.lab.files import writing

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.networks import ACTIVATIONS
 
 

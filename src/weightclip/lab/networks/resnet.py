@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab.networks import STEMS
 from weightclip.lab.networks.small_conv import Conv3x3
 

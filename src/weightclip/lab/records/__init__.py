@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weightclip.lazy import lazily
+from weightclip._lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip.lab.records.record import Record, read_record, write_record

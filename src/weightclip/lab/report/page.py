@@ -8,12 +8,12 @@ from itertools import count
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from weightclip._text import counted
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.report.charts import colour_of, dashes_of, javascript
 from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
 from weightclip.lab.text import NOTHING, TITLE
-from weightclip.numerals import counted
 
 
 def render(content: Content, title: str = TITLE) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weightclip.checks import check_count, check_name
+from weightclip._validation import check_count, check_name
 from weightclip.lab.config import check_field, read_toml
 from weightclip.lab.experiment import NONE, Experiment
 

@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weightclip.checks import check_name
+from weightclip._text import counted
+from weightclip._validation import check_name
 from weightclip.lab.records.store import is_done
 from weightclip.lab.sweep.claims import Note, running
 from weightclip.lab.sweep.executor import (
@@ -33,7 +34,6 @@ from weightclip.lab.sweep.executor import (
 )
 from weightclip.lab.sweep.local import cores, one_thread_for_children
 from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure
-from weightclip.numerals import counted
 
 SLURM, LOCAL = "slurm", "local"
 

@@ -16,7 +16,7 @@ from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kern
 from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, parse_method
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
-from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
+from weightclip.regularizers.shrink_and_perturb import ShrinkAndPerturb
 
 DATA = tiny_dataset()
 
@@ -92,7 +92,7 @@ def test_in_float64_it_equals_pytorch_over_1000_steps(
         ("adam+wc", {"hidden": (7, 6, 5, 4)}),
         ("adam+wc", {"outputs": 7}),
         ("adam", {"settings": {"beta1": 0.5, "beta2": 0.9, "eps": 0.01}}),
-        ("madam", {"settings": {"beta": 0.9, "largest": 2.0}}),
+        ("madam", {"settings": {"beta": 0.9, "max_update": 2.0}}),
     ],
     ids=str,
 )

@@ -169,7 +169,7 @@ def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
     )
     model = mlp(DATA.inputs.shape[1], (9, 5), DATA.classes, dtype=torch.float64)
     optimizer = Lion(model.parameters(), lr=0.01)
-    wc.clip_weights(optimizer, model, kappa=0.8, statistics=True)
+    wc.clip_weights(optimizer, model, kappa=0.8, track_clipped=True)
     task = make_task("inputs", 0, 400, 400, 0, *DATA.inputs.shape, DATA.classes)
     expected, measured = Reference(model, optimizer, DATA).learn(task), Fused(settings, DATA).learn(task)
     assert measured == pytest.approx(expected, rel=1e-9, nan_ok=True)

@@ -125,7 +125,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float | None], me
         ("adam", "eps", -1e-8),
         ("adam", "eps", math.nan),
         ("madam", "beta", 1.5),
-        ("madam", "largest", 0.0),
+        ("madam", "max_update", 0.0),
         ("madam", "kappa", -1.0),
         ("sgd+sp", "sigma", -0.1),
         ("sgd", "lr", -0.1),

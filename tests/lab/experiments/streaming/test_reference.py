@@ -9,11 +9,11 @@ from tiny import tiny_dataset
 from torch import nn
 
 import weightclip as wc
+from weightclip._hooks import find_regularizer
 from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
 from weightclip.lab.experiments.streaming.schema import METRICS
-from weightclip.remedy import find_remedy
 
 DATA = tiny_dataset()
 METHODS = ("sgd", "adam", "sgd+l2", "adam+l2init", "sgd+sp", "adam+sp", "sgd+wc", "adam+l2init+wc", "madam")
@@ -61,8 +61,8 @@ def test_sgd_has_no_momentum() -> None:
 def test_the_variant_is_that_of_the_paper_or_of_the_rivals_authors(variant: str, l2init: str, sp: str) -> None:
     pulled = make_reference(config("adam+l2init", variant=variant), DATA).optimizer
     perturbed = make_reference(config("adam+sp", variant=variant), DATA).optimizer
-    assert find_remedy(pulled, "l2_init").variant == l2init  # type: ignore[union-attr]
-    assert find_remedy(perturbed, "shrink_and_perturb").variant == sp  # type: ignore[union-attr]
+    assert find_regularizer(pulled, "l2_init").variant == l2init  # type: ignore[union-attr]
+    assert find_regularizer(perturbed, "shrink_and_perturb").variant == sp  # type: ignore[union-attr]
 
 
 def test_clipping_holds_after_every_step_whatever_else_is_attached() -> None:

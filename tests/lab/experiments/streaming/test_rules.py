@@ -26,7 +26,7 @@ def several(w: float, g: float, *rest: float) -> float:
 def test_settings_are_the_arguments_that_are_nothing_else() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-    assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "largest": 10.0, "kappa": None}
+    assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "max_update": 10.0, "kappa": None}
     assert REMEDIES["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
     assert REMEDIES["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
     assert Rule("step", update=step).settings == {"lr": 0.1}

@@ -131,7 +131,7 @@ def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
     one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch=8)
     network = make_network(one.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
-    clipper = clip_weights(optimizer, network, 5.0, bounds="paper", statistics=True)
+    clipper = clip_weights(optimizer, network, 5.0, bounds="paper", track_clipped=True)
     pixels = Pixels(DATA.train, CPU)
     losses, right, clipped = [], [], []
     (first, _) = halves(48, 44, 2, seed=0)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from weightclip.checks import check_count, check_finite, check_name, check_number, check_share, check_truth
+from weightclip._validation import check_count, check_finite, check_fraction, check_name, check_number, check_truth
 from weightclip.lab.config import (
     METHOD,
     OUTPUT,
@@ -192,7 +192,7 @@ def _checked(config: Config) -> dict[str, Any]:
         found[name] = check_count(name, getattr(config, name), least=0)
     if found["covariance"] == 1:
         raise ValueError("covariance: got 1, expected at least 2 transitions, or 0: none")
-    found |= {name: check_share(name, getattr(config, name)) for name in SHARES}
+    found |= {name: check_fraction(name, getattr(config, name)) for name in SHARES}
     found |= {name: check_finite(name, getattr(config, name)) for name in ("v_min", "v_max")}
     found |= {name: check_truth(name, getattr(config, name)) for name in TRUTHS}
     found["replay_ratio"] = check_number("replay_ratio", config.replay_ratio)

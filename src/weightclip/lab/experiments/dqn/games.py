@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 
 Frames = NDArray[np.uint8]
 Bools = NDArray[np.bool_]

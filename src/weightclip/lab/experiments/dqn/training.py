@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weightclip.diagnostics import (
-    dormant_share,
+    dormant_fraction,
     gradient_covariance,
     gradient_matrices,
     l2_norm,
@@ -211,7 +211,7 @@ class Trainer:
             batch = self.memory.sample_uniformly(LOOKED_AT, generator)
             with still(online):
                 self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
-            dormant = dormant_share(outputs)
+            dormant = dormant_fraction(outputs)
         for hook in hooks:
             hook.remove()
         return {

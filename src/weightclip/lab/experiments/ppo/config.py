@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_count, check_name, check_number, check_share, check_truth
+from weightclip._validation import check_count, check_fraction, check_name, check_number, check_truth
 from weightclip.lab.config import METHOD, PROBLEM, MethodConfig, check_names, option, packaged_presets, with_settings
 from weightclip.lab.methods import OPTIMIZERS, split_method
 
@@ -116,7 +116,7 @@ def resolve(config: Config) -> Config:
             "with 2 steps or more in each"
         )
     for name in SHARES:
-        check_share(name, getattr(config, name))
+        check_fraction(name, getattr(config, name))
     for name in ("clip", "gradient_norm"):
         check_number(name, getattr(config, name), infinite=True)
     for name in ("value_weight", "entropy_weight"):

@@ -7,6 +7,7 @@ from functools import partial
 
 import polars as pl
 
+from weightclip._text import counted
 from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
 from weightclip.lab.analysis.setups import columns_of, marked, remarks
@@ -18,7 +19,6 @@ from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import DEFAULT, Criterion
 from weightclip.lab.text import count_text, error_text
-from weightclip.numerals import counted
 
 POINTS = 100
 """A curve has at most so many, each the mean of an equal part of its run."""

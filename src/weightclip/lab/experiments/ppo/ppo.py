@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weightclip.certificate import lipschitz
-from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, weight_matrices
+from weightclip.certificate import lipschitz_bounds
+from weightclip.diagnostics import approximate_kl, l2_norm, saturated_fraction, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments
@@ -252,8 +252,8 @@ class Learners:
             "entropy": losses.entropy.detach(),
             "explained_variance": 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1),
             "gradient_l2": norms / updates,
-            "saturated": there * torch.tensor([saturated_share(own) for own in units]),
-            "saturated_90": there * torch.tensor([saturated_share(own, LESS_SATURATED) for own in units]),
+            "saturated": there * torch.tensor([saturated_fraction(own) for own in units]),
+            "saturated_90": there * torch.tensor([saturated_fraction(own, LESS_SATURATED) for own in units]),
         }
 
     def _losses(self, observations: Tensor, actions: Tensor, scalars: Tensor) -> Losses:
@@ -303,8 +303,8 @@ class Learners:
         numbers = (
             l2_norm(both).item(),
             share_at_box(self.optimizers[s]),
-            lipschitz(own.actor_mean).now[2],
-            lipschitz(own.critic).now[2],
+            lipschitz_bounds(own.actor_mean).now[2],
+            lipschitz_bounds(own.critic).now[2],
             own.actor_logstd.mean().item(),
         )
         return dict(zip(OF_WEIGHTS, numbers, strict=True))

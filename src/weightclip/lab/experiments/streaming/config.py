@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weightclip.checks import check_count, check_name, check_seed
+from weightclip._validation import check_count, check_name, check_seed
 from weightclip.lab.config import METHOD, OUTPUT, PROBLEM, Ranged, kappa_option, option, split_kappa
 from weightclip.lab.experiments.streaming.methods import Method, check_settings, default_settings, parse_method
 from weightclip.lab.experiments.streaming.problem import find_problem

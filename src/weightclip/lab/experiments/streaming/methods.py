@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_finite, check_name, check_number
+from weightclip._validation import check_finite, check_name, check_number
 from weightclip.lab.config import packaged_presets
 from weightclip.lab.experiments.streaming.rules import (
     OPTIMIZERS,
@@ -124,7 +124,7 @@ def _check_setting(name: str, value: object, *, built_in: bool) -> float:
     """By its name: what rules of one's own call otherwise, or beta, may be any finite number."""
     if name in ("lr", "decay", "sigma") or (built_in and name == "eps"):
         return check_number(name, value, zero=True)
-    if name == "kappa" or (built_in and name == "largest"):
+    if name == "kappa" or (built_in and name == "max_update"):
         return check_number(name, value, infinite=True)
     if built_in and name in ("beta", "beta1", "beta2") and check_number(name, value, zero=True) >= 1:
         raise ValueError(f"{name}: got {value!r}, expected a number below 1")

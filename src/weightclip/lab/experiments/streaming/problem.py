@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab import registry
 from weightclip.lab.data import DATASETS, Dataset, load
 from weightclip.lab.experiment import Event, ignore

@@ -16,9 +16,9 @@ from weightclip.diagnostics import (
     gradient_matrices,
     l1_norm,
     l2_norm,
-    negative_share,
+    negative_fraction,
     sample_plasticity,
-    saturated_share,
+    saturated_fraction,
     weight_matrices,
 )
 from weightclip.lab.checkpoint import Arrays, load_training_state, training_state
@@ -29,7 +29,7 @@ from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.experiments.streaming.rules import ORIGINAL
 from weightclip.lab.networks.mlp import mlp
 from weightclip.lab.optimizers import make_optimizer
-from weightclip.rivals.madam import Madam
+from weightclip.madam import Madam
 
 STEPS_BETWEEN_REPORTS = 100
 
@@ -83,7 +83,7 @@ class Reference:
         if not self.diagnostics:
             self.optimizer.step()
             return measured
-        measured |= {"negative": negative_share(self._hidden), "saturated": saturated_share(self._tanh)}
+        measured |= {"negative": negative_fraction(self._hidden), "saturated": saturated_fraction(self._tanh)}
         self.optimizer.step()
         with torch.no_grad():
             after = cross_entropy(self.model(x), y)
@@ -121,11 +121,11 @@ class Reference:
     def _clipped_share(self) -> float:
         """Of all entries of clipped tensors, those that this step clipped; NaN where nobody counts.
 
-        A clipper counts with `statistics=True`; Madam does not count what its own clip changes.
+        A clipper counts with `track_clipped=True`; Madam does not count what its own clip changes.
         """
         if self._clipper is None:
             return math.nan if isinstance(self.optimizer, Madam) else 0.0
-        return self._clipper.clipped_fraction if self._clipper.statistics else math.nan
+        return self._clipper.clipped_fraction if self._clipper.track_clipped else math.nan
 
 
 def make_reference(config: Config, dataset: Dataset) -> Reference:

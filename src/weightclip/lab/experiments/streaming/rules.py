@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-from weightclip.checks import check_name
+from weightclip._validation import check_name
 from weightclip.lab import registry
 
 READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")
@@ -127,10 +127,10 @@ def _adam(w, g, m, v, lr, step, beta1=0.9, beta2=0.999, eps=1e-8):  # type: igno
     return w - size * m / (sqrt(v) * root + eps), m, v
 
 
-def _madam(w, g, v, lr, step, beta=0.999, largest=10.0):  # type: ignore[no-untyped-def]
+def _madam(w, g, v, lr, step, beta=0.999, max_update=10.0):  # type: ignore[no-untyped-def]
     v = beta * v + (1 - beta) * g * g
     root = sqrt(v / (1 - beta**step))
-    g_hat = min(max(g / root, -largest), largest) if v > 0 else 0.0
+    g_hat = min(max(g / root, -max_update), max_update) if v > 0 else 0.0
     return w * exp(-lr * g_hat * sign(w)), v
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weightclip.checks import check_count, check_name, check_share
+from weightclip._validation import check_count, check_fraction, check_name
 from weightclip.lab.config import (
     METHOD,
     NAMED,
@@ -121,7 +121,7 @@ def resolve(config: Config) -> Config:
         check_count("threads", config.threads)
     config = with_settings(config, presets(config.variant, config.scale)["best"][NAME])
     if f"sp{SWITCH}" in config.parts()[1] and config.decay is not None:
-        check_share("decay", config.decay)  # w <- (1 - decay) w + ...
+        check_fraction("decay", config.decay)  # w <- (1 - decay) w + ...
     return replace(config, **counts)
 
 

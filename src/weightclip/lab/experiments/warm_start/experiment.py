@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.checks import check_count
+from weightclip._validation import check_count
 from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from weightclip._validation import check_count
 from weightclip.bounds import Rule
-from weightclip.checks import check_count
 from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.diagnostics import l2_norm, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training_state
@@ -24,7 +24,7 @@ from weightclip.lab.experiments.warm_start.config import PAPER, Config
 from weightclip.lab.methods import own_settings
 from weightclip.lab.networks.resnet import ResNet, resnet18
 from weightclip.lab.optimizers import at_side, make_optimizer, noise_seed
-from weightclip.rivals.shrink_and_perturb import shrink_and_perturb
+from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
 TESTED = 500
 """Images at a time in tests, where no gradients take memory."""
@@ -186,7 +186,7 @@ class Trainer:
         if "wc" in self._once:
             kappa = self.config.clipping_range()
             assert kappa is not None
-            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, statistics=True)
+            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, track_clipped=True)
             clipper.clip()
             clipped = clipper.clipped_fraction
             self._boxes_at_switch = _boxes(self.model, clipper)

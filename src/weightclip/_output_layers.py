@@ -1,4 +1,4 @@
-"""Finding the layers that compute a network's outputs."""
+"""Output layers of a network, found by tracing its forward pass."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from torch import fx, nn
 
 
 def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) -> list[nn.Module]:
-    """The layers with weights from which the outputs of `model.forward` come without another layer between.
+    """The layers with weights that feed the outputs of `model.forward` without another such layer in between.
 
-    `is_layer` tells which modules count as one layer. The forward pass is traced symbolically; a model that
-    cannot be traced, or that has layers which its forward pass does not reach (another method may), is a
-    ValueError that asks for names.
+    `is_layer` decides which modules count as one layer. The forward pass is traced symbolically. A model that cannot
+    be traced, or with layers that the forward pass does not reach, raises a ValueError that asks for names.
     """
     if _is_weight_layer(model, is_layer):
         return [model]
@@ -21,7 +20,7 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
     tracer = _Tracer(is_layer)
     try:
         graph = tracer.trace(model)
-    except Exception as error:  # whatever user code raises when it meets symbolic values
+    except Exception as error:  # user code may raise any exception for symbolic values
         raise ValueError(_ask(model, f"its forward pass cannot be traced ({_first_line(error)})", layers)) from error
     reached = {id(model.get_submodule(str(n.target))) for n in graph.nodes if n.op == "call_module"}
     missed = [name for name, layer in layers.items() if id(layer) not in reached and not _inside(name, layers)]
@@ -63,12 +62,12 @@ def _is_weight_layer(layer: nn.Module, is_layer: Callable[[nn.Module], bool]) ->
 
 
 def _has_weights(layer: nn.Module) -> bool:
-    """Whether it holds a matrix: normalisation layers and activations with slopes do not."""
+    """Whether the layer has a matrix; normalisation layers and activations with slopes do not."""
     return any(p.dim() >= 2 for p in layer.parameters())
 
 
 def _inside(name: str, layers: dict[str, Any]) -> bool:
-    """Whether the layer is part of a larger one (attention's output projection)."""
+    """Whether the layer is part of a larger one, such as the output projection of attention."""
     return any(name.startswith(f"{outer}.") for outer in layers)
 
 
@@ -78,6 +77,6 @@ def _first_line(error: Exception) -> str:
 
 def _ask(model: nn.Module, why: str, layers: dict[str, nn.Module]) -> str:
     return (
-        f"last_layer=False: cannot tell the output layers of {type(model).__name__}, because {why}; "
+        f"clip_output_layers=False: cannot find the output layers of {type(model).__name__}, because {why}; "
         f"name them in exclude=[...], e.g. one or more of {', '.join(f'{name}.*' for name in layers)}"
     )

@@ -69,7 +69,7 @@ def test_with_sgd_the_papers_l2_init_is_half_of_kumars() -> None:
     start = 0.5 * (1 - 0.04)
     with torch.no_grad():
         kumar.weight.copy_(paper.weight)
-    b._weightclip.remedies[0]._initial[kumar.weight].fill_(start)  # type: ignore[attr-defined]
+    b._weightclip.regularizers[0]._initial[kumar.weight].fill_(start)  # type: ignore[attr-defined]
     for gradient in (0.3, -0.2):
         assert step(paper, a, gradient) == pytest.approx(step(kumar, b, gradient), rel=1e-12)
 
@@ -218,7 +218,7 @@ def test_gradients_changed_inside_a_step_are_not_penalised_twice() -> None:
     assert step(model, optimizer) == pytest.approx(0.9)
 
 
-def test_hooks_that_clear_the_gradients_do_not_stop_a_remedy() -> None:
+def test_hooks_that_clear_the_gradients_do_not_stop_a_regularizer() -> None:
     model = linear(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())

@@ -78,7 +78,7 @@ def test_copies_do_not_warn() -> None:
         ({"kappa": 0}, "kappa: got 0, expected a positive number"),
         ({"lr": -0.1}, r"lr: got -0\.1, expected a number of at least 0"),
         ({"beta": 1.0}, r"beta: got 1\.0, expected a number below 1"),
-        ({"largest": math.nan}, "largest: got nan"),
+        ({"max_update": math.nan}, "max_update: got nan"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
@@ -97,7 +97,7 @@ def test_sparse_gradients_are_refused() -> None:
 def test_an_update_is_limited() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
-    optimizer = wc.Madam(model.parameters(), lr=0.01, kappa=100.0, largest=1.2, beta=0.99)
+    optimizer = wc.Madam(model.parameters(), lr=0.01, kappa=100.0, max_update=1.2, beta=0.99)
     for gradient in (1e-3, -1.0):  # the second g_hat would be -1.41
         before = model.weight.item()
         model.weight.grad = torch.full((1, 1), gradient)

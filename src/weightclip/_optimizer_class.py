@@ -1,4 +1,4 @@
-"""Clipping for libraries that take an optimizer's class and construct it themselves."""
+"""Clipping for libraries that construct the optimizer from a class."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from weightclip._bound_rules import FROZEN, NO_INPUTS, USE_CLIP_WEIGHTS, Bound
+from weightclip._hooks import find_regularizer, owns_kappa
 from weightclip._layer_ranges import with_ranges_by_shape
 from weightclip._ranges import Kappa, RangeRule, read_kappa
 from weightclip.bounds import Resolved, fan_in_bound
 from weightclip.clipping import KEY, Clipper
-from weightclip.remedy import attach, find_remedy, owns_kappa
 
 
 def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
-    """A subclass of `optimizer_class` with a further, required argument `kappa`, that clips after each step.
+    """Return a subclass of `optimizer_class` that clips after each step, with an additional required argument `kappa`.
 
     For libraries that construct the optimizer from a class and keyword arguments, such as Stable-Baselines3:
-    `policy_kwargs={"optimizer_class": clipped(Adam), "optimizer_kwargs": {"kappa": 2.0}}`. Wherever the model is at
-    hand, prefer `clip_weights`: this class sees shapes only, so it takes every tensor of two or more dimensions for
-    a weight (an embedding too), and a one-dimensional tensor for the bias of the weight before it in its group if their
-    sizes agree. One that follows no weight of its size is left alone; an ambiguous one is a ValueError: see
-    `bounds_from_shapes`. Tensors that no layer is initialised to are refused: a matrix whose entries are all equal (a
-    matrix of log-stds) and a vector of ones (the scale of a normalisation layer). `print(optimizer.clipper)` shows what
-    was decided.
+    `policy_kwargs={"optimizer_class": clipped(Adam), "optimizer_kwargs": {"kappa": 2.0}}`. Prefer `clip_weights` if
+    you have the model, because this class only sees shapes. A tensor of two or more dimensions counts as a weight
+    (embeddings as well). A one-dimensional tensor counts as the bias of the weight before it in its group if their
+    sizes match; without a weight of its size it is skipped, and an ambiguous one raises a ValueError: see
+    `bounds_from_shapes`. Two values that no layer is initialised to raise a ValueError as well: a matrix with equal
+    entries (log-stds) and a vector of ones (the scale of a normalisation layer). `print(optimizer.clipper)` shows the
+    bounds.
 
-    A copied or unpickled optimizer of such a class keeps clipping.
+    Copied and unpickled optimizers of such a class keep clipping.
 
     Examples:
         >>> import torch
@@ -46,7 +46,7 @@ def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
     if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
         raise TypeError(f"optimizer_class: got {optimizer_class!r}, expected a subclass of torch.optim.Optimizer")
     if owns_kappa(optimizer_class):
-        raise ValueError(f"optimizer_class: {optimizer_class.__name__} has a hyper-parameter kappa of its own")
+        raise ValueError(f"optimizer_class: {optimizer_class.__name__} already has a hyper-parameter kappa")
     return cast(type[Any], _subclass(cast(Any, optimizer_class)))
 
 
@@ -54,28 +54,27 @@ def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
 def _subclass(optimizer_class: Any) -> Any:
     class Clipped(optimizer_class):  # type: ignore[misc]
         clipper: Clipper
-        kappa_is_of_clipping = True
+        kappa_belongs_to_clipping = True
 
         def __init__(self, params: ParamsT, *args: Any, kappa: Kappa, **kwargs: Any) -> None:
-            _refuse_shards(optimizer_class)
+            _reject_shards(optimizer_class)
             number, rule = read_kappa(kappa)
             super().__init__(params, *args, **kwargs)
-            self.clipper = attach(Clipper(self, _ByShape(self), number, rule=rule))
+            self.clipper = Clipper(self, ShapeBounds(self), number, rule=rule).attach()
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)
             try:
-                _refuse_what_is_no_layer(self.param_groups[-1]["params"])
+                _reject_non_layers(self.param_groups[-1]["params"])
             except ValueError:
                 del self.param_groups[-1]
                 raise
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             super().__setstate__(state)
-            if (
-                find_remedy(self, KEY) is None and "kappa" in self.defaults
-            ):  # a copy or an unpickled one: PyTorch drops the hooks
-                self.clipper = attach(Clipper(self, _ByShape(self), self.defaults["kappa"]))
+            # PyTorch drops the hooks of copied and unpickled optimizers.
+            if find_regularizer(self, KEY) is None and "kappa" in self.defaults:
+                self.clipper = Clipper(self, ShapeBounds(self), self.defaults["kappa"]).attach()
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
             return _new, (optimizer_class,), self.__getstate__()
@@ -91,17 +90,17 @@ PREFIX = "Clipped"
 
 
 def _reference(optimizer_class: type[Optimizer]) -> str:
-    """The name under which picklers find the class in this module: `__getattr__` makes it from that."""
+    """The name under which picklers find the class in this module; `__getattr__` creates the class from it."""
     if getattr(torch.optim, optimizer_class.__name__, None) is optimizer_class:
         return f"{PREFIX}{optimizer_class.__name__}"
     return f"{PREFIX}:{optimizer_class.__module__}|{optimizer_class.__qualname__}".replace(".", ":")
 
 
 def __getattr__(name: str) -> Any:
-    """The class `Clipped<Name>` of an optimizer in torch.optim, or `Clipped:<package>:<module>|<Name>` of another."""
+    """The class `Clipped<Name>` for an optimizer of torch.optim, `Clipped:<package>:<module>|<Name>` for others."""
     module, _, own = name.removeprefix(PREFIX).removeprefix(":").rpartition("|")
     optimizer_class = None
-    # A class of the running script does not exist under that name in other processes: picklers copy it instead.
+    # Other processes cannot import a class of the running script by name, so picklers copy it instead.
     if name.startswith(PREFIX) and module != "__main__" and "<locals>" not in own:
         home: Any = import_module(module.replace(":", ".")) if module else torch.optim
         optimizer_class = functools.reduce(lambda found, part: getattr(found, part, None), own.split(":"), home)
@@ -111,8 +110,8 @@ def __getattr__(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class _ByShape:
-    """Bounds from the shapes of an optimizer's own parameters."""
+class ShapeBounds:
+    """Resolves the bounds of an optimizer's parameters from their shapes."""
 
     optimizer: Optimizer
 
@@ -133,12 +132,12 @@ class _ByShape:
 
 
 def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = ()) -> list[Bound]:
-    """Fan-in bounds for the tensors of one parameter group whose layers are unknown, from shapes and order.
+    """Fan-in bounds of the tensors of one parameter group from shapes and order, without knowledge of the layers.
 
-    A tensor of two or more dimensions is a weight, 1/sqrt(fan_in). A one-dimensional tensor right behind a
-    weight with as many rows is its bias. One with no weight of that many rows before it in its group, or in
-    another group, is left alone; any other (a normalisation layer's scale, an RNN's second bias, a bias in another
-    group than its weight) is ambiguous: a ValueError.
+    A tensor of two or more dimensions is a weight: 1/sqrt(fan_in). A one-dimensional tensor directly after a weight
+    with as many rows is its bias. A one-dimensional tensor is skipped if no weight with as many rows precedes it in its
+    group or is in another group. Any other (the scale of a normalisation layer, the second bias of an RNN, a bias in
+    another group than its weight) is ambiguous and raises a ValueError.
 
     Args:
         tensors: the tensors of one group, in order.
@@ -164,13 +163,13 @@ def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = (
         elif tensor.dim() >= 2:
             bounds.append(_bound_from_weight(tensor))
         elif tensor.dim() == 0 or shape[0] not in rows:
-            bounds.append(Bound(None, reason="no weight with as many rows comes before it"))
+            bounds.append(Bound(None, reason="no weight with as many rows precedes it"))
         elif before is not None and before.dim() >= 2 and before.shape[0] == shape[0]:
             bounds.append(_bound_from_weight(before))
         else:
             raise ValueError(
-                f"parameter {i}, shape {shape}: from shapes alone this may be a bias, a normalisation layer's scale "
-                f"or something else; {USE_CLIP_WEIGHTS}"
+                f"parameter {i}, shape {shape}: its shape may be that of a bias, of a normalisation layer's scale "
+                f"or of another parameter; {USE_CLIP_WEIGHTS}"
             )
     return bounds
 
@@ -180,8 +179,8 @@ def _bound_from_weight(weight: Tensor) -> Bound:
     return Bound(fan_in_bound(weight), "fan_in") if inputs else Bound(None, reason=NO_INPUTS)
 
 
-def _refuse_what_is_no_layer(tensors: Sequence[Tensor]) -> None:
-    """Raise for tensors whose values show that they are not a layer's initial weights or biases."""
+def _reject_non_layers(tensors: Sequence[Tensor]) -> None:
+    """Raise for tensors whose values cannot be the initial weights or biases of a layer."""
     for i, tensor in enumerate(tensors):
         if not tensor.requires_grad or tensor.is_meta or hasattr(tensor, "to_local") or tensor.numel() == 0:
             continue
@@ -191,19 +190,19 @@ def _refuse_what_is_no_layer(tensors: Sequence[Tensor]) -> None:
         if matrix or ones:
             what = "its entries are all equal, like log-stds" if matrix else "its entries are 1, like a norm's scale"
             raise ValueError(
-                f"parameter {i} of its group, shape {tuple(tensor.shape)}: {what}, so it is not taken for a layer's "
-                f"weight or bias; {USE_CLIP_WEIGHTS}"
+                f"parameter {i} of its group, shape {tuple(tensor.shape)}: {what}, so it is probably not the weight or "
+                f"bias of a layer; {USE_CLIP_WEIGHTS}"
             )
 
 
-def _refuse_shards(optimizer_class: type[Optimizer]) -> None:
-    """Raise inside a ZeroRedundancyOptimizer, on every process: if only some of them raised, the others would wait."""
+def _reject_shards(optimizer_class: type[Optimizer]) -> None:
+    """Raise inside a ZeroRedundancyOptimizer, on every process: if only some raised, the others would hang."""
     frame = sys._getframe(2)
     while frame is not None:
         if type(frame.f_locals.get("self")).__name__ == "ZeroRedundancyOptimizer":
             raise ValueError(
-                "optimizer_class: ZeroRedundancyOptimizer gives each process some of the parameters, so a bias can be "
-                f"apart from its weight; pass optimizer_class={optimizer_class.__name__}, and call "
+                "optimizer_class: ZeroRedundancyOptimizer splits the parameters among processes, so a bias may be "
+                f"separated from its weight; pass optimizer_class={optimizer_class.__name__}, and call "
                 "weightclip.clip_weights(optimizer, model, kappa) on the ZeroRedundancyOptimizer"
             )
         frame = cast(Any, frame.f_back)

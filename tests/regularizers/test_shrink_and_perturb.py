@@ -31,14 +31,14 @@ def test_every_nth_step_and_once_now() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    remedy = wc.shrink_and_perturb(optimizer, 0.5, 0.0, every=2)
+    regularizer = wc.shrink_and_perturb(optimizer, 0.5, 0.0, every=2)
     sizes = []
     for _ in range(4):
         model.weight.grad = torch.zeros_like(model.weight)
         optimizer.step()
         sizes.append(model.weight.item())
     assert sizes == [1.0, 0.5, 0.5, 0.25]
-    remedy.apply()
+    regularizer.apply()
     assert model.weight.item() == 0.125
 
 

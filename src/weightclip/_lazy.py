@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Packages that import their public names on first access."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from weightclip._renamed import find_old_name
+
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+    """Return `__getattr__` and `__dir__` of a package; names in `weightclip._renamed` resolve with a warning.
 
     Args:
-        package: its `__name__`.
-        homes: name -> the submodule that has it; the name of a submodule -> itself.
+        package: the package's `__name__`.
+        homes: public name -> the submodule that defines it; the name of a submodule -> itself.
     """
 
     def getattr_(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return find_old_name(package, name)
         module = import_module(f"{package}.{homes[name]}")
         return module if name == homes[name] else getattr(module, name)
 

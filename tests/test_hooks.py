@@ -1,3 +1,4 @@
+import copy
 import gc
 import signal
 import subprocess
@@ -43,7 +44,7 @@ def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
 @pytest.mark.parametrize("statistics", [False, True])
 def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
     model, optimizer = linear()
-    clipper = wc.clip_weights(optimizer, model, kappa=1.0, statistics=statistics)
+    clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=statistics)
     handle = register_optimizer_step_post_hook(push_out)
     try:
         assert step(model, optimizer) == 0.5
@@ -53,14 +54,14 @@ def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
         handle.remove()
 
 
-def test_clipping_acts_behind_rivals_that_were_attached_later() -> None:
+def test_clipping_acts_behind_regularizers_that_were_attached_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     wc.shrink_and_perturb(optimizer, 0.0, 100.0)
     assert abs(step(model, optimizer)) == 0.5
 
 
-def test_rivals_act_in_the_order_in_which_they_were_attached() -> None:
+def test_regularizers_act_in_the_order_in_which_they_were_attached() -> None:
     """Remembered after the first step: behind the shrinking if that comes first."""
     results = []
     for order in (1, -1):
@@ -153,8 +154,8 @@ def test_importing_leaves_other_optimizers_alone() -> None:
 SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
-def test_save_kill_load_go_on(tmp_path: Path) -> None:
-    """A process that is killed in the middle of a step goes on from its checkpoint to the same weights."""
+def test_save_kill_load_resume(tmp_path: Path) -> None:
+    """A process that is killed in the middle of a step resumes from its checkpoint and reaches the same weights."""
     killed = subprocess.run([sys.executable, SCRIPT, tmp_path / "killed", "--kill-at", "7"])
     assert killed.returncode == -signal.SIGKILL
     subprocess.run([sys.executable, SCRIPT, tmp_path / "killed"], check=True)
@@ -162,3 +163,59 @@ def test_save_kill_load_go_on(tmp_path: Path) -> None:
     a, b = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("killed", "whole"))
     assert a["step"] == b["step"] == 12
     assert all(torch.equal(a["model"][name], b["model"][name]) for name in b["model"])
+
+
+class Scale(wc.Regularizer):
+    """A regularizer of a user: counts its steps and scales the weights after each of them."""
+
+    key, group_keys = "scale", ("scale_factor",)
+
+    def __init__(self, optimizer: torch.optim.Optimizer, factor: float) -> None:
+        super().__init__(optimizer, scale_factor=factor)
+        self.steps = 0
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        self.steps += 1
+        for group, p in self.updated_parameters():
+            p.mul_(group["scale_factor"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
+    model, optimizer = linear()
+    wc.clip_weights(optimizer, model, kappa=1.0)
+    regularizer = Scale(optimizer, 4.0).attach()
+    assert step(model, optimizer) == 0.5  # clip(4 * 0.5)
+    saved = optimizer.state_dict()
+    assert saved["weightclip"]["scale"] == {"steps": 1}
+
+    other, resumed = linear()
+    own = Scale(resumed, 1.0).attach()
+    resumed.load_state_dict({**saved, "weightclip": {"scale": saved["weightclip"]["scale"]}})
+    assert own.steps == 1
+    assert step(other, resumed) == 2.0
+    regularizer.remove()
+    assert "scale_factor" not in optimizer.param_groups[0]
+
+
+def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
+    _, optimizer = linear()
+    Scale(optimizer, 1.0).attach()
+    with pytest.raises(ValueError, match="optimizer: scale is already attached"):
+        Scale(optimizer, 1.0)
+    with pytest.raises(TypeError, match="optimizer: got str, expected"):
+        Scale("adam", 1.0)  # type: ignore[arg-type]
+
+
+def test_a_lost_regularizer_of_a_user_is_named_by_its_class() -> None:
+    model, optimizer = linear()
+    Scale(optimizer, 1.0).attach()
+    model, optimizer = copy.deepcopy((model, optimizer))
+    with pytest.warns(RuntimeWarning, match="scale no longer acts on this SGD.*Call Scale on it again"):
+        step(model, optimizer)

@@ -1,4 +1,4 @@
-"""What the regularizers share: settings in `param_groups`, choosing parameters by name, quadratic penalties."""
+"""Regularizers of selected parameters, and the gradients of quadratic penalties."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._hooks import Regularizer
+from weightclip._validation import Patterns, check_number, name_filter
 from weightclip.bounds import tensor_names
-from weightclip.checks import check_number
-from weightclip.patterns import Patterns, unwanted
-from weightclip.remedy import Remedy, check_optimizer
 
 
-class Regularizer(Remedy):
-    """Acts on the parameters of an optimizer that `include` and `exclude` choose.
+class SelectiveRegularizer(Regularizer):
+    """Regularizer of the parameters that `include` and `exclude` select.
 
     Args:
         optimizer: any `torch.optim.Optimizer`.
-        model: gives the parameters their names; without it, the optimizer's own names are taken.
-        include: names or glob patterns; every other parameter is left alone.
-        exclude: names or glob patterns of parameters to leave alone.
-        settings: numbers of at least 0, which are kept in `optimizer.param_groups`.
+        model: provides the parameter names; by default, the names in the optimizer's groups are used.
+        include: names or glob patterns; every other parameter is skipped.
+        exclude: names or glob patterns of parameters to skip.
+        settings: numbers of at least 0, stored in `optimizer.param_groups`.
     """
 
     def __init__(
@@ -33,34 +32,33 @@ class Regularizer(Remedy):
         exclude: Patterns | None,
         **settings: float,
     ) -> None:
-        optimizer = check_optimizer(optimizer, self.key)
         self._argument = {key: key.rpartition("_")[2] for key in settings}  # l2_decay -> decay
         numbers = {key: check_number(self._argument[key], value, zero=True) for key, value in settings.items()}
         super().__init__(optimizer, **numbers)
         self._model, self._include, self._exclude = model, include, exclude
-        self._chosen: dict[Tensor, bool] = {}
+        self._selected: dict[Tensor, bool] = {}
         self._check_settings()
-        self._choose()
+        self._select()
 
     def before_step(self) -> None:
         self._check_settings()
-        if any(p not in self._chosen for p in self.tensors()):
-            self._choose()
+        if any(p not in self._selected for p in self.parameters()):
+            self._select()
 
-    def is_chosen(self, p: Tensor) -> bool:
+    def is_selected(self, p: Tensor) -> bool:
         """Whether the regularizer acts on `p`."""
-        return self._chosen[p]
+        return self._selected[p]
 
     def _check_settings(self) -> None:
         for group in self.optimizer.param_groups:
             for key, argument in self._argument.items():
                 check_number(argument, group.get(key, 0.0), zero=True)
 
-    def _choose(self) -> None:
+    def _select(self) -> None:
         """Decide for every parameter of the optimizer whether it is regularised."""
-        tensors = self.tensors()
+        tensors = self.parameters()
         if self._include is None and self._exclude is None:
-            self._chosen = dict.fromkeys(tensors, True)
+            self._selected = dict.fromkeys(tensors, True)
             return
         if self._model is not None:
             names = tensor_names(self._model)
@@ -75,29 +73,29 @@ class Regularizer(Remedy):
                 )
             pairs = [pair for g in groups for pair in zip(g["params"], g["param_names"], strict=True)]
             names = {id(p): [name] for p, name in pairs}
-        reason = unwanted(self._include, self._exclude, [name for own in names.values() for name in own])
-        self._chosen = {p: reason(names.get(id(p), [])) is None for p in tensors}
+        reason = name_filter(self._include, self._exclude, [name for own in names.values() for name in own])
+        self._selected = {p: reason(names.get(id(p), [])) is None for p in tensors}
 
 
 class Penalty:
-    """Adds factor * (w - centre) to gradients, as if factor/2 |w - centre|^2 were in the loss.
+    """Gradient of the penalty factor/2 |w - center|^2, which is factor (w - center), added to that of the loss.
 
-    A sparse gradient is changed only where it has entries.
+    A sparse gradient changes only at its own entries.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         if any(group.get("line_search_fn") for group in optimizer.param_groups):
             raise ValueError("optimizer: a line search needs the penalty in the loss; add it there instead")
         self.optimizer = optimizer
-        self._results: dict[Tensor, Tensor] = {}  # kept: asking for the memory anew costs more than the addition
+        self._results: dict[Tensor, Tensor] = {}  # reused: allocating the memory costs more than the addition
 
-    def added(
-        self, group: dict[str, Any], p: Tensor, gradient: Tensor, factor: float, centre: Tensor | None = None
+    def add_to(
+        self, group: dict[str, Any], p: Tensor, gradient: Tensor, factor: float, center: Tensor | None = None
     ) -> Tensor:
-        """The gradient with the penalty's; without a centre, this is 0. `gradient` stays as it is."""
+        """Return gradient + factor (p - center), of the shape of `p`; the center is 0 by default."""
         out = self._result(p, gradient)
-        difference = p.detach() if centre is None else torch.sub(p, centre, out=out)
-        # Fused optimizers divide the gradients by GradScaler's factor inside their step, so ours must carry it.
+        difference = p.detach() if center is None else torch.sub(p, center, out=out)
+        # Fused optimizers divide the gradients by GradScaler's scale inside their step, so the penalty is scaled too.
         scale = getattr(self.optimizer, "grad_scale", None)
         if scale is not None:
             difference = difference * scale
@@ -114,6 +112,14 @@ class Penalty:
         if kept is None or kept.dtype != p.dtype or kept.device != p.device or kept.shape != p.shape:
             kept = self._results[p] = torch.empty_like(p)
         return kept
+
+
+def add_scaled_(tensor: Tensor, other: Tensor, scale: float | Tensor) -> None:
+    """tensor <- tensor + scale * other, in place; the scale may be a tensor, as step sizes may."""
+    if isinstance(scale, Tensor):
+        tensor.add_(other * scale)
+    else:
+        tensor.add_(other, alpha=scale)
 
 
 def require_step_size(optimizer: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""Shrink & Perturb (Ash & Adams, 2020), on any optimizer."""
+"""Shrink & Perturb (Ash & Adams, 2020) on top of any optimizer: w <- (1 - lambda) w + sigma e."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightclip.checks import check_count, check_name
-from weightclip.patterns import Patterns
-from weightclip.remedy import attach
-from weightclip.rivals.penalty import Penalty, Regularizer, require_step_size
-from weightclip.scratch import Scratch, add_scaled_
+from weightclip._box import Scratch
+from weightclip._validation import Patterns, check_count, check_name
+from weightclip.regularizers._penalty import Penalty, SelectiveRegularizer, add_scaled_, require_step_size
 
 
 def shrink_and_perturb(
@@ -27,31 +25,40 @@ def shrink_and_perturb(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
 ) -> ShrinkAndPerturb:
-    """Shrink the weights and add noise e ~ N(0, 1), drawn from a generator of its own.
+    """Shrink the weights and add noise e ~ N(0, 1) from a separate generator.
 
-    `ash`: after every n-th step, w <- (1 - lambda) w + sigma e. `paper` (as run for the weight-clipping paper):
-    g <- g + lambda w before each step, and w <- w - lr sigma e after it.
+    `ash`: w <- (1 - lambda) w + sigma e after every n-th step. `paper` (as run for the weight clipping paper):
+    g <- g + lambda w before each step and w <- w - lr sigma e after it.
 
-    The same seed gives the same noise, so replicas on several processes stay equal; checkpoints save its position.
-    lambda and sigma are kept in the groups as `sp_decay` and `sp_sigma`: they can be scheduled, and checkpoints save
-    them.
+    The same seed gives the same noise, so replicas on several processes stay equal; checkpoints save the generator's
+    state. lambda and sigma are stored in the groups as `sp_decay` and `sp_sigma`: they can be scheduled, and
+    checkpoints save them.
 
     Args:
         optimizer: any `torch.optim.Optimizer`.
-        decay: lambda, at least 0 (and at most 1 for `ash`), for the groups that have none yet.
-        sigma: the noise's standard deviation, at least 0, for the groups that have none yet.
-        every: n; for `paper` always 1.
-        seed: of the noise.
-        variant: see above.
-        model: gives the parameters their names, for `include` and `exclude`.
-        include: names or glob patterns; every other parameter is left alone.
-        exclude: names or glob patterns of parameters to leave alone.
+        decay: lambda, at least 0 (at most 1 for `ash`), for groups without a value of their own.
+        sigma: the standard deviation of the noise, at least 0, for groups without a value of their own.
+        every: n; `paper` requires 1.
+        seed: seeds the noise generator.
+        variant: `ash` or `paper`, see above.
+        model: provides the parameter names for `include` and `exclude`.
+        include: names or glob patterns; every other parameter is skipped.
+        exclude: names or glob patterns of parameters to skip.
+
+    Examples:
+        >>> w = nn.Parameter(torch.tensor([1.0]))
+        >>> optimizer = torch.optim.SGD([w], lr=0.1)
+        >>> regularizer = shrink_and_perturb(optimizer, decay=0.25, sigma=0.0)
+        >>> w.grad = torch.zeros(1)
+        >>> optimizer.step()
+        >>> w.item()
+        0.75
     """
-    return attach(ShrinkAndPerturb(optimizer, decay, sigma, every, seed, variant, model, include, exclude))
+    return ShrinkAndPerturb(optimizer, decay, sigma, every, seed, variant, model, include, exclude).attach()
 
 
-class ShrinkAndPerturb(Regularizer):
-    """Shrinks and perturbs the weights. Made by `shrink_and_perturb`."""
+class ShrinkAndPerturb(SelectiveRegularizer):
+    """Shrinks and perturbs the weights. Returned by `shrink_and_perturb`."""
 
     key = "shrink_and_perturb"
     group_keys = ("sp_decay", "sp_sigma")
@@ -91,33 +98,33 @@ class ShrinkAndPerturb(Regularizer):
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Shrink and perturb once, now: every chosen parameter, by w <- (1 - lambda) w + sigma e."""
+        """Apply w <- (1 - lambda) w + sigma e once to every selected parameter."""
         super().before_step()
         for group in self.optimizer.param_groups:
             for p in group["params"]:
-                if self.is_chosen(p):
+                if self.is_selected(p):
                     self._shrink_and_perturb(group, p)
 
-    def adjusted(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
-        if self.variant == "paper" and self.is_chosen(p):
-            return self._penalty.added(group, p, gradient, group.get("sp_decay", 0.0))
+    def adjust_gradient(self, group: dict[str, Any], p: Tensor, gradient: Tensor) -> Tensor:
+        if self.variant == "paper" and self.is_selected(p):
+            return self._penalty.add_to(group, p, gradient, group.get("sp_decay", 0.0))
         return gradient
 
     @torch.no_grad()
     def after_step(self) -> None:
-        if self.skipped():
+        if self.step_skipped():
             return
         self._steps += 1
-        chosen = [(group, p) for group, p in self.updated() if self.is_chosen(p)]
+        selected = [(group, p) for group, p in self.updated_parameters() if self.is_selected(p)]
         if self.variant == "paper":
-            for group, p in chosen:
+            for group, p in selected:
                 add_scaled_(p, self._noise(p), -group["lr"] * group.get("sp_sigma", 0.0))
         elif self._steps % self.every == 0:
-            for group, p in chosen:
+            for group, p in selected:
                 self._shrink_and_perturb(group, p)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps and, for each device, where its noise generator is."""
+        """The number of steps, and the state of the noise generator of each device."""
         generators = {device: generator.get_state() for device, generator in self._generators.items()}
         return {"steps": self._steps, "generators": generators}
 
@@ -136,7 +143,7 @@ class ShrinkAndPerturb(Regularizer):
         if not hasattr(p, "device_mesh"):
             return self._scratch.like(p).normal_(generator=generator)
         noise = torch.empty(p.shape, dtype=p.dtype, device=p.device).normal_(generator=generator)
-        # Every process draws the whole tensor's noise and keeps its part, as if there were one process.
+        # Every process draws the noise of the whole tensor and keeps its shard: the result equals that of one process.
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(noise, p.device_mesh, p.placements, src_data_rank=None)  # type: ignore[attr-defined]
