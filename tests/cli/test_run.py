@@ -138,6 +138,9 @@ def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
     replace = os.replace
 
     def fills_up(source: object, target: object) -> None:
+        if ".running" in str(target):  # progress notes are not counted, and their loss is harmless
+            replace(source, target)  # type: ignore[call-overload]
+            return
         if len(done) == writes:
             raise OSError(errno.ENOSPC, "No space left on device")
         done.append(target)

@@ -8,8 +8,8 @@ from weightclip.cli import main
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import Failure, now, record_path, write_failure
-from weightclip.lab.sweep import claims
-from weightclip.lab.sweep.claims import claimed
+from weightclip.lab.sweep import locks
+from weightclip.lab.sweep.locks import locked
 from weightclip.lab.sweep.manifest import FOLDER, write_manifest
 from weightclip.lab.sweep.plan import Run
 
@@ -36,9 +36,9 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     finish(done, 100.0)
     reason = "ValueError: no"
     write_failure(STORE, Failure(failed.place, failed.identity, "streaming", {}, reason, "Traceback ...\n", now()))
-    with claimed(STORE, held.identity, held.place) as mine:
+    with locked(STORE, held.identity, held.place) as mine:
         assert mine is not None
-        mine.begin()
+        mine.start()
         assert main(["status", str(STORE)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "weightclip sweep it"
@@ -79,24 +79,24 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
-    monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     first, *_ = make_sweep(10)
-    with claimed(STORE, first.identity, first.place) as mine:
+    with locked(STORE, first.identity, first.place) as mine:
         assert mine is not None
-        mine.begin()
-        mine.note(0.6)
+        mine.start()
+        mine.update(0.6)
         began = time.time()
         monkeypatch.setattr(time, "time", lambda: began + 10)
-        mine.note(0.6 + 10 / 600)
+        mine.update(0.6 + 10 / 600)
         assert main(["status"]) == 0
     assert "about 1:33:50 left with 1 running" in capsys.readouterr().out
 
 
 def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = make_sweep()
-    with claimed(STORE, first.identity, first.place) as mine, claimed(STORE, second.identity, second.place):
+    with locked(STORE, first.identity, first.place) as mine, locked(STORE, second.identity, second.place):
         assert mine is not None
-        mine.begin()
+        mine.start()
         assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "time left: unknown" in out

@@ -27,7 +27,7 @@ def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[st
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
     assert lines["sgd"][1:] == ["8", "8", "unknown", "unknown"]
     assert lines["sgd+wc"][1:3] == ["40", "40"]
-    assert "time and space: unknown, as results has no finished run like these" in out
+    assert "time and space: unknown, results has no similar finished runs" in out
     assert not Path("results").exists()
 
 
@@ -109,7 +109,7 @@ def test_a_failed_run_is_told_and_noted_and_stops_nothing(capsys: pytest.Capture
     assert "failed: input-permuted-mnist/sgd/lr0.001_seed0: ValueError: hidden" in out
     assert "1 run done, 1 failed" in out
     assert main(words) == 1
-    assert "1 done, 0 to run, 1 failed before (--retry-failed runs them again)" in capsys.readouterr().out
+    assert "1 done, 0 to run, 1 failed earlier (--retry-failed retries them)" in capsys.readouterr().out
     assert main(["status", "--failures"]) == 0
     assert "Traceback (most recent call last):" in capsys.readouterr().out
 
@@ -127,10 +127,10 @@ def test_a_failed_run_is_told_and_noted_and_stops_nothing(capsys: pytest.Capture
         (["--slurm", "partition"], "--slurm: got 'partition', expected NAME=VALUE"),
         (
             ["--slurm", "partition=cpu"],
-            "--slurm: got 'partition=cpu', which is for --executor slurm, but --executor is",
+            "--slurm: got 'partition=cpu', which needs --executor slurm, but --executor is",
         ),
-        (["--address", "auto"], "--address: got 'auto', which is for --executor ray, but --executor is local"),
-        (["--methods", ""], "--methods: got '', expected values with commas, or all"),
+        (["--address", "auto"], "--address: got 'auto', which needs --executor ray, but --executor is local"),
+        (["--methods", ""], "--methods: got '', expected comma-separated values, or all"),
         (
             ["--seeds", "0"],
             "--seeds: got '0', expected a number of seeds such as 4, or 0-3 or 0,2,5 (--seed 0 runs seed 0)",

@@ -5,9 +5,8 @@ import pytest
 from weightclip.cli.sweep_display import Tally, display
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.sweep.executor import Advanced, Ended, Said, Started
-from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.sweep import Inventory
-from weightclip.lab.sweep.work import Outcome
+from weightclip.lab.sweep.plan import Inventory, Run
+from weightclip.lab.sweep.worker import Outcome
 
 
 class Clock:
@@ -45,7 +44,7 @@ def test_runs_are_counted_by_method() -> None:
 def test_what_somebody_else_has_stays_left() -> None:
     tally = Tally(INVENTORY, SECONDS, 2, Clock())
     tally.add(Started("1", LEFT[:1]))
-    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "claimed"),)))
+    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "locked"),)))
     assert (tally.left["adam"], tally.ended) == (4, 0)
 
 

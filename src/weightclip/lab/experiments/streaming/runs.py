@@ -14,6 +14,7 @@ import polars as pl
 import torch
 
 from weightclip.diagnostics import rank, singular_values
+from weightclip.lab._run import run as run
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.experiment import Event, ignore
@@ -26,7 +27,6 @@ from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import plain_name, rule_name
 from weightclip.lab.records.tidy import CUT_SHORT
 from weightclip.lab.runner import Job, run_job
-from weightclip.lab.running import run as run
 
 log: Event = logging.getLogger(__name__).warning
 
