@@ -79,7 +79,7 @@ def test_the_note_of_a_killed_process_is_removed_by_the_next_lock(tmp_path: Path
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     folder.mkdir()
-    for name in ("abc", "abc.json", "abc.json.tmp", "def.json"):
+    for name in ("abc", "abc.json", "abc.json.tmp", "abc.token", "def.json"):
         (folder / name).touch()
     assert locked_runs(tmp_path) == {}
     assert not list(folder.iterdir())
@@ -107,6 +107,21 @@ def test_progress_is_written_at_most_once_a_second(tmp_path: Path) -> None:
         note = locked_runs(tmp_path)["abc"]
         assert note is not None
         assert note.done == 0.0
+
+
+def test_a_token_is_visible_while_its_file_has_its_text(tmp_path: Path) -> None:
+    with locked(tmp_path, "abc", "toy/place") as mine:
+        assert mine is not None
+        token = mine.token()
+        assert not token.is_visible()
+        token.write()
+        assert token.is_visible()
+        for content in (b"another token", b"\xff"):
+            token.path.write_bytes(content)
+            assert not token.is_visible()
+        token.write()
+    assert not token.is_visible()
+    assert not list((tmp_path / FOLDER).iterdir())
 
 
 def test_a_lock_may_be_released_by_another_thread(tmp_path: Path) -> None:

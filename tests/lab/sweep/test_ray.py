@@ -20,7 +20,7 @@ from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
 from weightclip.lab.sweep.local import Local
-from weightclip.lab.sweep.locks import lock_run, locked_runs
+from weightclip.lab.sweep.locks import lock_run, locked, locked_runs
 from weightclip.lab.sweep.loggers import Loggers
 from weightclip.lab.sweep.plan import Plan, batches
 from weightclip.lab.sweep.ray import Ray
@@ -33,8 +33,12 @@ HERE = Path(__file__).parent
 def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]:
     """The messages of a worker that executes all runs of a plan."""
     data = next(iter(plan.data.values()))
-    with ray._probing(store, shared_store) as probe:
-        return [one for some in ray._serve(plan.experiment, plan.runs, data, probe) for one in some]
+    with locked(store, plan.runs[0].identity, plan.runs[0].place) as lock:
+        assert lock is not None
+        token = lock.token()
+        if shared_store:
+            token.write()
+        return [one for some in ray._serve(plan.experiment, plan.runs, data, store, token) for one in some]
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +81,7 @@ def test_a_worker_without_the_store_sends_rows_progress_and_the_record(tmp_path:
     assert_frame_equal(record.table, run_config(run.config, data).table, check_exact=True)
     assert [one[1]["task"] for one in found if isinstance(one, tuple)] == [1, 2, 3]
     assert any(isinstance(one, float) for one in found)
-    assert not (tmp_path / "store").exists()
+    assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
 def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -> None:
@@ -86,16 +90,6 @@ def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -
     assert isinstance(last, ray._Stored)
     assert [one.status for one in last.outcomes] == ["done", "done"]
     assert tables(tmp_path).keys() == {run.identity for run in plan.runs}
-    assert [path.name for path in tmp_path.iterdir()] == ["toy"]  # the token is removed
-
-
-def test_a_directory_with_another_token_is_not_the_store(tmp_path: Path) -> None:
-    with ray._probing(tmp_path / "store", True) as probe:
-        assert probe.sees_store()
-        probe.path.write_text("another sweep's token")
-        assert not probe.sees_store()
-        probe.path.write_bytes(b"\xff")
-        assert not probe.sees_store()
 
 
 def test_a_worker_sends_the_end_of_a_run_however_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +124,7 @@ class Silent:
         self.submitted: list[Iterator[int]] = []
         self.cancelled: list[Iterator[int]] = []
 
-    def submit(self, runs: object) -> Iterator[int]:
+    def submit(self, runs: object, token: object) -> Iterator[int]:
         self.submitted.append(iter([1]))
         return self.submitted[-1]
 
@@ -372,6 +366,31 @@ def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path,
     assert len(tables(store)) == 60
     assert_same_records(store, undisturbed)
     assert not failures(store)
+
+
+@needs_ray
+@pytest.mark.slow
+@both_stores
+def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
+    two_nodes: Cluster, tmp_path: Path, shared_store: bool
+) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    rows = {"method": "slow", "rows": 10, "notes": str(notes)}
+    code = (
+        "from pathlib import Path; from toy import toy_plan; from weightclip.lab.sweep.executor import sweep;"
+        f"from weightclip.lab.sweep.ray import Ray; plan = toy_plan(4, {rows!r});"
+        f"sweep(plan, plan.runs, Path({str(store)!r}), Ray({two_nodes.address!r}, shared_store={shared_store}))"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
+    driver.kill()
+    driver.wait(SECONDS)
+    assert locked_runs(store) == {}
+    plan = toy_plan(4, rows)
+    sweep(plan, plan.runs, store, Ray(two_nodes.address, shared_store=shared_store))
+    assert tables(store).keys() == {run.identity for run in plan.runs}
+    assert not list((store / ".running").iterdir())
 
 
 @needs_ray

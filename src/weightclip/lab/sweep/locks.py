@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -45,6 +46,24 @@ class Note:
     first_when: float
 
 
+@dataclass(frozen=True)
+class Token:
+    """Random text in the store, by which a process on another machine finds out whether it sees the same store."""
+
+    path: Path
+    text: str
+
+    def write(self) -> None:
+        with suppress(OSError):  # without the token, other machines do not use the store
+            self.path.write_text(self.text, encoding="utf-8")
+
+    def is_visible(self) -> bool:
+        try:
+            return self.path.read_text(encoding="utf-8") == self.text
+        except (OSError, ValueError):
+            return False
+
+
 class RunLock:
     """A run that this process has locked."""
 
@@ -68,6 +87,10 @@ class RunLock:
         if time.monotonic() >= self._next:
             self._write(self._note)
 
+    def token(self) -> Token:
+        """A new token, for the time that the run is locked."""
+        return Token(_token_path(self._path).absolute(), uuid4().hex)
+
     def release(self) -> None:
         """Unlock the run and remove its files."""
         _remove(self._path)
@@ -89,7 +112,7 @@ def lock_run(store: Path, identity: str, place: str) -> RunLock | None:
     lock = _try_lock(path)
     if lock is None:
         return None
-    _remove_notes(path)  # a holder that was killed leaves its note
+    _remove_notes(path)  # left behind by a holder that was killed
     return RunLock(lock, place)
 
 
@@ -149,6 +172,10 @@ def _temporary_path(lock: Path) -> Path:
     return lock.with_name(f"{lock.name}.json.tmp")
 
 
+def _token_path(lock: Path) -> Path:
+    return lock.with_name(f"{lock.name}.token")
+
+
 def _remove(lock: Path) -> None:
     """Remove the files of a run whose lock this process holds."""
     _remove_notes(lock)
@@ -157,7 +184,7 @@ def _remove(lock: Path) -> None:
 
 
 def _remove_notes(lock: Path) -> None:
-    for path in (_note_path(lock), _temporary_path(lock)):
+    for path in (_note_path(lock), _temporary_path(lock), _token_path(lock)):
         with suppress(OSError):
             path.unlink()
 

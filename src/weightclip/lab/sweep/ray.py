@@ -15,16 +15,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
-from uuid import uuid4
 
 from weightclip.lab.experiment import Experiment, Watch
-from weightclip.lab.files import write_whole
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.executor import (
@@ -38,6 +36,7 @@ from weightclip.lab.sweep.executor import (
     check_installed,
 )
 from weightclip.lab.sweep.local import SECONDS_BETWEEN_REPORTS, cores
+from weightclip.lab.sweep.locks import Token
 from weightclip.lab.sweep.loggers import logging_rows
 from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.worker import Job, Outcome, Shared, lock_missing, mark_done, mark_failed, one_line
@@ -98,8 +97,7 @@ class Ray:
                         running.append(task)
                         if cluster is None:  # connect once there is something to run: another sweep may have locked all
                             stack.enter_context(_connected(self))
-                            probe = stack.enter_context(_probing(shared.store, self.shared_store))
-                            cluster = _Cluster(self, shared, probe)
+                            cluster = _Cluster(self, shared)
                         task.start(cluster)
                     for task in _ready(running):
                         yield from task.receive()
@@ -110,44 +108,13 @@ class Ray:
                     task.stop()
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """Tells a worker whether it sees the driver's store: it finds the driver's token there."""
-
-    store: Path
-    token: str = field(default_factory=lambda: uuid4().hex)
-
-    @property
-    def path(self) -> Path:
-        return self.store / f".ray-{self.token[:8]}"
-
-    def sees_store(self) -> bool:
-        try:
-            return self.path.read_text(encoding="utf-8") == self.token
-        except (OSError, ValueError):
-            return False
-
-
-@contextmanager
-def _probing(store: Path, shared_store: bool) -> Iterator[_Probe]:
-    """Keep a token in the store; without `shared_store` there is none, so that no worker finds it."""
-    probe = _Probe(store.absolute())
-    if shared_store:
-        write_whole(probe.path, probe.token.encode())
-    try:
-        yield probe
-    finally:
-        with suppress(OSError):
-            probe.path.unlink(missing_ok=True)
-
-
 class _Cluster:
     """Submits runs to the cluster."""
 
-    def __init__(self, executor: Ray, shared: Shared, probe: _Probe) -> None:
+    def __init__(self, executor: Ray, shared: Shared) -> None:
         ray = _ray()
         self._count = executor.count if executor.address is not None else None
-        self._shared, self._probe = shared, probe
+        self._shared, self._shared_store = shared, executor.shared_store
         self._data: dict[Hashable, Any] = {}
         threads = {"env_vars": dict.fromkeys(THREADS, "1")}
         # `_Task` restarts a lost job itself, to count and report the attempts.
@@ -158,13 +125,16 @@ class _Cluster:
         """Maximum number of submitted jobs. Some wait in the cluster, so that no worker waits for this process."""
         return self._count or 2 * _cores_of_cluster()
 
-    def submit(self, runs: Sequence[Run]) -> Any:
+    def submit(self, runs: Sequence[Run], token: Token) -> Any:
         """The stream of messages from the worker that executes these runs."""
         ray = _ray()
+        if self._shared_store:
+            token.write()
         key = runs[0].data
         if key not in self._data:
             self._data[key] = ray.put(self._shared.data[key])
-        return self._serve.remote(self._shared.experiment, tuple(runs), self._data[key], self._probe)
+        store = self._shared.store.absolute()
+        return self._serve.remote(self._shared.experiment, tuple(runs), self._data[key], store, token)
 
 
 class _Task:
@@ -191,7 +161,7 @@ class _Task:
         self._cluster = cluster
         self._attempts += 1
         self._started = False
-        self.stream = cluster.submit(self._runs)
+        self.stream = cluster.submit(self._runs, self._locks[0].token())
 
     def receive(self) -> Iterator[Report]:
         """Report the worker's new messages, or its death."""
@@ -280,14 +250,20 @@ class _Stored:
     outcomes: Sequence[Outcome]
 
 
-def _serve(experiment: Experiment[Any], runs: Sequence[Run], data: Any, probe: _Probe) -> Iterator[list[Any]]:
+def _serve(
+    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, token: Token
+) -> Iterator[list[Any]]:
     """Execute runs on a worker and yield its messages from time to time.
+
+    The worker writes into the driver's store if it sees the token in it.
 
     A float is the finished fraction, a string a line for the user, a pair the number of a run and a row of its table.
     The last message is `_Stored`, the list of records, or `_Failed`.
     """
     messages: SimpleQueue[Any] = SimpleQueue()
-    thread = threading.Thread(target=_run, args=(experiment, runs, data, probe, messages.put), daemon=True)
+    thread = threading.Thread(
+        target=_run, args=(experiment, runs, data, store if token.is_visible() else None, messages.put), daemon=True
+    )
     thread.start()
     yield []
     alive = True
@@ -298,7 +274,7 @@ def _serve(experiment: Experiment[Any], runs: Sequence[Run], data: Any, probe: _
 
 
 def _run(
-    experiment: Experiment[Any], runs: Sequence[Run], data: Any, probe: _Probe, send: Callable[[Any], None]
+    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path | None, send: Callable[[Any], None]
 ) -> None:
     configs = [run.config for run in runs]
     length = experiment.length(configs[0])
@@ -309,7 +285,6 @@ def _run(
         row=lambda config, row: send((numbers[id(config)], row)),
     )
     try:
-        store = probe.store if probe.sees_store() else None
         records = experiment.run(configs, data, store, watch=watch)
         if store is None:
             send(records)
