@@ -229,7 +229,7 @@ def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two processes given the same command: one runs, the other waits for its record."""
-    long = [*SMALL[:5], "3000", *SMALL[6:]]
+    long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
         while other.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):

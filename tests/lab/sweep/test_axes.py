@@ -1,5 +1,6 @@
 """A sweep over several axes, and what else a command does that needs an experiment which misbehaves."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -121,3 +122,32 @@ def test_ctrl_c_on_a_terminal_ends_the_table_before_the_message(
     assert "1 running" not in last
     assert "to go" not in last
     assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command resumes")
+
+
+def test_the_store_keeps_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["weightclip", *WORDS, "--methods", "fast"])
+    assert main() == 0
+    (manifest,) = read_manifests(STORE)
+    assert manifest.command == f"weightclip {' '.join([*WORDS, '--methods', 'fast'])}"
+
+
+def test_a_failed_run_is_reported_and_recorded_and_the_others_are_run(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("grid.toml").write_text('[grid]\nlr = [0.1]\n[grid.methods.slow]\ntrouble = ["fail"]\n')
+    words = [*WORDS, "--stages", "1", "--grid", "grid.toml"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "failed: toy/slow/stages1_lr0.1_seed0: RuntimeError: it went wrong" in out
+    assert "1 run done, 1 failed" in out
+    assert main(words) == 1
+    assert "1 done, 0 to run, 1 failed earlier (--retry-failed retries them)" in capsys.readouterr().out
+    assert main(["status", "--failures"]) == 0
+    assert "Traceback (most recent call last):" in capsys.readouterr().out
+
+
+def test_each_configuration_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = []
+    configure = Toy.configure
+    monkeypatch.setattr(Toy, "configure", lambda self, *words: resolved.append(words) or configure(self, *words))
+    assert main([*WORDS, "--methods", "fast", "--lr", "0.1,0.2", "--stages", "1", "--seeds", "3"]) == 0
+    assert len(records()) == 6
+    assert len(resolved) == 2  # seeds share a configuration
