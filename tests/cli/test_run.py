@@ -111,13 +111,13 @@ def test_bad_input_is_one_line_exit_code_2_and_no_record(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     assert main([*SMALL, "--out", str(tmp_path / "locked")]) == 2
     assert "Permission denied; choose a directory that you can write to" in capsys.readouterr().err
 
 
-def test_an_unwritable_directory_is_told_before_data_is_fetched(
+def test_an_unwritable_directory_is_reported_before_data_is_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -131,7 +131,7 @@ def test_an_unwritable_directory_is_told_before_data_is_fetched(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
+def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     done: list[object] = []
@@ -160,7 +160,7 @@ def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

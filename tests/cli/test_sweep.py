@@ -159,7 +159,7 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
     assert "mine.toml has no setting for adam: using the defaults" in capsys.readouterr().out
 
 
-def test_a_problem_that_best_took_for_its_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_that_best_took_for_its_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
     assert "'input-permuted-mnist' was taken for the value of --best" in capsys.readouterr().err
     assert main(["sweep", "--workers", "2"]) == 2
@@ -177,7 +177,7 @@ def test_to_count_runs_on_slurm_no_slurm_is_needed(
     assert main(words) == 2
 
 
-def test_an_unknown_problem_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_problem_is_reported_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "input-permuted-mnits"]) == 2
     assert "did you mean 'input-permuted-mnist'?" in capsys.readouterr().err
 
@@ -200,7 +200,7 @@ def is_running(group: int) -> bool:
     return True
 
 
-def test_ctrl_c_stops_everything_and_says_how_to_go_on() -> None:
+def test_ctrl_c_stops_everything_and_says_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
     process = start([*words, "--steps", "1200"])
     deadline = time.monotonic() + 120

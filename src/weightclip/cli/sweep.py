@@ -144,7 +144,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if not inventory.missing:
         return SOME_FAILED if inventory.failed else 0
 
-    from weightclip.cli.sweep_display import display
+    from weightclip.cli.sweep_display import show_sweep
     from weightclip.lab.sweep.executor import sweep
     from weightclip.lab.sweep.manifest import write_manifest
 
@@ -159,7 +159,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         shown.report(one)
 
     try:
-        with display(inventory, seconds, executor.workers) as shown:
+        with show_sweep(inventory, seconds, executor.workers) as shown:
             outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, loggers, report)
     except KeyboardInterrupt:
         print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command resumes")

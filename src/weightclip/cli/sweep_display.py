@@ -129,7 +129,7 @@ class Tally:
         return counts + speed + ("" if seconds is None else f", {duration(seconds)} to go")
 
 
-class Display:
+class SweepDisplay:
     """Counts reports and shows the counts."""
 
     def __init__(self, tally: Tally, show: Callable[[], None], say: Callable[[str], None]) -> None:
@@ -154,18 +154,18 @@ class Display:
 
 
 @contextmanager
-def display(
+def show_sweep(
     inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock = time.monotonic
-) -> Iterator[Display]:
+) -> Iterator[SweepDisplay]:
     """A display for the kind of stdout: terminal or file."""
     tally = Tally(inventory, seconds, workers, clock)
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield Display(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))
+        yield SweepDisplay(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))
         return
     with Live(_render(tally), console=console, refresh_per_second=2, get_renderable=lambda: _render(tally)) as live:
         try:
-            yield Display(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
+            yield SweepDisplay(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
         finally:
             tally.stop()  # the last table stays on the screen
             live.refresh()

@@ -15,7 +15,7 @@ from weightclip.checks import check_count
 from weightclip.lab.config import check_field
 from weightclip.lab.experiment import Event, Experiment, Watch
 from weightclip.lab.files import make_directory
-from weightclip.lab.progress import display
+from weightclip.lab.progress import show_progress
 from weightclip.lab.records.record import Record
 from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.locks import locked_runs
@@ -96,7 +96,7 @@ def run_configs(
         make_directory(out)  # report a directory that cannot be written before data is downloaded
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
-    with display(len(configs), length, experiment.unit, experiment.shown, shows=progress) as shown:
+    with show_progress(len(configs), length, experiment.unit, experiment.shown, shows=progress) as shown:
         data = experiment.load(configs[0], data_dir, shown.say)
         if data is not None:
             shown.say(f"data: {data.source}")

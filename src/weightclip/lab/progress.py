@@ -20,7 +20,7 @@ SECONDS_BETWEEN_UPDATES = 0.5
 BAR_WIDTH = 20
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """Shows the progress of runs of equal length, which are executed one after the other or in lockstep."""
 
     def begin(self, name: str, together: int = 1) -> None: ...
@@ -31,14 +31,14 @@ class Display(Protocol):
 
 
 @contextmanager
-def display(
+def show_progress(
     runs: int,
     steps: int,
     unit: str,
     shown: Callable[[float], str],
     clock: Callable[[], float] = time.monotonic,
     shows: bool = True,
-) -> Iterator[Display]:
+) -> Iterator[ProgressDisplay]:
     """A display for the kind of stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
 
     Args:
@@ -66,7 +66,7 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[Display]:
+def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[ProgressDisplay]:
     # On a narrow terminal the first and last columns are shortened.
     fixed = Column(no_wrap=True)
     columns = (

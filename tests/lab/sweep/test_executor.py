@@ -44,7 +44,7 @@ def test_every_run_leaves_its_record_and_is_reported(tmp_path: Path) -> None:
     assert sum(isinstance(report, Ended) for report in reports) == 6
 
 
-def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+def test_only_missing_runs_are_executed(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     run(toy_plan(2, {"notes": str(notes)}), store)
@@ -70,7 +70,7 @@ def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
     assert first.config["lr"] == 1.0
 
 
-def test_what_failed_is_run_again_only_when_asked_for(tmp_path: Path) -> None:
+def test_failed_runs_are_retried_only_when_asked_for(tmp_path: Path) -> None:
     run(toy_plan(2, {"trouble": "fail"}), tmp_path)
     healed = toy_plan(2)
     assert len(take_inventory(healed, tmp_path).failed) == 2
@@ -79,7 +79,7 @@ def test_what_failed_is_run_again_only_when_asked_for(tmp_path: Path) -> None:
     assert failures(tmp_path) == []
 
 
-def test_the_job_of_a_worker_that_dies_is_begun_again(tmp_path: Path) -> None:
+def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(2, {"lr": 1.0, "trouble": "die once", "notes": str(notes)}, {"lr": 2.0})
@@ -103,7 +103,7 @@ def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
     assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
 
 
-def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
+def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
     held = lock_run(tmp_path, theirs.identity, theirs.place)
@@ -119,7 +119,7 @@ def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) 
     assert len(records(tmp_path)) == 2
 
 
-def test_what_somebody_else_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
+def test_what_another_process_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = lock_run(tmp_path, plan.runs[0].identity, plan.runs[0].place)
     assert held is not None
@@ -188,7 +188,7 @@ def test_a_directory_in_the_place_of_a_record_is_no_record(tmp_path: Path) -> No
     assert "IsADirectoryError" in failures(tmp_path)[0].reason
 
 
-def test_what_fails_outside_a_run_is_noted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = toy_plan(1)
     monkeypatch.setattr(Toy, "load", lambda self, config, data_dir: (tmp_path / "data").read_bytes())
     (outcome,) = run_job(Shared(Toy(), tmp_path / "store"), plan.runs, {})
@@ -201,7 +201,7 @@ def test_what_fails_outside_a_run_is_noted_too(tmp_path: Path, monkeypatch: pyte
     assert "NotADirectoryError" in outcome.reason
 
 
-def test_what_failed_in_another_sweep_meanwhile_is_not_run_again(tmp_path: Path) -> None:
+def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})

@@ -85,14 +85,14 @@ lr = [1.0]
         ("[grid]\nseeds = 3\n[grid.methods.sgd]", "grid: got no settings, expected lists"),
     ],
 )
-def test_mistakes_in_a_grid_are_told(text: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_grid_are_reported(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         search(EXPERIMENT, PROBLEM, ["sgd"], read_presets(str(path), EXPERIMENT), {})
 
 
-def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_toml_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^--grid: got 'papr', .* or a TOML file, for example with \[grid\] lr = "):
         read_presets("papr", EXPERIMENT)
     with pytest.raises(ValueError, match=r"^--best: got 'nope.toml', .* TOML file, for example with \[best\."):
@@ -105,7 +105,7 @@ def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
         read_presets(str(path), EXPERIMENT)
 
 
-def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
+def test_a_setting_that_a_method_lacks_is_reported_in_table_2s_form() -> None:
     presets = {"best": {PROBLEM: {"sgd": {"kappa": 1.0}}}}
     with pytest.raises(ValueError, match=r"best\.input-permuted-mnist\.sgd: got 'kappa'"):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
@@ -120,7 +120,7 @@ def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
         ({"best": {PROBLEM: {"sdg": {}}}}, "method: got 'sdg'.*did you mean 'sgd'"),
     ],
 )
-def test_mistakes_in_table_2s_form_are_told(presets: dict[str, Any], message: str) -> None:
+def test_mistakes_in_table_2s_form_are_reported(presets: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
 

@@ -135,6 +135,21 @@ def test_a_lock_may_be_released_by_another_thread(tmp_path: Path) -> None:
         assert again is not None
 
 
+@pytest.mark.skipif(os.name != "posix", reason="earlier versions lock on POSIX alone")
+def test_a_run_of_an_earlier_version_is_locked(tmp_path: Path) -> None:
+    import fcntl
+
+    path = tmp_path / FOLDER / "abc"
+    path.parent.mkdir()
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.write('{"place": "toy/place"}')
+        file.flush()
+        assert lock_run(tmp_path, "abc", "toy/place") is None
+        assert locked_runs(tmp_path) == {"abc": None}
+        assert path.read_text() == '{"place": "toy/place"}'
+
+
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -64,7 +64,7 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
     assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 
-def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'--tensorboard: needs tensorboard: pip install "weightclip\[watch\]"'):
         check_loggers(Loggers(tensorboard=tmp_path))
@@ -73,7 +73,7 @@ def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_
     assert check_loggers(Loggers()) == Loggers()
 
 
-def test_what_weights_and_biases_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_weights_and_biases_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
 
     def init(**options: Any) -> None:

@@ -49,20 +49,20 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.2:9", "no.such.host.invalid:6379"])
-def test_an_address_where_nobody_answers_is_told_at_once(address: str) -> None:
+def test_an_address_that_does_not_answer_is_reported_at_once(address: str) -> None:
     with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected the address of a Ray cluster"):
         _ = Ray(address).workers
 
 
 @needs_ray
 @pytest.mark.parametrize("address", ["6379", "host:", "host:port", ":6379"])
-def test_what_is_not_an_address_is_told(address: str) -> None:
+def test_an_invalid_address_is_reported(address: str) -> None:
     with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected auto or HOST:PORT$"):
         _ = Ray(address).workers
 
 
 @needs_ray
-def test_runs_that_somebody_else_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_another_process_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
     held = [lock_run(tmp_path, run.identity, run.place) for run in plan.runs]
@@ -284,7 +284,7 @@ def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_pat
 
 @needs_ray
 @pytest.mark.slow
-def test_closing_stops_what_runs_and_lets_go_of_it(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_closing_stops_what_runs_and_releases_its_locks(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
     reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
@@ -311,7 +311,7 @@ def test_without_an_address_a_cluster_is_started_and_stopped(tmp_path: Path, env
 
 @needs_ray
 @pytest.mark.slow
-def test_nodes_without_the_package_are_told_in_a_line(
+def test_nodes_without_the_package_are_reported_in_one_line(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weightclip.py").write_text("raise ImportError('weightclip is not here')")
@@ -395,7 +395,7 @@ def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
 
 @needs_ray
 @pytest.mark.slow
-def test_when_the_cluster_is_gone_the_command_ends_and_goes_on_with_another(
+def test_when_the_cluster_is_gone_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60

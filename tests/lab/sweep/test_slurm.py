@@ -88,7 +88,7 @@ def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("cluster", "pbs", r"^--slurm cluster: got 'pbs', expected one of slurm, local$"),
     ],
 )
-def test_wrong_parameters_are_told_before_anything_is_written(
+def test_wrong_parameters_are_reported_before_anything_is_written(
     tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -149,7 +149,7 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_task_whose_time_is_up_goes_on_later(tmp_path: Path) -> None:
+def test_a_task_whose_time_is_up_resumes_later(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"method": "slow", "rows": 20, "notes": str(notes)})
@@ -177,7 +177,7 @@ def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> No
 
 
 @needs_submitit
-def test_runs_that_somebody_else_has_are_left_to_them(tmp_path: Path) -> None:
+def test_runs_that_another_process_has_are_left_to_them(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = lock_run(tmp_path / "store", plan.runs[0].identity, plan.runs[0].place)
     assert held is not None
@@ -226,7 +226,7 @@ def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_
 
 
 @needs_submitit
-def test_what_sbatch_refuses_is_told_in_a_line(tmp_path: Path, cluster: Path) -> None:
+def test_an_error_of_sbatch_is_reported_in_one_line(tmp_path: Path, cluster: Path) -> None:
     (cluster / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2\nexit 1\n")
     plan = toy_plan(1)
     with pytest.raises(ValueError, match=r"^--executor slurm: .*invalid partition specified"):
