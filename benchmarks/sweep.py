@@ -29,10 +29,11 @@ from weightclip.lab.data import Dataset
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.experiments.streaming.runs import run_config
-from weightclip.lab.sweep.executor import Ended, Executor, Shared
+from weightclip.lab.sweep.executor import Ended, Executor
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import make_runs
 from weightclip.lab.sweep.ray import Ray
+from weightclip.lab.sweep.worker import Shared
 
 PROBLEM, METHOD = "input-permuted-mnist", "sgd+wc"
 WORKERS = 2

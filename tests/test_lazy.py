@@ -4,7 +4,7 @@ import weightclip as wc
 
 
 def test_the_laboratory_is_there_when_asked_for() -> None:
-    assert wc.lab.run is wc.lab.experiments.streaming.run is wc.lab.running.run
+    assert wc.lab.run is wc.lab.experiments.streaming.run is wc.lab._run.run
     assert "run" in dir(wc.lab.experiments.streaming)
     assert dir(wc.lab) == ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]
 

@@ -33,6 +33,7 @@ MODULES = MappingProxyType(
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
         "weightclip.lab.replay": "weightclip.lab.experiments.dqn",
         "weightclip.lab.results": "weightclip.lab._results",
+        "weightclip.lab.running": "weightclip.lab._run",
         "weightclip.lab.streaming": "weightclip.lab.experiments.streaming",
         "weightclip.lab.warm_start": "weightclip.lab.experiments.warm_start",
     }

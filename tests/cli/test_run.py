@@ -111,13 +111,13 @@ def test_bad_input_is_one_line_exit_code_2_and_no_record(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     assert main([*SMALL, "--out", str(tmp_path / "locked")]) == 2
     assert "Permission denied; choose a directory that you can write to" in capsys.readouterr().err
 
 
-def test_an_unwritable_directory_is_told_before_data_is_fetched(
+def test_an_unwritable_directory_is_reported_before_data_is_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -131,13 +131,16 @@ def test_an_unwritable_directory_is_told_before_data_is_fetched(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
+def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     done: list[object] = []
     replace = os.replace
 
     def fills_up(source: object, target: object) -> None:
+        if ".running" in str(target):  # progress notes are not counted, and their loss is harmless
+            replace(source, target)  # type: ignore[call-overload]
+            return
         if len(done) == writes:
             raise OSError(errno.ENOSPC, "No space left on device")
         done.append(target)
@@ -157,7 +160,7 @@ def test_a_full_disk_is_told_leaves_no_broken_record_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -226,7 +229,7 @@ def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two processes given the same command: one runs, the other waits for its record."""
-    long = [*SMALL[:5], "3000", *SMALL[6:]]
+    long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
         while other.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):

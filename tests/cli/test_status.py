@@ -7,10 +7,9 @@ from polars import DataFrame
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import Record, write_record
-from weightclip.lab.records.schema import Schema
-from weightclip.lab.records.store import Failure, now, record_path, write_failure
-from weightclip.lab.sweep import claims
-from weightclip.lab.sweep.claims import claimed
+from weightclip.lab.records.store import Failure, now, record_path, relative_path, write_failure
+from weightclip.lab.sweep import locks
+from weightclip.lab.sweep.locks import locked
 from weightclip.lab.sweep.manifest import FOLDER, write_manifest
 from weightclip.lab.sweep.plan import Run
 
@@ -21,16 +20,15 @@ STORE = Path("results")
 
 def make_sweep(count: int = 5) -> list[Run]:
     configs = [EXPERIMENT.configure("input-permuted-mnist", {"method": "sgd", "seed": seed}) for seed in range(count)]
-    runs = [
-        Run("streaming", config, f"{config.seed:012x}", EXPERIMENT.relative_path(config), "mnist") for config in configs
-    ]
+    paths = [relative_path(EXPERIMENT.schema, config) for config in configs]
+    runs = [Run("streaming", one, f"{one.seed:012x}", path, "mnist") for one, path in zip(configs, paths)]
     STORE.mkdir()
     write_manifest(STORE, "weightclip sweep it", "input-permuted-mnist", runs)
     return runs
 
 
 def finish(run: Run, seconds: float) -> None:
-    record = Record(Schema("streaming", "task", "accuracy"), run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
+    record = Record(EXPERIMENT.schema, run.identity, {}, DataFrame({"task": [1]}), {}, seconds)
     write_record(record, record_path(STORE, run.relative_path, run.identity))
 
 
@@ -41,9 +39,9 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     write_failure(
         STORE, Failure(failed.relative_path, failed.identity, "streaming", {}, reason, "Traceback ...\n", now())
     )
-    with claimed(STORE, held.identity, held.relative_path) as mine:
+    with locked(STORE, held.identity, held.relative_path) as mine:
         assert mine is not None
-        mine.begin()
+        mine.start()
         assert main(["status", str(STORE)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "weightclip sweep it"
@@ -84,15 +82,15 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
-    monkeypatch.setattr(claims, "SECONDS_BETWEEN_NOTES", 0.0)
+    monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     first, *_ = make_sweep(10)
-    with claimed(STORE, first.identity, first.relative_path) as mine:
+    with locked(STORE, first.identity, first.relative_path) as mine:
         assert mine is not None
-        mine.begin()
-        mine.note(0.6)
+        mine.start()
+        mine.update(0.6)
         began = time.time()
         monkeypatch.setattr(time, "time", lambda: began + 10)
-        mine.note(0.6 + 10 / 600)
+        mine.update(0.6 + 10 / 600)
         assert main(["status"]) == 0
     assert "about 1:33:50 left with 1 running" in capsys.readouterr().out
 
@@ -100,11 +98,11 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
 def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = make_sweep()
     with (
-        claimed(STORE, first.identity, first.relative_path) as mine,
-        claimed(STORE, second.identity, second.relative_path),
+        locked(STORE, first.identity, first.relative_path) as mine,
+        locked(STORE, second.identity, second.relative_path),
     ):
         assert mine is not None
-        mine.begin()
+        mine.start()
         assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "time left: unknown" in out

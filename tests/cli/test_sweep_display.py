@@ -2,12 +2,11 @@ import time
 
 import pytest
 
-from weightclip.cli.sweep_display import Tally, display
+from weightclip.cli.sweep_display import Tally, show_sweep
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.sweep.executor import Advanced, Ended, Said, Started
-from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.sweep import Inventory
-from weightclip.lab.sweep.work import Outcome
+from weightclip.lab.sweep.plan import Inventory, Run
+from weightclip.lab.sweep.worker import Outcome
 
 
 class Clock:
@@ -42,10 +41,10 @@ def test_runs_are_counted_by_method() -> None:
     assert (tally.done["adam"], tally.failed["adam"], tally.left["adam"], tally.ended) == (1, 1, 2, 2)
 
 
-def test_what_somebody_else_has_stays_left() -> None:
+def test_what_another_process_has_stays_left() -> None:
     tally = Tally(INVENTORY, SECONDS, 2, Clock())
     tally.add(Started("1", LEFT[:1]))
-    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "claimed"),)))
+    tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "locked"),)))
     assert (tally.left["adam"], tally.ended) == (4, 0)
 
 
@@ -113,7 +112,7 @@ def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
     assert 200 < tally.seconds_left < 300
 
 
-def test_a_run_that_failed_or_that_somebody_else_had_done_is_not_taken_for_speed() -> None:
+def test_a_run_that_failed_or_that_another_process_had_done_is_not_taken_for_speed() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     for number, outcome in enumerate((Outcome("adam-0", "done"), Outcome("adam-1", "failed", reason="x"))):
@@ -139,7 +138,7 @@ def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(INVENTORY, SECONDS, 2, clock) as shown:
+    with show_sweep(INVENTORY, SECONDS, 2, clock) as shown:
         shown.report(Started("1", LEFT[:1]))
         shown.report(Said("a worker died"))
         clock.now = 60.0
@@ -160,7 +159,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with display(INVENTORY, SECONDS, 2, Clock()) as shown:
+    with show_sweep(INVENTORY, SECONDS, 2, Clock()) as shown:
         shown.report(Started("1", LEFT[:1]))
         shown.say("a [bold] line")
         out = ""
@@ -173,13 +172,13 @@ def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def stop() -> None:
-    with display(INVENTORY, SECONDS, 2, Clock()) as shown:
+    with show_sweep(INVENTORY, SECONDS, 2, Clock()) as shown:
         shown.report(Started("1", LEFT[:1]))
         raise KeyboardInterrupt
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_picture_that_stays_after_ctrl_c_shows_nothing_as_running(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_that_stays_after_ctrl_c_shows_nothing_as_running(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         stop()
     pictures = capsys.readouterr().out.split("method")

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from weightclip.lab.records.record import read_record
-from weightclip.lab.sweep.claims import running
+from weightclip.lab.sweep.locks import locked_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_directory")]
 
@@ -37,7 +37,7 @@ def tables(out: str) -> dict[str, pl.DataFrame]:
 def workers(driver: subprocess.Popen[bytes]) -> dict[str, int]:
     """Run -> its process, of what this driver's workers have begun; not of one that imports, nor of a driver before."""
     children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
-    notes = [note for note in running(Path("disturbed")).values() if note is not None]
+    notes = [note for note in locked_runs(Path("disturbed")).values() if note is not None]
     return {note.relative_path: note.process for note in notes if str(note.process) in children}
 
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from weightclip.lab.progress import display
+from weightclip.lab.progress import show_progress
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -30,7 +30,7 @@ def drawn(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(runs=2, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
+    with show_progress(runs=2, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.say("data: here")
         for run in range(2):
             shown.begin(f"seed {run}")
@@ -43,9 +43,9 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
     assert lines[-1] == "seed 1: 1,000 of 1,000 samples, online accuracy 50.0%, 33 samples/s"
 
 
-def test_runs_that_go_together_are_told_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_go_together_are_reported_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(runs=4, steps=1000, unit="steps", shown=in_words, clock=clock) as shown:
+    with show_progress(runs=4, steps=1000, unit="steps", shown=in_words, clock=clock) as shown:
         shown.begin("seed 0, 1, 2, 3", together=4)
         for steps in (100, 200):
             clock.now += 10.0
@@ -56,7 +56,7 @@ def test_runs_that_go_together_are_told_apart_from_their_sum(capsys: pytest.Capt
 
 def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with display(runs=3, steps=100_000, unit="samples", shown=in_words, clock=clock) as shown:
+    with show_progress(runs=3, steps=100_000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.begin("seed 0")  # finished long ago: it has nothing to report
         shown.begin("seed 1")
         shown.update(90_000, 0.5)  # goes on from there
@@ -71,7 +71,7 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     clock = Clock()
-    with display(runs=1, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
+    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.begin("input-permuted-mnist adam+wc seed 0")
         shown.update(100, 0.25)
         clock.now += 1
@@ -97,7 +97,7 @@ def test_in_80_columns_names_are_cut_and_the_percentage_and_the_time_left_stay(
 ) -> None:
     terminal(80, monkeypatch)
     clock = Clock()
-    with display(runs=8, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
+    with show_progress(runs=8, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
         shown.begin("label-permuted-mini-imagenet adam-equal-betas+l2init+wc seed 0–7", together=8)
         shown.update(100, 0.25)
         clock.now += 1
@@ -117,14 +117,14 @@ def test_a_run_that_was_finished_before_has_no_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal(80, monkeypatch)
-    with display(runs=1, steps=1000, unit="samples", shown=in_words, clock=Clock()) as shown:
+    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, clock=Clock()) as shown:
         shown.begin("input-permuted-mnist sgd seed 0")
         shown.say("input-permuted-mnist sgd seed 0: already finished")
     assert "%" not in capsys.readouterr().out
 
 
 def test_nothing_is_shown_if_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    with display(runs=1, steps=1000, unit="samples", shown=in_words, shows=False) as shown:
+    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, shows=False) as shown:
         shown.begin("seed 0")
         shown.update(1000, 0.5)
         shown.say("data: here")

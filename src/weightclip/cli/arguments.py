@@ -21,7 +21,7 @@ from weightclip.lab.registry import problems
 
 if TYPE_CHECKING:
     from weightclip.lab.experiment import Experiment
-    from weightclip.lab.sweep.live import Live
+    from weightclip.lab.sweep.loggers import Loggers
 
 PROGRAM = "weightclip"
 MISTAKE = 2
@@ -259,11 +259,11 @@ def import_torch() -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def live_from(namespace: argparse.Namespace) -> Live:
-    """What the user wants to be shown live."""
-    from weightclip.lab.sweep.live import Live, check_live
+def loggers_from(namespace: argparse.Namespace) -> Loggers:
+    """The loggers of `--tensorboard` and `--wandb`."""
+    from weightclip.lab.sweep.loggers import Loggers, check_loggers
 
-    return check_live(Live(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
+    return check_loggers(Loggers(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
 
 
 def epilog(experiment: Experiment[Any], command: str) -> str:

@@ -1,4 +1,4 @@
-"""`weightclip run`: one method on one problem, for one or more seeds."""
+"""`weightclip run`: run one method on one problem for one or more seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weightclip.cli.arguments import (
     add_seeds,
     given,
     import_torch,
-    live_from,
+    loggers_from,
     pointing_to_help,
     problem_command,
 )
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTION = """\
-Run a method on a problem. Options that are not given take the paper's values,
-unless another variant or scale is chosen. An interrupted run resumes; a
-finished one is not run again."""
+Run a method on a problem. Options default to the paper's values, unless another
+variant or scale is chosen. Interrupted runs resume; finished runs are not
+repeated."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     output = add_output(parser)
-    output.add_argument("--overwrite", action="store_true", help="rerun finished runs")
+    output.add_argument("--overwrite", action="store_true", help="repeat finished runs")
 
 
 def _add_options(
@@ -53,39 +53,39 @@ def _add_options(
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # A mistake in the configuration is reported before anything heavy is imported or any data is fetched.
+    # Report a wrong configuration before importing PyTorch or downloading data.
     experiment = experiment_of(arguments.problem)
     settings = given(arguments, experiment.config)
     seeds = arguments.seeds or [0]
     with pointing_to_help("run", arguments.problem):
-        configs = [experiment.configure(arguments.problem, {**settings, "seed": seed}) for seed in seeds]
-    live = live_from(arguments)
+        config = experiment.configure(arguments.problem, {**settings, "seed": seeds[0]})
+    loggers = loggers_from(arguments)
     import_torch()
 
+    from weightclip.lab._run import run_configs
     from weightclip.lab.records.store import record_path
-    from weightclip.lab.running import run_configs
+    from weightclip.lab.sweep.plan import with_seeds
 
     try:
         found = run_configs(
             experiment,
-            arguments.problem,
-            configs,
+            with_seeds(config, seeds),
             out=arguments.out,
             data_dir=arguments.data_dir,
             overwrite=arguments.overwrite,
-            live=live,
+            loggers=loggers,
         )
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if arguments.overwrite else "the same command"
         print(f"stopped; {again} resumes from the last checkpoint, if there is one")
         return STOPPED
     paths = [record_path(arguments.out, run.relative_path, run.identity) for run in found.runs]
-    _summarise(experiment, found.records, paths)  # the data is released by now: drawing takes memory as well
+    _report(experiment, found.records, paths)  # after the data is released: drawing needs memory
     return 0
 
 
-def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:
-    """Print the scores and the records' paths, and draw the picture."""
+def _report(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Print the results and the paths of the records; draw the picture."""
     from weightclip.lab.plotting.panels import draw_records
 
     for record, path in zip(records, paths, strict=True):
@@ -95,12 +95,12 @@ def _summarise(experiment: Experiment[Any], records: Sequence[Record], paths: Se
         print(f"mean of {len(records)} seeds: {summarize(experiment.schema, [record.table for record in records])}")
     picture = _picture(paths)
     draw_records(records, picture)
-    if picture.exists():  # not every experiment draws one
+    if picture.exists():  # not all experiments draw one
         print(f"picture: {picture}")
 
 
 def _picture(records: Sequence[Path]) -> Path:
-    """Of one record, beside it; of several that differ in their seeds alone, under a name of their own."""
+    """Path of the picture: that of a single record, or a common name for several seeds."""
     if len(records) == 1:
         return records[0].with_suffix(".png")
     together = hashlib.sha256("".join(path.name for path in records).encode()).hexdigest()[:12]

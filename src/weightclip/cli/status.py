@@ -1,4 +1,4 @@
-"""`weightclip status`: what of the sweeps in a store is done, running, failed and left."""
+"""`weightclip status`: the done, running, failed and remaining runs of the sweeps in a store."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.tables import print_table
 from weightclip.lab.progress import duration
 from weightclip.lab.records.store import failures
-from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
 
 if TYPE_CHECKING:
-    from weightclip.lab.sweep.claims import Note
+    from weightclip.lab.sweep.locks import Note
     from weightclip.lab.sweep.manifest import Manifest, State
 
 _RECORD = re.compile(r"_[0-9a-f]{12}\.parquet$")
@@ -30,7 +29,12 @@ def make_parser() -> argparse.ArgumentParser:
         description="Show the done, running, failed and remaining runs of the sweeps in a store.",
     )
     parser.add_argument(
-        "stores", metavar="DIR", type=Path, nargs="*", default=[Path("results")], help="stores (default: results)"
+        "stores",
+        metavar="DIR",
+        type=Path,
+        nargs="*",
+        default=[Path("results")],
+        help="directories with results (default: results)",
     )
     parser.add_argument("--failures", action="store_true", help="show the tracebacks of failed runs")
     parser.set_defaults(action=_status)
@@ -50,19 +54,19 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_store(store: Path, tracebacks: bool) -> None:
-    from weightclip.lab.sweep.claims import running
+    from weightclip.lab.sweep.locks import locked_runs
     from weightclip.lab.sweep.manifest import current, read_manifests, state_of
 
     manifests = current(read_manifests(store))
     swept = {run.identity for manifest in manifests for run in manifest.runs}
-    alone = [note for identity, note in running(store).items() if identity not in swept and note is not None]
+    alone = [note for identity, note in locked_runs(store).items() if identity not in swept and note is not None]
     if not manifests:
         found = sum(1 for path in store.rglob("*.parquet") if _RECORD.search(path.name) and path.is_file())
         print(f"{store} has no sweep; it has {counted(found, 'record')}")
     for manifest in manifests:
         _show(manifest, state_of(store, manifest))
     if alone:
-        print("running outside of sweeps:")
+        print("running outside sweeps:")
     for note in alone:
         _show_note(note)
     failed = failures(store)
@@ -71,9 +75,7 @@ def _show_store(store: Path, tracebacks: bool) -> None:
         if tracebacks:
             print("  " + failure.traceback.rstrip().replace("\n", "\n  "))
     if failed and not tracebacks:
-        print(
-            f"{len(failed)} failed: --failures shows their tracebacks, weightclip sweep --retry-failed runs them again"
-        )
+        print(f"{len(failed)} failed: --failures shows their tracebacks, weightclip sweep --retry-failed retries them")
 
 
 def _show(manifest: Manifest, state: State) -> None:
@@ -101,7 +103,9 @@ def _show_note(note: Note) -> None:
 
 
 def _time_left(state: State) -> str:
-    """The time left, from the finished and the running runs."""
+    """The remaining time, estimated from the finished and running runs."""
+    from weightclip.lab.sweep.plan import kind_of, seconds_left, seconds_per_run
+
     if not state.left:
         return "nothing left to run"
     now = time.time()
@@ -114,7 +118,7 @@ def _time_left(state: State) -> str:
     ]
     done = {identity: note.done for identity, note in state.running.items()}
     left = [(kind_of(run.relative_path), 1.0 - done.get(run.identity, 0.0)) for run in state.left]
-    seconds = seconds_left(left, seconds_each(pieces, {}), max(1, len(state.running)))
+    seconds = seconds_left(left, seconds_per_run(pieces, {}), max(1, len(state.running)))
     if seconds is None:
         return "time left: unknown" + ("" if state.running else "; nothing is running")
     if not state.running:

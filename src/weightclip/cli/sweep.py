@@ -1,4 +1,4 @@
-"""`weightclip sweep`: many runs of a problem, over methods, settings and seeds."""
+"""`weightclip sweep`: run a problem over methods, settings and seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weightclip.cli.arguments import (
     field_kind,
     given,
     import_torch,
-    live_from,
+    loggers_from,
     pair,
     pointing_to_help,
     problem_command,
@@ -39,22 +39,21 @@ from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking
 if TYPE_CHECKING:
     from weightclip.lab.records.store import Cost
     from weightclip.lab.sweep.executor import Executor, Report
-    from weightclip.lab.sweep.plan import Plan, Run
-    from weightclip.lab.sweep.sweep import Inventory
-    from weightclip.lab.sweep.work import Outcome
+    from weightclip.lab.sweep.plan import Inventory, Plan, Run
+    from weightclip.lab.sweep.worker import Outcome
 
 EXECUTORS = ("local", "ray", "slurm")
 
 UNKNOWN = "unknown"
 
 SETTINGS = ("lr", "kappa", "decay", "sigma")
-"""Options that hold for those methods only that have the setting."""
+"""Options that apply only to methods that have the setting."""
 
 
 _DESCRIPTION = """\
-Run every method with every setting and seed; the same command again runs what
-is missing. Settings come from --grid, or are the paper's best. An option holds
-for all runs; several values, as in --kappa 1,2,4, make a grid."""
+Run every combination of method, setting and seed. Repeating the command runs
+only what is missing. Settings come from --grid, or are the paper's best. Other
+options apply to all runs; a list of values, as in --kappa 1,2,4, makes a grid."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -64,31 +63,38 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--grid", metavar="GRID", help="search: paper (its table 1) or a TOML file")
+    which.add_argument("--grid", metavar="GRID", help="settings to search: paper (its Table 1) or a TOML file")
     which.add_argument(
         "--best",
         nargs="?",
         const=PAPER,
         metavar="FILE",
-        help="one setting of each method: that of the presets (the paper's table 2, unless another variant or scale is "
-        "chosen), or those of a TOML file",
+        help="one setting per method: the preset (the paper's Table 2, unless another variant or scale is chosen) or a "
+        "TOML file",
     )
     add_output(parser)
     running = parser.add_argument_group("execution")
-    running.add_argument("--dry-run", action="store_true", help="only count runs, time and space")
-    running.add_argument("--retry-failed", action="store_true", help="rerun failed runs")
-    running.add_argument("--workers", type=count, metavar="N", help="parallel runs (default: one per core)")
     running.add_argument(
-        "--executor", default="local", metavar="NAME", help=f"one of {', '.join(EXECUTORS)} (default: local)"
+        "--dry-run", action="store_true", help="print the number of runs, time and disk space; run nothing"
     )
-    running.add_argument("--address", metavar="ADDRESS", help="of a Ray cluster, or auto (default: start a local one)")
+    running.add_argument("--retry-failed", action="store_true", help="retry failed runs")
+    running.add_argument("--workers", type=count, metavar="N", help="number of parallel runs (default: one per core)")
+    running.add_argument(
+        "--executor",
+        default="local",
+        metavar="NAME",
+        help=f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]} (default: local)",
+    )
+    running.add_argument(
+        "--address", metavar="ADDRESS", help="address of a Ray cluster, or auto (default: start a local cluster)"
+    )
     running.add_argument(
         "--slurm",
         action="append",
         type=pair,
         default=[],
         metavar="NAME=VALUE",
-        help="options of Slurm jobs: partition=cpu, time=120, mem_gb=2, ...",
+        help="option of the Slurm jobs: partition=cpu, time=120, mem_gb=2, ...",
     )
 
 
@@ -97,9 +103,9 @@ def _add_options(
 ) -> None:
     axes = parser.add_argument_group("axes")
     for axis in experiment.schema.axes:
-        help_text = f"values with commas, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        help_text = f"comma-separated values, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
         axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
-    # Settings have a default for each method, which the grid or the presets decide.
+    # The defaults of settings differ between methods; the grid or the presets decide them.
     shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
     left_out = ("problem", "seed", "kappa_rule", *experiment.schema.axes)
     add_config(parser, experiment.config, left_out, shown, several=True)
@@ -112,23 +118,22 @@ def _sweep(arguments: argparse.Namespace) -> int:
     experiment = experiment_of(arguments.problem)
     _check_options(arguments)
     with pointing_to_help("sweep", arguments.problem):
-        choices, seeds_of_grid = _choices(experiment, arguments)
-    live = live_from(arguments)
+        configs, seeds_of_grid = _configs(experiment, arguments)
+    loggers = loggers_from(arguments)
     executor = _executor(arguments)
     import_torch()
 
     from weightclip.lab.files import make_directory
     from weightclip.lab.records.store import remove_checkpoints
-    from weightclip.lab.sweep.plan import MISSING, make_plan
-    from weightclip.lab.sweep.sweep import look
+    from weightclip.lab.sweep.plan import MISSING, make_plan, take_inventory
 
     seeds = arguments.seeds or range(seeds_of_grid)
     fetch = not arguments.dry_run
-    plan = make_plan(experiment, arguments.problem, choices, seeds, arguments.data_dir, print, fetch)
+    plan = make_plan(experiment, configs, seeds, arguments.data_dir, print, fetch)
     for data in plan.data.values():
         if data is not None:
             print("data: not on this machine" if data is MISSING else f"data: {data.source}")
-    inventory = look(plan, arguments.out, arguments.retry_failed)
+    inventory = take_inventory(plan, arguments.out, arguments.retry_failed)
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
         return 0
@@ -136,9 +141,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if not inventory.missing:
         return SOME_FAILED if inventory.failed else 0
 
-    from weightclip.cli.sweep_display import display
+    from weightclip.cli.sweep_display import show_sweep
+    from weightclip.lab.sweep.executor import sweep
     from weightclip.lab.sweep.manifest import write_manifest
-    from weightclip.lab.sweep.sweep import sweep
 
     make_directory(arguments.out)
 
@@ -147,36 +152,36 @@ def _sweep(arguments: argparse.Namespace) -> int:
         write_manifest(arguments.out, _command(), arguments.problem, plan.runs)
 
     def report(one: Report) -> None:
-        keep()  # not before the executor works: a sweep that never began is none
+        keep()  # a sweep whose executor does not start leaves no manifest
         shown.report(one)
 
     try:
-        with display(inventory, seconds, executor.workers) as shown:
-            outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, live, report)
+        with show_sweep(inventory, seconds, executor.workers) as shown:
+            outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, loggers, report)
     except KeyboardInterrupt:
         print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command resumes")
         return STOPPED
-    return _tell_end(plan, inventory, outcomes, arguments.out)
+    return _summarise(plan, inventory, outcomes, arguments.out)
 
 
-def _tell_end(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
-    """Say how it went; the exit code, which tells of runs that failed, now or before."""
+def _summarise(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
+    """Print the outcome; return the exit code, which is nonzero if a run failed, now or earlier."""
     from weightclip.lab.records.store import has_failed
 
     failed = [one for one in outcomes if one.status == "failed"]
-    before = f", {len(inventory.failed)} before" if inventory.failed else ""
+    before = f", {len(inventory.failed)} earlier" if inventory.failed else ""
     print(f"{counted(len(outcomes) - len(failed), 'run')} done, {len(failed)} failed{before}; records in {out}")
     if failed:
         reasons = Counter(one.reason for one in failed).most_common(5)
         print("\n".join(f"  {number} x {reason}" for reason, number in reasons))
     if any(has_failed(out, run) for run in plan.runs):
-        print(f"{PROGRAM} status {out} --failures shows why; --retry-failed runs them again")
+        print(f"{PROGRAM} status {out} --failures shows the tracebacks; --retry-failed retries them")
     print(f"next: {PROGRAM} best {out}; {PROGRAM} report {out}")
     return SOME_FAILED if failed or inventory.failed else 0
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """What would be ignored is refused."""
+    """Reject options that would be ignored."""
     check_name("--executor", arguments.executor, EXECUTORS)
     if arguments.workers is not None:
         check_count("--workers", arguments.workers)
@@ -184,14 +189,14 @@ def _check_options(arguments: argparse.Namespace) -> None:
         if value and arguments.executor != executor:
             shown = value if isinstance(value, str) else "=".join(value[0])
             raise ValueError(
-                f"{option}: got {shown!r}, which is for --executor {executor}, but --executor is {arguments.executor}"
+                f"{option}: got {shown!r}, which needs --executor {executor}, but --executor is {arguments.executor}"
             )
 
 
-def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Settings], int]:
-    """Every choice of settings, checked, and the number of seeds of the grid.
+def _configs(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Any], int]:
+    """The resolved configuration of every combination of settings, and the grid's number of seeds.
 
-    Mistakes are reported before anything heavy is imported or any data is fetched.
+    Wrong settings are reported before PyTorch is imported or data is downloaded.
     """
     options = given(arguments, experiment.config)
     several = {name: values for name, values in options.items() if _is_list(experiment, name, values)}
@@ -200,7 +205,8 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     axes = {axis: _named(experiment, axis, arguments) for axis in experiment.schema.axes if axis != "method"} | several
     _check_used(experiment, arguments.problem, methods, options)
     option, name = ("--best", arguments.best or PAPER) if arguments.grid is None else ("--grid", arguments.grid)
-    found: list[Settings] = []
+    chosen: list[Settings] = []
+    found: list[Any] = []
     lacks: dict[str, None] = {}
     number = 1
     incompatible: IncompatibleError | None = None
@@ -217,27 +223,28 @@ def _choices(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
                     number = grid_seeds(presets)
                     more = search(experiment, arguments.problem, [method], presets, own)
             for choice in more:
-                given_here = {key: value for key, value in choice.items() if key in own or key == "method"}
+                if choice in chosen:
+                    continue
+                chosen.append(choice)
                 try:
-                    _check_choice(experiment, arguments.problem, choice, given_here, f"{option} {name}")
+                    found.append(_configure(experiment, arguments.problem, choice, own, f"{option} {name}"))
                 except IncompatibleError as error:
                     incompatible = error
-                else:
-                    found += [choice] if choice not in found else []
     if not found:
-        raise incompatible or ValueError("the values given do not go together")
+        axes_given = ", ".join(map(_several, experiment.schema.axes))
+        raise incompatible or ValueError(f"{axes_given}: no combination of these values is possible")
     if lacks:
         print(f"{name} has no setting for {', '.join(lacks)}: using the defaults")
     return found, number
 
 
 def _is_list(experiment: Experiment[Any], name: str, value: Any) -> bool:
-    """Whether the option was given as a list of values, which a field with a tuple is not."""
+    """Whether the option was given as a list of values; a field of type tuple takes one tuple."""
     return isinstance(value, tuple) and field_kind(experiment.config, name) in (str, int, float)
 
 
 def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str], options: Mapping[str, Any]) -> None:
-    """A ValueError for a setting that none of the methods has."""
+    """Raise a ValueError for a setting that none of the methods has."""
     known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
     for name in options:
         if name in SETTINGS and name in experiment.schema.settings and name not in known:
@@ -252,19 +259,20 @@ def _own_options(experiment: Experiment[Any], problem: str, method: str, options
 
 
 def _single(options: Mapping[str, Any]) -> Settings:
-    """The options with the first of several values."""
+    """The options with the first value of each list."""
     return {name: value[0] if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _check_choice(experiment: Experiment[Any], problem: str, choice: Settings, own: Settings, file: str) -> None:
-    """A ValueError for settings that are not accepted; it names the file if they are, without what comes from it."""
+def _configure(experiment: Experiment[Any], problem: str, choice: Settings, options: Settings, file: str) -> Any:
+    """The resolved configuration. The ValueError for a wrong one names the file unless the options alone cause it."""
     try:
-        experiment.configure(problem, choice)
+        return experiment.configure(problem, choice)
     except IncompatibleError:
         raise
     except ValueError as error:
+        given_here = {key: value for key, value in choice.items() if key in options or key == "method"}
         try:
-            experiment.configure(problem, own)
+            experiment.configure(problem, given_here)
         except ValueError as same:
             if str(same) == str(error):
                 raise
@@ -273,7 +281,7 @@ def _check_choice(experiment: Experiment[Any], problem: str, choice: Settings, o
 
 @contextmanager
 def _blaming(option: str, name: str) -> Iterator[None]:
-    """A mistake in here is one of the file's."""
+    """Errors in this block name the file."""
     try:
         yield
     except ValueError as error:
@@ -293,7 +301,7 @@ def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace
         return values
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
-        raise ValueError(f"{_several(axis)}: got {text!r}, expected values with commas, or all")
+        raise ValueError(f"{_several(axis)}: got {text!r}, expected comma-separated values, or all")
     return [read_field(experiment.config, axis, _several(axis), part) for part in parts]
 
 
@@ -306,20 +314,20 @@ def _executor(arguments: argparse.Namespace) -> Executor:
         from weightclip.lab.sweep.slurm import Slurm
 
         options = {name: int(value) if value.isdigit() else value for name, value in arguments.slurm}
-        return Slurm(arguments.out / ".slurm", arguments.workers, options, only_asked=arguments.dry_run)
+        return Slurm(arguments.out / ".slurm", arguments.workers, options, dry_run=arguments.dry_run)
     from weightclip.lab.sweep.local import Local, cores
 
     return Local(arguments.workers or cores())
 
 
 def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Print how many runs there are and, where runs like them are finished, time and space; identity -> seconds."""
+    """Print the number of runs and, where similar runs are finished, time and space; return identity -> seconds."""
     from weightclip.cli.tables import print_table
     from weightclip.lab.sweep.plan import known_costs
 
     parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]
     if inventory.failed:
-        parts.append(f"{len(inventory.failed)} failed before (--retry-failed runs them again)")
+        parts.append(f"{len(inventory.failed)} failed earlier (--retry-failed retries them)")
     print(f"{arguments.problem}: {counted(len(plan.runs), 'run')}: {', '.join(parts)}")
     if not inventory.missing:
         return {}
@@ -334,7 +342,7 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
     known = [run for run in inventory.missing if run.identity in costs]
     time, size = _total(known, costs)
     if not known:
-        print(f"time and space: unknown, as {arguments.out} has no finished run like these")
+        print(f"time and space: unknown, {arguments.out} has no similar finished runs")
     else:
         of = "" if len(known) == len(inventory.missing) else f" for {len(known)} of them, unknown for the others"
         print(f"time on one core: {time}, space: {size}{of}; {counted(workers, 'worker')}")
@@ -342,7 +350,7 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
 
 
 def _total(runs: Sequence[Run], costs: Mapping[str, Cost]) -> tuple[str, str]:
-    """The time and the space of runs; unknown unless those of every one are known."""
+    """Total time and space of runs; unknown unless known for every run."""
     from weightclip.lab.progress import duration
 
     if any(run.identity not in costs for run in runs):

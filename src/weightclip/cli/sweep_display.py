@@ -1,4 +1,4 @@
-"""How far a sweep is: a live table on a terminal, a line now and then elsewhere."""
+"""The progress of a sweep: a live table on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rich.text import Text
 
 from weightclip.cli.tables import make_table
 from weightclip.lab.progress import SECONDS_BETWEEN_LINES, duration
-from weightclip.lab.sweep.executor import Advanced, Ended, Job, Report, Said, Started
-from weightclip.lab.sweep.pace import kind_of, seconds_each, seconds_left
-from weightclip.lab.sweep.sweep import Inventory
+from weightclip.lab.sweep.executor import Advanced, Ended, Report, Said, Started
+from weightclip.lab.sweep.plan import Inventory, kind_of, seconds_left, seconds_per_run
+from weightclip.lab.sweep.worker import Job
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Working:
-    """A worker's job: how much of it is done, how much was at the first sign of progress, and when that was."""
+    """A worker's job: finished fraction, fraction at the first report of progress, and time of that report."""
 
     job: Job
     began: float
@@ -37,7 +37,7 @@ class Working:
 
 
 class Tally:
-    """Counts of runs by method, and the time left from what finished and running runs took."""
+    """Counts of runs by method, and the remaining time, estimated from finished and running runs."""
 
     def __init__(self, inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock) -> None:
         self.methods = list(
@@ -67,7 +67,7 @@ class Tally:
             self._end(report, self.working.pop(report.worker, None))
 
     def stop(self) -> None:
-        """Nothing runs any more."""
+        """Clear the running jobs."""
         self.working.clear()
         self.stopped = True
 
@@ -75,19 +75,19 @@ class Tally:
         if working is not None and all(one.status == "done" and one.seconds for one in report.outcomes):
             if working.done > 0:
                 self._pieces.append(self._piece(replace(working, done=1.0)))
-            else:  # it reported nothing on its way: what its records say
+            else:  # no progress was reported: use the times of the records
                 took = sum(one.seconds for one in report.outcomes)
                 self._pieces.append((kind_of(report.job[0].relative_path), len(report.job), took))
         methods = {run.identity: run.method for run in report.job}
         for outcome in report.outcomes:
-            if outcome.status != "claimed":
+            if outcome.status != "locked":
                 method = methods[outcome.identity]
                 (self.done if outcome.status == "done" else self.failed)[method] += 1
                 self.ended += 1
                 self._missing.pop(outcome.identity, None)
 
     def _piece(self, working: Working) -> tuple[str, float, float]:
-        """The kind of a worker's runs, how many of them were done since the first report, and the seconds since."""
+        """Kind of a worker's runs, number of runs finished since the first report, and seconds since then."""
         done = (working.done - working.first) * len(working.job)
         return kind_of(working.job[0].relative_path), done, self._clock() - working.began
 
@@ -97,24 +97,26 @@ class Tally:
 
     @property
     def left(self) -> Counter[str]:
-        """Runs that are neither ended nor running."""
+        """Runs that have neither ended nor started."""
         return Counter(run.method for run in list(self._missing.values())) - self.running
 
     @property
     def rate(self) -> float:
-        """Runs in a minute."""
+        """Runs per minute."""
         return 60 * self.ended / max(self._clock() - self._began, 1e-9)
 
     @property
     def seconds_left(self) -> float | None:
-        """None until something is known."""
-        # Copies, because a terminal's picture is drawn by another thread.
+        """Remaining time; None until a run has made progress."""
+        # Copies, because another thread draws the table.
         now = list(self.working.values())
-        each = seconds_each([*self._pieces, *(self._piece(one) for one in now if one.done > one.first)], self._before)
-        under_way = {run.identity for working in now for run in working.job}
-        waiting = [kind_of(run.relative_path) for run in list(self._missing.values()) if run.identity not in under_way]
+        each = seconds_per_run(
+            [*self._pieces, *(self._piece(one) for one in now if one.done > one.first)], self._before
+        )
+        started = {run.identity for working in now for run in working.job}
+        waiting = [kind_of(run.relative_path) for run in list(self._missing.values()) if run.identity not in started]
         left = [(kind_of(one.job[0].relative_path), (1 - one.done) * len(one.job)) for one in now]
-        # A cluster may give fewer workers than were asked for, which shows once one of them has ended a job.
+        # A cluster may provide fewer workers than requested; their number is known once a job has ended.
         workers = self._most if self._pieces else self._workers
         return seconds_left([*left, *((kind, 1.0) for kind in waiting)], each, workers)
 
@@ -127,19 +129,19 @@ class Tally:
         return counts + speed + ("" if seconds is None else f", {duration(seconds)} to go")
 
 
-class Display:
-    """Counts reports, and lets somebody show it."""
+class SweepDisplay:
+    """Counts reports and shows the counts."""
 
     def __init__(self, tally: Tally, show: Callable[[], None], say: Callable[[str], None]) -> None:
         self._tally, self._show, self.say = tally, show, say
 
     @property
     def ended(self) -> int:
-        """Runs that ended, well or not."""
+        """Number of finished and failed runs."""
         return self._tally.ended
 
     def report(self, report: Report) -> None:
-        """Show what an executor reports."""
+        """Count and show a report of the executor."""
         self._tally.add(report)
         if isinstance(report, Said):
             self.say(report.line)
@@ -152,20 +154,20 @@ class Display:
 
 
 @contextmanager
-def display(
+def show_sweep(
     inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock = time.monotonic
-) -> Iterator[Display]:
-    """The display that suits stdout."""
+) -> Iterator[SweepDisplay]:
+    """A display for the kind of stdout: terminal or file."""
     tally = Tally(inventory, seconds, workers, clock)
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield Display(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))
+        yield SweepDisplay(tally, _Lines(tally, clock).show, lambda line: print(line, flush=True))
         return
     with Live(_render(tally), console=console, refresh_per_second=2, get_renderable=lambda: _render(tally)) as live:
         try:
-            yield Display(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
+            yield SweepDisplay(tally, lambda: None, lambda line: live.console.print(Text(line), soft_wrap=True))
         finally:
-            tally.stop()  # the last picture stays
+            tally.stop()  # the last table stays on the screen
             live.refresh()
 
 

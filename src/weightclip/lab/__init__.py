@@ -10,11 +10,11 @@ from weightclip._renamed import import_old_modules, new_module
 
 if TYPE_CHECKING:
     from weightclip.lab import analysis, data, experiments, networks, records, report, sweep
+    from weightclip.lab._run import run
     from weightclip.lab.records.table import load
-    from weightclip.lab.running import run
 
 __all__ = ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]
-_find, __dir__ = lazily(__name__, {name: name for name in __all__} | {"load": "records.loading", "run": "running"})
+_find, __dir__ = lazily(__name__, {name: name for name in __all__} | {"load": "records.table", "run": "_run"})
 import_old_modules()
 
 

@@ -1,4 +1,4 @@
-"""Writing files whole: after a crash there is the old file or the new one, never a part."""
+"""Atomic file writes: after a crash there is the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _numbers = count()
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once the block has ended well: temporary file, fsync, rename, fsync.
+    """A temporary file that replaces `path` at the end of the block: write, fsync, rename, fsync of the directory.
 
-    Otherwise nothing changes, and the temporary file is gone. An OSError names `path`. Directories are made where they
-    are missing.
+    If the block raises, `path` is unchanged and the temporary file is removed. An OSError names `path`. Missing
+    directories are created.
     """
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.{next(_numbers)}.tmp")
     try:
@@ -42,13 +42,13 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Make `path` hold `content`, or leave what it holds."""
+    """Replace the content of `path` atomically."""
     with writing(path) as file:
         file.write(content)
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory where there is none; an OSError that names it, now rather than at the first file."""
+    """Create a directory if it is missing, and check that it is writable; an OSError names it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -58,7 +58,7 @@ def make_directory(directory: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of `path` whose processes, on this machine, were killed while they wrote."""
+    """Remove temporary files of `path` from processes of this machine that were killed while writing."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         node, _, rest = leftover.name.removeprefix(f".{path.name}.").rpartition(".tmp")[0].rpartition(".")
         node, _, process = node.rpartition(".")
@@ -67,19 +67,19 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    if os.name != "posix":  # where signal 0 would end it
+    if os.name != "posix":  # on Windows, signal 0 ends the process
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # somebody else's
+        pass  # a process of another user
     return not _is_zombie(process)
 
 
 def _is_zombie(process: int) -> bool:
-    """Whether it has ended and only its parent does not know yet, as after the parent was killed."""
+    """Whether the process has ended but its parent has not waited for it."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -93,8 +93,8 @@ def _remove(path: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """So that the rename, too, outlasts a power failure."""
-    if os.name != "posix":  # where a directory cannot be opened
+    """Make a rename survive a power failure."""
+    if os.name != "posix":  # Windows cannot open a directory
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""The progress of runs: a bar on a terminal or in a notebook, a line now and then elsewhere."""
+"""Progress of runs: a bar on a terminal or in a notebook, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_UPDATES = 0.5
-"""Of the line in a notebook."""
+"""For the line in a notebook."""
 
 BAR_WIDTH = 20
 
 
-class Display(Protocol):
-    """Shows the progress of runs of equal length, one after the other, or some of them together."""
+class ProgressDisplay(Protocol):
+    """Shows the progress of runs of equal length, which are executed one after the other or in lockstep."""
 
     def begin(self, name: str, together: int = 1) -> None: ...
 
@@ -31,23 +31,23 @@ class Display(Protocol):
 
 
 @contextmanager
-def display(
+def show_progress(
     runs: int,
     steps: int,
     unit: str,
     shown: Callable[[float], str],
     clock: Callable[[], float] = time.monotonic,
     shows: bool = True,
-) -> Iterator[Display]:
-    """The display that suits stdout: a bar on a terminal or in a notebook, else a line now and then.
+) -> Iterator[ProgressDisplay]:
+    """A display for the kind of stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
 
     Args:
-        runs: their number.
-        steps: of each run.
-        unit: of the steps.
-        shown: puts a score into words.
-        clock: in seconds.
-        shows: False shows nothing.
+        runs: number of runs.
+        steps: number of steps of each run.
+        unit: unit of the steps, such as "samples".
+        shown: formats a score.
+        clock: returns the time in seconds.
+        shows: if False, nothing is shown.
     """
     estimate = _Estimate(runs, steps, unit, clock)
     if not shows:
@@ -61,13 +61,13 @@ def display(
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter notebook."""
+    """Whether this process is the kernel of a Jupyter notebook."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return shell is not None and hasattr(shell, "kernel")
 
 
-def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[Display]:
-    # A narrow terminal shortens the first columns; the bar, the percentage and the time left stay.
+def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[ProgressDisplay]:
+    # On a narrow terminal the first and last columns are shortened.
     fixed = Column(no_wrap=True)
     columns = (
         _Shortened("description"),
@@ -76,7 +76,7 @@ def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float],
         TextColumn("{task.fields[left]}", markup=False, table_column=fixed),
         _Shortened("state"),
     )
-    # Drawing competes with learning for Python's lock.
+    # Drawing competes with training for the global interpreter lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         bar = _Bar(progress, estimate, shown)
         yield bar
@@ -84,7 +84,7 @@ def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float],
 
 
 class _Shortened(ProgressColumn):
-    """A field of the task, cut to the width that is left."""
+    """A field of the task, truncated to the available width."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Shortened(ProgressColumn):
 
 
 class _Estimate:
-    """The steps done in all runs, the speed and the time left; steps done before do not count."""
+    """Finished steps of all runs, speed and remaining time; steps before a resumption do not count for the speed."""
 
     def __init__(self, runs: int, steps: int, unit: str, clock: Callable[[], float]) -> None:
         self.steps = steps
@@ -105,7 +105,7 @@ class _Estimate:
         self._clock = clock
         self._finished = 0
         self.together = 0
-        self._learned = 0
+        self._timed_steps = 0
         self._seconds = 0.0
         self._last: tuple[int, float] | None = None
 
@@ -117,7 +117,7 @@ class _Estimate:
     def update(self, samples: int) -> None:
         now = self._clock()
         if self._last is not None:
-            self._learned += self.together * (samples - self._last[0])
+            self._timed_steps += self.together * (samples - self._last[0])
             self._seconds += now - self._last[1]
         self._last = samples, now
 
@@ -127,17 +127,17 @@ class _Estimate:
 
     @property
     def _per_second(self) -> float:
-        return self._learned / self._seconds if self._seconds else 0.0
+        return self._timed_steps / self._seconds if self._seconds else 0.0
 
     @property
     def speed(self) -> str:
-        """`5,000 samples/s`, of all runs in lockstep; empty until it is known."""
+        """`5,000 samples/s`, summed over runs in lockstep; empty until known."""
         together = " together" if self.together > 1 else ""
         return f"{self._per_second:,.0f} {self.unit}/s{together}" if self._per_second else ""
 
     @property
     def time_left(self) -> str:
-        """`1:23 left`; empty until it is known, and at the end."""
+        """`1:23 left`; empty until known, and at the end."""
         if not self._per_second or self.done == self.total:
             return ""
         return f"{duration((self.total - self.done) / self._per_second)} left"
@@ -174,11 +174,11 @@ class _Bar:
             completed=self._estimate.done,
             left=self._estimate.time_left,
             state=", ".join(filter(None, (self._shown(score), self._estimate.speed))),
-            visible=True,  # not before: a run that was finished earlier has no progress to show
+            visible=True,  # from the first update: runs that were finished earlier show no bar
         )
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Clear the remaining time."""
         self._progress.update(self._bar, left="")
 
     def say(self, line: str) -> None:
@@ -217,7 +217,7 @@ class _Lines:
 
 
 class _Notebook(_Lines):
-    """One line, which is replaced as the runs proceed."""
+    """One line that is updated in place."""
 
     _seconds_between = SECONDS_BETWEEN_UPDATES
 

@@ -9,16 +9,17 @@ from polars.testing import assert_frame_equal
 
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import read_record
-from weightclip.lab.sweep.executor import Ended, Report, Shared
+from weightclip.lab.sweep.executor import Ended, Report
 from weightclip.lab.sweep.plan import Plan, make_plan
-from weightclip.lab.sweep.work import Outcome
+from weightclip.lab.sweep.worker import Outcome, Shared
 
 PROBLEM = "input-permuted-mnist"
 SMALL = {"hidden": (20,), "steps": 4000, "period": 500}
 
 
 def digit_plan(seeds: int, *choices: dict[str, Any]) -> Plan:
-    return make_plan(EXPERIMENT, PROBLEM, [{**SMALL, **choice} for choice in choices], range(seeds))
+    configs = [EXPERIMENT.configure(PROBLEM, {**SMALL, **choice}) for choice in choices]
+    return make_plan(EXPERIMENT, configs, range(seeds))
 
 
 def compile_kernels(*methods: str) -> None:

@@ -1,5 +1,7 @@
 """A sweep over several axes, and what else a command does that needs an experiment which misbehaves."""
 
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path, failures
 from weightclip.lab.sweep.executor import Started
+from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.manifest import read_manifests
+from weightclip.lab.sweep.worker import Job, Shared
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -50,8 +54,8 @@ def test_a_grid_is_searched_at_each_value_of_an_axis(capsys: pytest.CaptureFixtu
     [
         (["--stages", "3"], "stages: got 3, expected 1 or 2"),
         (["--stages", "x"], "--stages: got 'x', expected a whole number"),
-        (["--stages", ""], "--stages: got '', expected values with commas, or all"),
-        (["--stages", "2", "--methods", "slow"], "--methods, --stages: the values given do not go together"),
+        (["--stages", ""], "--stages: got '', expected comma-separated values, or all"),
+        (["--stages", "2", "--methods", "slow"], "--methods, --stages: no combination of these values is possible"),
     ],
 )
 def test_a_wrong_value_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,23 +68,23 @@ def test_a_wrong_value_is_one_line(words: list[str], message: str, capsys: pytes
 def test_as_long_as_runs_have_failed_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*WORDS, "--methods", "fast", "--stages", "1"]
     assert main([*words, "--trouble", "fail"]) == 1
-    assert "--failures shows why" in capsys.readouterr().out
+    assert "--failures shows the tracebacks" in capsys.readouterr().out
     assert main(words) == 1
-    assert "0 to run, 1 failed before" in capsys.readouterr().out
+    assert "0 to run, 1 failed earlier" in capsys.readouterr().out
     assert main([*words, "--seeds", "2"]) == 1
-    assert "1 run done, 0 failed, 1 before" in capsys.readouterr().out
+    assert "1 run done, 0 failed, 1 earlier" in capsys.readouterr().out
     assert main([*words, "--dry-run"]) == 0
     assert main([*words, "--retry-failed"]) == 0
     assert main(words) == 0
 
 
-def test_without_a_note_nobody_is_sent_to_read_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_failure_note_the_message_does_not_mention_one(capsys: pytest.CaptureFixture[str]) -> None:
     STORE.mkdir()
     (STORE / "toy").touch()  # no record and no note can be written below a file
     assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 1
     out = capsys.readouterr().out
     assert "0 runs done, 1 failed" in out
-    assert "--failures shows why" not in out
+    assert "--failures shows the tracebacks" not in out
     assert failures(STORE) == []
 
 
@@ -98,20 +102,19 @@ def test_a_sweep_whose_executor_does_not_start_is_not_kept(monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise ValueError("no cluster")
 
-    monkeypatch.setattr("weightclip.lab.sweep.local.Local.run", fail)
+    monkeypatch.setattr(Local, "run", fail)
     assert main(WORDS) == 2
     assert read_manifests(STORE) == []
 
 
-def test_ctrl_c_on_a_terminal_ends_the_picture_before_it_is_told(
+def test_ctrl_c_on_a_terminal_ends_the_table_before_the_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(plan: object, missing: tuple[object, ...], *rest: object) -> None:
-        *_, report = rest
-        report(Started("1", (missing[0],)))  # type: ignore[operator]
+    def interrupt(self: Local, shared: Shared, jobs: Sequence[Job]) -> Iterator[Started]:
+        yield Started("1", jobs[0])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weightclip.lab.sweep.sweep.sweep", interrupt)
+    monkeypatch.setattr(Local, "run", interrupt)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert main(WORDS) == 130
@@ -119,3 +122,32 @@ def test_ctrl_c_on_a_terminal_ends_the_picture_before_it_is_told(
     assert "1 running" not in last
     assert "to go" not in last
     assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command resumes")
+
+
+def test_the_store_keeps_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["weightclip", *WORDS, "--methods", "fast"])
+    assert main() == 0
+    (manifest,) = read_manifests(STORE)
+    assert manifest.command == f"weightclip {' '.join([*WORDS, '--methods', 'fast'])}"
+
+
+def test_a_failed_run_is_reported_and_recorded_and_the_others_are_run(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("grid.toml").write_text('[grid]\nlr = [0.1]\n[grid.methods.slow]\ntrouble = ["fail"]\n')
+    words = [*WORDS, "--stages", "1", "--grid", "grid.toml"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "failed: toy/slow/stages1_lr0.1_seed0: RuntimeError: it went wrong" in out
+    assert "1 run done, 1 failed" in out
+    assert main(words) == 1
+    assert "1 done, 0 to run, 1 failed earlier (--retry-failed retries them)" in capsys.readouterr().out
+    assert main(["status", "--failures"]) == 0
+    assert "Traceback (most recent call last):" in capsys.readouterr().out
+
+
+def test_each_configuration_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = []
+    configure = Toy.configure
+    monkeypatch.setattr(Toy, "configure", lambda self, *words: resolved.append(words) or configure(self, *words))
+    assert main([*WORDS, "--methods", "fast", "--lr", "0.1,0.2", "--stages", "1", "--seeds", "3"]) == 0
+    assert len(records()) == 6
+    assert len(resolved) == 2  # seeds share a configuration

@@ -77,27 +77,27 @@ lr = [1.0]
         ("[grid]\nlr = []", r"grid: got lr = \[\], expected a list"),
         ("[grid.methods.sdg]\nlr = [1]", "method: got 'sdg'.*did you mean 'sgd'"),
         ("[grid.methods.sgd]\nkapa = [1]", "grid: got 'kapa'.*did you mean 'kappa'"),
-        ("", r"there is no table \[grid\]"),
+        ("", r"^\[grid\] is missing"),
         ("grid = 3", "grid: got 3, expected a table"),
         ("[grid]\nmethods = 3", "grid.methods: got 3, expected a table"),
         ("[grid.methods]\nsgd = 3", "grid.methods.sgd: got 3, expected a table"),
-        ("[grid]", "grid: got no setting, expected some"),
-        ("[grid]\nseeds = 3\n[grid.methods.sgd]", "grid: got no setting, expected some"),
+        ("[grid]", "grid: got no settings, expected lists"),
+        ("[grid]\nseeds = 3\n[grid.methods.sgd]", "grid: got no settings, expected lists"),
     ],
 )
-def test_mistakes_in_a_grid_are_told(text: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_grid_are_reported(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         search(EXPERIMENT, PROBLEM, ["sgd"], read_presets(str(path), EXPERIMENT), {})
 
 
-def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_toml_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^--grid: got 'papr', .* or a TOML file, for example with \[grid\] lr = "):
         read_presets("papr", EXPERIMENT)
     with pytest.raises(ValueError, match=r"^--best: got 'nope.toml', .* TOML file, for example with \[best\."):
         read_presets("nope.toml", EXPERIMENT, option="--best")
-    with pytest.raises(ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem: name it before the options$"):
+    with pytest.raises(ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem: put it before the options$"):
         read_presets(PROBLEM, EXPERIMENT, option="--best")
     path = tmp_path / "grid.toml"
     path.write_text("[grid\n")
@@ -105,7 +105,7 @@ def test_a_file_that_is_missing_or_not_toml_is_told(tmp_path: Path) -> None:
         read_presets(str(path), EXPERIMENT)
 
 
-def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
+def test_a_setting_that_a_method_lacks_is_reported_in_table_2s_form() -> None:
     presets = {"best": {PROBLEM: {"sgd": {"kappa": 1.0}}}}
     with pytest.raises(ValueError, match=r"best\.input-permuted-mnist\.sgd: got 'kappa'"):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
@@ -120,7 +120,7 @@ def test_a_setting_that_a_method_lacks_is_told_in_table_2s_form() -> None:
         ({"best": {PROBLEM: {"sdg": {}}}}, "method: got 'sdg'.*did you mean 'sgd'"),
     ],
 )
-def test_mistakes_in_table_2s_form_are_told(presets: dict[str, Any], message: str) -> None:
+def test_mistakes_in_table_2s_form_are_reported(presets: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
 

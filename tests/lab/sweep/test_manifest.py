@@ -3,9 +3,9 @@ from pathlib import Path
 from toy import Toy, toy_plan
 
 from weightclip.lab.records.store import failures, record_path
-from weightclip.lab.sweep.claims import claimed
+from weightclip.lab.sweep.locks import locked
 from weightclip.lab.sweep.manifest import FOLDER, current, read_manifests, state_of, write_manifest
-from weightclip.lab.sweep.work import note_failure
+from weightclip.lab.sweep.worker import mark_failed
 
 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
     manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     done, failed, held, left = plan.runs
     Toy().run([done.config], None, tmp_path)
-    note_failure(tmp_path, failed, "reason", "traceback")
+    mark_failed(tmp_path, failed, "reason", "traceback")
     assert [failure.reason for failure in failures(tmp_path)] == ["reason"]
-    with claimed(tmp_path, held.identity, held.relative_path) as mine:
+    with locked(tmp_path, held.identity, held.relative_path) as mine:
         assert mine is not None
-        mine.begin()
+        mine.start()
         state = state_of(tmp_path, manifest)
     assert [run.identity for run in state.done] == [done.identity]
     assert [run.identity for run in state.failed] == [failed.identity]
@@ -55,7 +55,7 @@ def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None
 def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
     (run,) = toy_plan(1).runs
     manifest = write_manifest(tmp_path, "", "toy", [run])
-    with claimed(tmp_path, run.identity, run.relative_path):
+    with locked(tmp_path, run.identity, run.relative_path):
         state = state_of(tmp_path, manifest)
     assert (state.running, state.waiting) == ({}, {run.identity})
 

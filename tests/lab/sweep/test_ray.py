@@ -18,23 +18,27 @@ from waiting import SECONDS, wait_for
 from weightclip.lab.experiments.streaming.runs import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
-from weightclip.lab.sweep.claims import claim, running
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
-from weightclip.lab.sweep.live import Live
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
 from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.locks import lock_run, locked, locked_runs
+from weightclip.lab.sweep.loggers import Loggers
 from weightclip.lab.sweep.plan import Plan, batches
 from weightclip.lab.sweep.ray import Ray
-from weightclip.lab.sweep.sweep import sweep
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 
 HERE = Path(__file__).parent
 
 
-def told(plan: Plan) -> list[object]:
-    """What a worker tells of all runs of a plan."""
+def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]:
+    """The messages of a worker that executes all runs of a plan."""
     data = next(iter(plan.data.values()))
-    return [one for some in ray._serve(plan.experiment, [run.config for run in plan.runs], data) for one in some]
+    with locked(store, plan.runs[0].identity, plan.runs[0].relative_path) as lock:
+        assert lock is not None
+        token = lock.token()
+        if shared_store:
+            token.write()
+        return [one for some in ray._serve(plan.experiment, plan.runs, data, store, token) for one in some]
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,54 +49,63 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.2:9", "no.such.host.invalid:6379"])
-def test_an_address_where_nobody_answers_is_told_at_once(address: str) -> None:
-    with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected that of a Ray cluster"):
+def test_an_address_that_does_not_answer_is_reported_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected the address of a Ray cluster"):
         _ = Ray(address).workers
 
 
 @needs_ray
 @pytest.mark.parametrize("address", ["6379", "host:", "host:port", ":6379"])
-def test_what_is_not_an_address_is_told(address: str) -> None:
+def test_an_invalid_address_is_reported(address: str) -> None:
     with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected auto or HOST:PORT$"):
         _ = Ray(address).workers
 
 
 @needs_ray
-def test_runs_that_somebody_else_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_another_process_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
-    held = [claim(tmp_path, run.identity, run.relative_path) for run in plan.runs]
+    held = [lock_run(tmp_path, run.identity, run.relative_path) for run in plan.runs]
     reports = list(Ray(count=2).run(shared_by(plan, tmp_path), batches(plan.runs)))
-    assert [one.status for one in outcomes_of(reports)] == ["claimed", "claimed"]
+    assert [one.status for one in outcomes_of(reports)] == ["locked", "locked"]
     for one in held:
         assert one is not None
         one.release()
 
 
-def test_a_worker_tells_rows_progress_and_the_record_of_an_undisturbed_run() -> None:
+def test_a_worker_without_the_store_sends_rows_progress_and_the_record(tmp_path: Path) -> None:
     plan = digit_plan(1, {"backend": "reference", "steps": 60, "period": 20})
     (run,), (data,) = plan.runs, plan.data.values()
-    found = told(plan)
+    found = messages(plan, tmp_path / "store", shared_store=False)
     (record,) = found[-1]
     assert_frame_equal(record.table, run_config(run.config, data).table, check_exact=True)
     assert [one[1]["task"] for one in found if isinstance(one, tuple)] == [1, 2, 3]
     assert any(isinstance(one, float) for one in found)
+    assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_a_worker_tells_the_end_of_a_run_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -> None:
+    plan = toy_plan(2)
+    last = messages(plan, tmp_path)[-1]
+    assert isinstance(last, ray._Stored)
+    assert [one.status for one in last.outcomes] == ["done", "done"]
+    assert tables(tmp_path).keys() == {run.identity for run in plan.runs}
+
+
+def test_a_worker_sends_the_end_of_a_run_however_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "SECONDS_BETWEEN_REPORTS", 0.0)
     for _ in range(30):
-        assert isinstance(told(toy_plan(1))[-1], list)
+        assert isinstance(messages(toy_plan(1), tmp_path, shared_store=False)[-1], list)
 
 
-def test_a_worker_tells_how_a_run_failed() -> None:
-    (failed,) = told(toy_plan(1, {"trouble": "fail"}))
+def test_a_worker_reports_how_a_run_failed(tmp_path: Path) -> None:
+    (failed,) = messages(toy_plan(1, {"trouble": "fail"}), tmp_path)
     assert isinstance(failed, ray._Failed)
     assert failed.reason == "RuntimeError: it went wrong"
     assert 'raise RuntimeError("it went' in failed.trace
 
 
-def test_of_progress_the_newest_is_told() -> None:
+def test_of_consecutive_fractions_the_newest_is_sent() -> None:
     queue = ray.SimpleQueue()
     for one in ("a line", 0.1, 0.2, (0, {"task": 1}), 0.3, 0.4):
         queue.put(one)
@@ -111,7 +124,7 @@ class Silent:
         self.submitted: list[Iterator[int]] = []
         self.cancelled: list[Iterator[int]] = []
 
-    def submit(self, runs: object) -> Iterator[int]:
+    def submit(self, runs: object, token: object) -> Iterator[int]:
         self.submitted.append(iter([1]))
         return self.submitted[-1]
 
@@ -128,11 +141,11 @@ def test_a_worker_that_does_not_answer_is_stopped_before_another_begins(
     silent = Silent()
     monkeypatch.setattr(ray, "_ray", lambda: silent)
     plan = toy_plan(1)
-    flight = ray._Flight("job 1", plan.runs, shared_by(plan, tmp_path))
-    assert flight.claim()
-    assert running(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
-    flight.start(silent)
-    reports = [report for _ in range(ATTEMPTS) for report in flight.receive()]
+    task = ray._Task("job 1", plan.runs, shared_by(plan, tmp_path))
+    assert task.lock()
+    assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
+    task.start(silent)
+    reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
     assert [type(report) for report in reports] == [Said, Said, Ended]
     assert silent.cancelled == silent.submitted
     assert len(silent.cancelled) == ATTEMPTS
@@ -166,6 +179,25 @@ def add_node(found: Cluster) -> Node:
     return node
 
 
+both_stores = pytest.mark.parametrize("shared_store", [True, False], ids=["shared", "not-shared"])
+
+
+@needs_ray
+@pytest.mark.slow
+@both_stores
+def test_records_are_written_by_workers_that_see_the_store_and_else_brought_back(
+    two_nodes: Cluster, tmp_path: Path, shared_store: bool
+) -> None:
+    plan = toy_plan(3, {}, {"lr": 0.2})
+    outcomes = sweep(plan, plan.runs, tmp_path, Ray(two_nodes.address, shared_store=shared_store))
+    assert [one.status for one in outcomes] == ["done"] * 6
+    found = tables(tmp_path)
+    assert found.keys() == {run.identity for run in plan.runs}
+    assert {table["stored"][0] for table in found.values()} == {shared_store}
+    assert {path.name for path in tmp_path.iterdir()} == {".running", "toy"}
+    assert not locked_runs(tmp_path)
+
+
 @needs_ray
 @pytest.mark.slow
 def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path: Path) -> None:
@@ -180,7 +212,7 @@ def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path
     assert worked == set(two_nodes.nodes)
     sweep(plan, plan.runs, tmp_path / "local", Local(2))
     assert_same_records(tmp_path / "ray", tmp_path / "local")
-    assert not running(tmp_path / "ray")
+    assert not locked_runs(tmp_path / "ray")
 
 
 @needs_ray
@@ -218,8 +250,9 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster
 
 @needs_ray
 @pytest.mark.slow
+@both_stores
 def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
-    two_nodes: Cluster, tmp_path: Path
+    two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     notes = {name: tmp_path / name for name in ("once", "always")}
     for folder in notes.values():
@@ -228,7 +261,8 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
     always = {"trouble": "die", "lr": 0.2, "notes": str(notes["always"])}
     plan = toy_plan(1, once, always, {"lr": 0.3})
     said: list[Report] = []
-    outcomes = sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), on_report=said.append)
+    executor = Ray(two_nodes.address, shared_store=shared_store)
+    outcomes = sweep(plan, plan.runs, tmp_path / "store", executor, on_report=said.append)
     status = {one.identity: one.status for one in outcomes}
     assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
     assert list(attempts(notes["once"]).values()) == [2]
@@ -241,24 +275,24 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
 @pytest.mark.slow
 def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(3, together=True)
-    live = Live(tensorboard=tmp_path / "live")
-    sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), live=live)
+    loggers = Loggers(tensorboard=tmp_path / "live")
+    sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), loggers=loggers)
     assert [table["together"][0] for table in tables(tmp_path / "store").values()] == [3, 3, 3]
-    shown = [path for path in live.tensorboard.rglob("*tfevents*") if path.stat().st_size > 100]
+    shown = [path for path in loggers.tensorboard.rglob("*tfevents*") if path.stat().st_size > 100]
     assert len(shown) == 3
 
 
 @needs_ray
 @pytest.mark.slow
-def test_closing_stops_what_runs_and_lets_go_of_it(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_closing_stops_what_runs_and_releases_its_locks(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
     reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
         pass
-    assert len(running(tmp_path / "store")) == 4  # twice as many as there are cores
+    assert len(locked_runs(tmp_path / "store")) == 4  # twice as many as there are cores
     (process, *_) = (int(note.name.split("-")[2]) for note in tmp_path.glob("*-*-*"))
     reports.close()
-    assert not running(tmp_path / "store")
+    assert not locked_runs(tmp_path / "store")
     wait_for(lambda: not Path(f"/proc/{process}").exists(), "the worker's end")
 
 
@@ -277,7 +311,7 @@ def test_without_an_address_a_cluster_is_started_and_stopped(tmp_path: Path, env
 
 @needs_ray
 @pytest.mark.slow
-def test_nodes_without_the_package_are_told_in_a_line(
+def test_nodes_without_the_package_are_reported_in_one_line(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weightclip.py").write_text("raise ImportError('weightclip is not here')")
@@ -336,7 +370,32 @@ def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path,
 
 @needs_ray
 @pytest.mark.slow
-def test_when_the_cluster_is_gone_the_command_ends_and_goes_on_with_another(
+@both_stores
+def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
+    two_nodes: Cluster, tmp_path: Path, shared_store: bool
+) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    notes.mkdir()
+    rows = {"method": "slow", "rows": 10, "notes": str(notes)}
+    code = (
+        "from pathlib import Path; from toy import toy_plan; from weightclip.lab.sweep.executor import sweep;"
+        f"from weightclip.lab.sweep.ray import Ray; plan = toy_plan(4, {rows!r});"
+        f"sweep(plan, plan.runs, Path({str(store)!r}), Ray({two_nodes.address!r}, shared_store={shared_store}))"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
+    driver.kill()
+    driver.wait(SECONDS)
+    assert locked_runs(store) == {}
+    plan = toy_plan(4, rows)
+    sweep(plan, plan.runs, store, Ray(two_nodes.address, shared_store=shared_store))
+    assert tables(store).keys() == {run.identity for run in plan.runs}
+    assert not list((store / ".running").iterdir())
+
+
+@needs_ray
+@pytest.mark.slow
+def test_when_the_cluster_is_gone_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60

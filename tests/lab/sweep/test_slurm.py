@@ -12,12 +12,11 @@ from waiting import wait_for
 
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, slurm
-from weightclip.lab.sweep.claims import claim, running
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
 from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.locks import lock_run, locked_runs
 from weightclip.lab.sweep.plan import batches
 from weightclip.lab.sweep.slurm import Slurm
-from weightclip.lab.sweep.sweep import sweep
 
 needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="submitit is not installed")
 
@@ -50,7 +49,7 @@ def on_this_machine(tmp_path: Path, count: int = 2) -> Slurm:
 
 
 def held_processes(store: Path) -> list[int]:
-    return [note.process for note in running(store).values() if note is not None]
+    return [note.process for note in locked_runs(store).values() if note is not None]
 
 
 def follow(reports: Generator[Report, None, None], until: Callable[[Report], bool]) -> None:
@@ -67,16 +66,16 @@ def test_without_submitit_the_error_says_what_to_install(tmp_path: Path, monkeyp
 @needs_submitit
 def test_where_there_is_no_slurm_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"^--executor slurm: sbatch is not here"):
+    with pytest.raises(ValueError, match=r"^--executor slurm: sbatch not found"):
         Slurm(tmp_path)
 
 
 @needs_submitit
 def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert Slurm(tmp_path, only_asked=True).workers == slurm.WORKERS
+    assert Slurm(tmp_path, dry_run=True).workers == slurm.WORKERS
     with pytest.raises(ValueError, match=r"^--slurm time: got 'x', expected minutes$"):
-        Slurm(tmp_path, parameters={"time": "x"}, only_asked=True)
+        Slurm(tmp_path, parameters={"time": "x"}, dry_run=True)
 
 
 @needs_submitit
@@ -89,7 +88,7 @@ def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("cluster", "pbs", r"^--slurm cluster: got 'pbs', expected one of slurm, local$"),
     ],
 )
-def test_wrong_parameters_are_told_before_anything_is_written(
+def test_wrong_parameters_are_reported_before_anything_is_written(
     tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -150,7 +149,7 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_task_whose_time_is_up_goes_on_later(tmp_path: Path) -> None:
+def test_a_task_whose_time_is_up_resumes_later(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"method": "slow", "rows": 20, "notes": str(notes)})
@@ -174,17 +173,17 @@ def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> No
         assert "NUMBA_NUM_THREADS=1" in Path(f"/proc/{process}/environ").read_text().split("\0")
     reports.close()
     wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in processes), "the end of the tasks")
-    assert not running(store)
+    assert not locked_runs(store)
 
 
 @needs_submitit
-def test_runs_that_somebody_else_has_are_left_to_them(tmp_path: Path) -> None:
+def test_runs_that_another_process_has_are_left_to_them(tmp_path: Path) -> None:
     plan = toy_plan(2)
-    held = claim(tmp_path / "store", plan.runs[0].identity, plan.runs[0].relative_path)
+    held = lock_run(tmp_path / "store", plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None
     reports = list(on_this_machine(tmp_path).run(shared_by(plan, tmp_path / "store"), batches(plan.runs)))
     assert {one.identity: one.status for one in outcomes_of(reports)} == {
-        plan.runs[0].identity: "claimed",
+        plan.runs[0].identity: "locked",
         plan.runs[1].identity: "done",
     }
     held.release()
@@ -227,7 +226,7 @@ def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_
 
 
 @needs_submitit
-def test_what_sbatch_refuses_is_told_in_a_line(tmp_path: Path, cluster: Path) -> None:
+def test_an_error_of_sbatch_is_reported_in_one_line(tmp_path: Path, cluster: Path) -> None:
     (cluster / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2\nexit 1\n")
     plan = toy_plan(1)
     with pytest.raises(ValueError, match=r"^--executor slurm: .*invalid partition specified"):

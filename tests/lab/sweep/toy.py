@@ -101,7 +101,7 @@ class Toy(Experiment[ToyConfig]):
             rows.append({"seed": config.seed, "row": row, "accuracy": config.lr * row + config.seed})
             callbacks.on_row(config, rows[-1])
             callbacks.on_progress(row + 1, 0.5)
-        table = pl.DataFrame(rows).with_columns(together=pl.lit(together))
+        table = pl.DataFrame(rows).with_columns(together=pl.lit(together), stored=pl.lit(path is not None))
         record = Record(self.schema, name, asdict(config), table, {}, seconds=0.1)
         if path is not None:
             write_record(record, path)
@@ -118,7 +118,8 @@ def _leave_note(config: ToyConfig, name: str) -> int:
 
 
 def toy_plan(seeds: int = 3, *choices: Mapping[str, Any], together: bool = False) -> Plan:
-    return make_plan(Toy(together), "toy", [dict(choice) for choice in choices] or [{}], range(seeds))
+    toy = Toy(together)
+    return make_plan(toy, [toy.configure("toy", choice) for choice in choices or [{}]], range(seeds))
 
 
 def attempts(notes: Path) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""Sweeps: grids, the plan of the runs, claims on a shared store, and the executors (local, Ray, Slurm)."""
+"""Sweeps: the grid of settings, the plan of the runs, locks on a shared store, workers and executors."""

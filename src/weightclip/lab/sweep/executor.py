@@ -1,58 +1,33 @@
-"""What the executors have in common: they are given jobs, and report what becomes of them."""
+"""The interface of executors, and the loop that runs a sweep on one of them."""
 
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from weightclip.lab.experiment import Callbacks, Event, Experiment, Progress, ignore
-from weightclip.lab.sweep.live import NOWHERE, Live, showing
-from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure, run_batch
+from weightclip.lab.records.store import is_done
+from weightclip.lab.sweep.locks import locked_runs
+from weightclip.lab.sweep.loggers import NO_LOGGERS, Loggers
+from weightclip.lab.sweep.plan import Plan, Run, batches
+from weightclip.lab.sweep.worker import Job, Outcome, Shared
 
 ATTEMPTS = 3
-"""How often a job is begun whose worker dies before it is counted as failed."""
+"""A job whose worker died this often counts as failed."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
-"""What tells the libraries of a worker how many threads to have."""
+"""Environment variables that set the number of threads of a worker's libraries."""
 
-Job = tuple[Run, ...]
-"""Runs that go together."""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all jobs of a sweep share.
-
-    Args:
-        experiment: what to run.
-        store: the directory for the records.
-        data_dir: the user's directory with data, if there is one.
-        data: what `Experiment.load` gave, by key; for executors whose workers cannot load it themselves.
-        live: where to show rows as they come.
-        began: when the sweep began; what failed since then, in whichever sweep, is not run again.
-    """
-
-    experiment: Experiment[Any]
-    store: Path
-    data_dir: Path | None = None
-    data: dict[Any, Any] = field(default_factory=dict)
-    live: Live = NOWHERE
-    began: float = field(default_factory=time.time)
-
-    def without_data(self) -> Shared:
-        """For workers that read it themselves, which is faster than to send it."""
-        return replace(self, data={})
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
 class Started:
-    """A worker began a job."""
+    """A worker started a job."""
 
     worker: str
     job: Job
@@ -60,7 +35,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Advanced:
-    """A worker has done that share of its job (0 to 1)."""
+    """A worker has finished this fraction of its job (0 to 1)."""
 
     worker: str
     done: float
@@ -68,7 +43,7 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker is done with a job, for better or worse."""
+    """A job ended, with one outcome per run."""
 
     worker: str
     job: Job
@@ -77,7 +52,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Said:
-    """Something that a user should read."""
+    """A message for the user."""
 
     line: str
 
@@ -86,41 +61,61 @@ Report = Started | Advanced | Ended | Said
 
 
 class Executor(Protocol):
-    """Runs jobs somewhere. Every job gets its `Ended`; when the iterator is closed, nothing goes on."""
+    """Runs jobs and reports on them. Every job gets its `Ended`; closing the iterator stops all workers."""
 
     @property
     def workers(self) -> int:
-        """How many jobs run at once."""
+        """Number of jobs that run at the same time."""
         ...
 
     def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]: ...
 
 
-def run_job(
-    shared: Shared, job: Job, data: dict[Any, Any], event: Event = ignore, progress: Progress = ignore
-) -> tuple[Outcome, ...]:
-    """What a worker does that shares the store's file system; `data` keeps what it loaded last."""
-    try:
-        key = job[0].data
-        if key not in data:
-            data.clear()  # one at a time: data is large
-            data[key] = shared.experiment.load(job[0].config, shared.data_dir)
-        with showing(shared.live, shared.experiment, job) as row:
-            callbacks = Callbacks(event, progress, row)
-            return tuple(run_batch(shared.experiment, job, data[key], shared.store, callbacks, shared.began))
-    except Exception as error:  # what a run's own failure is not: data that is gone, a full disk
-        return tuple(_note_if_possible(shared.store, run, error, traceback.format_exc()) for run in job)
+def sweep(
+    plan: Plan,
+    missing: tuple[Run, ...],
+    store: Path,
+    executor: Executor,
+    data_dir: Path | None = None,
+    loggers: Loggers = NO_LOGGERS,
+    on_report: Callable[[Report], None] = lambda report: None,
+) -> list[Outcome]:
+    """Execute the missing runs of a plan.
 
+    A run that another process has locked is left to that process. The sweep waits until its record is there, and
+    executes the run itself if the lock is released without a record.
+    """
+    shared = Shared(plan.experiment, store, data_dir, plan.data, loggers)
+    waiting = {run.identity: run for run in missing}
+    ready = list(missing)
+    outcomes: list[Outcome] = []
 
-def _note_if_possible(store: Path, run: Run, error: Exception, trace: str) -> Outcome:
-    """Where no note can be written, the error is told at least."""
-    try:
-        return note_failure(store, run, in_a_line(error), trace)
-    except OSError:
-        return Outcome(run.identity, "failed", reason=in_a_line(error))
+    def settle(ended: Iterable[Outcome]) -> None:
+        for one in ended:
+            if one.status != "locked" and one.identity in waiting:
+                del waiting[one.identity]
+                outcomes.append(one)
+
+    while waiting:
+        with closing(executor.run(shared, batches(ready))) as reports:
+            for report in reports:
+                if isinstance(report, Ended):
+                    settle(report.outcomes)
+                on_report(report)
+        ready = []
+        while waiting and not ready:
+            held = locked_runs(store)
+            for run in [run for run in waiting.values() if is_done(store, run)]:
+                outcome = Outcome(run.identity, "done")
+                settle([outcome])
+                on_report(Ended("", (run,), (outcome,)))
+            ready = [run for run in waiting.values() if run.identity not in held]
+            if waiting and not ready:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+    return outcomes
 
 
 def check_installed(executor: str, package: str) -> None:
-    """A ValueError if the package is missing that an executor needs."""
+    """Raise a ValueError if the package that an executor needs is missing."""
     if find_spec(package) is None:
         raise ValueError(f'--executor {executor}: needs {package}: pip install "weightclip[{executor}]"')

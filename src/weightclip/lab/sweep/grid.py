@@ -1,16 +1,16 @@
-"""Grids: which settings a sweep tries, as TOML.
+"""Grids of settings in TOML.
 
-The paper's tables are such files (`presets.toml` in an experiment's folder), and a user's own have the same form:
+The paper's tables are such files (`presets.toml` in an experiment's folder); a user's own files have the same form:
 
-    [grid]                            # table 1: for each method, the product over those settings that it has
+    [grid]                            # Table 1: for each method, the product over the settings that it has
     lr = [0.01, 0.001]
     kappa = [1.0, 2.0]
-    hidden = [[300, 150], [100]]      # any other field of the configuration: for every method
+    hidden = [[300, 150], [100]]      # any other field of the configuration, for every method
 
-    [grid.methods."adam+wc"]          # for one method, instead
+    [grid.methods."adam+wc"]          # replaces values for one method
     lr = [0.0001]
 
-    [best.input-permuted-mnist]       # table 2: one setting of each method
+    [best.input-permuted-mnist]       # Table 2: one setting per method
     sgd = { lr = 0.001 }
 """
 
@@ -36,30 +36,30 @@ Settings = dict[str, Any]
 def read_presets(
     name: str, experiment: Experiment[Any], options: Mapping[str, Any] = NONE, option: str = "--grid"
 ) -> Mapping[str, Any]:
-    """The tables `grid` and `best` of a TOML file, or those of the paper under the name "paper"."""
+    """The tables `grid` and `best` of a TOML file; the name "paper" stands for the paper's tables."""
     if name == PAPER:
         return experiment.presets(options)
     path = Path(name)
     if not path.is_file():
-        problem = "; it is a problem: name it before the options" if name in experiment.schema.problems else ""
+        problem = "; it is a problem: put it before the options" if name in experiment.schema.problems else ""
         raise ValueError(
             f"{option}: got {name!r}, expected {PAPER!r} or a TOML file, for example with {_example(option)}{problem}"
         )
     try:
         return read_toml(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of TOML, or of its encoding
+    except ValueError as error:  # invalid TOML or invalid UTF-8
         raise ValueError(f"{option}: {path} is not TOML: {error}; expected for example {_example(option)}") from error
 
 
 def grid_seeds(presets: Mapping[str, Any]) -> int:
-    """How many seeds a grid wants."""
+    """The number of seeds of a grid."""
     return check_count("grid.seeds", _grid(presets).get("seeds", 1))
 
 
 def search(
     experiment: Experiment[Any], problem: str, methods: Sequence[str], presets: Mapping[str, Any], fixed: Settings
 ) -> list[Settings]:
-    """Table 1's form: for each method, the product over its settings in the grid, besides what is `fixed`."""
+    """Table 1: for each method, the product over its settings in the grid; `fixed` settings are not varied."""
     grid = _grid(presets)
     common = _axes(grid)
     own = {
@@ -67,7 +67,7 @@ def search(
         for name, axes in _table("grid.methods", grid.get("methods", {})).items()
     }
     if not common and not any(own.values()):
-        raise ValueError(f"grid: got no setting, expected some with their values, for example {EXAMPLE}")
+        raise ValueError(f"grid: got no settings, expected lists of values, for example {EXAMPLE}")
     known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
     for name in (*common, *(name for axes in own.values() for name in axes)):
         check_field("grid", name, sorted({*experiment.schema.settings, *itertools.chain(*known.values())}))
@@ -83,7 +83,7 @@ def search(
 def best(
     experiment: Experiment[Any], problem: str, methods: Sequence[str], presets: Mapping[str, Any], fixed: Settings
 ) -> list[Settings]:
-    """Table 2's form: the setting of each method; one that the table lacks takes the experiment's defaults."""
+    """Table 2: one setting per method; a method that is not in the table takes the experiment's defaults."""
     rows = {method: _flat(_table(f"best.{problem}.{method}", row)) for method, row in _rows(problem, presets).items()}
     for method, row in rows.items():
         known = sorted(_known(experiment, problem, method, fixed))
@@ -93,7 +93,7 @@ def best(
 
 
 def lacking(problem: str, methods: Sequence[str], presets: Mapping[str, Any]) -> list[str]:
-    """The methods without a setting in table 2's form; a ValueError if it has nothing for the problem at all."""
+    """The methods without a setting in Table 2; raises a ValueError if the problem is not in it."""
     rows = _rows(problem, presets)
     if not rows:
         names = [f"[{name}]" for name in presets if name != "best"]
@@ -103,7 +103,7 @@ def lacking(problem: str, methods: Sequence[str], presets: Mapping[str, Any]) ->
 
 
 def _list_example(values: Any) -> str:
-    """A list of what was given without one."""
+    """An example of a list, for an error message."""
     return f"[{values}]" if isinstance(values, int | float) else "[0.01, 0.001]"
 
 
@@ -113,7 +113,7 @@ def _example(option: str) -> str:
 
 def _grid(presets: Mapping[str, Any]) -> Mapping[str, Any]:
     if "grid" not in presets:
-        raise ValueError(f"there is no table [grid]; expected for example {EXAMPLE}")
+        raise ValueError(f"[grid] is missing; expected for example {EXAMPLE}")
     return _table("grid", presets["grid"])
 
 
@@ -148,7 +148,7 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(experiment: Experiment[Any], problem: str, method: str, fixed: Settings) -> set[str]:
-    """What can be varied for a method: its settings, and the fields of the configuration that are no method's."""
+    """The fields that can be varied for a method: its settings, and fields that are not settings of any method."""
     schema = experiment.schema
     others = {*schema.fields} - {"problem", "method", "seed", *schema.settings}
     return {*experiment.settings(problem, method, fixed), *others}

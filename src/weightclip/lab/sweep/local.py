@@ -1,4 +1,4 @@
-"""The processes of this machine: one for each core, one thread in each."""
+"""The local executor: one process per core of this machine, one thread in each."""
 
 from __future__ import annotations
 
@@ -15,37 +15,26 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from weightclip.lab.sweep.executor import (
-    ATTEMPTS,
-    THREADS,
-    Advanced,
-    Ended,
-    Job,
-    Report,
-    Said,
-    Shared,
-    Started,
-    run_job,
-)
-from weightclip.lab.sweep.work import Outcome, note_failure
+from weightclip.lab.sweep.executor import ATTEMPTS, THREADS, Advanced, Ended, Report, Said, Started
+from weightclip.lab.sweep.worker import Job, Outcome, Shared, mark_failed, run_job
 
 SECONDS_BETWEEN_REPORTS = 0.5
 SECONDS_TO_STOP = 5.0
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Local:
-    """Worker processes. One that dies is replaced, and its job begun again."""
+    """Worker processes. A worker that dies is replaced, and its job restarts."""
 
     workers: int
 
     def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
-        """Run the jobs in their order."""
+        """Run the jobs in order."""
         waiting = deque(jobs)
         deaths: Counter[str] = Counter()
         pool = [_Worker(f"{number}", shared) for number in range(1, min(self.workers, len(jobs)) + 1)]
@@ -66,15 +55,15 @@ class Local:
                     if report is not None:
                         yield report
                         continue
-                    # A death counts against the job under way; at its start, against the worker.
-                    deaths[job[0].identity] += worker.begun
+                    # A death counts against the job if the worker had started it, else against the worker.
+                    deaths[job[0].identity] += worker.started
                     worker.restart()
                     if max(deaths[job[0].identity], worker.false_starts) < ATTEMPTS:
                         yield Said(f"{job[0].relative_path}: its worker died; resuming from the last checkpoint")
                         waiting.appendleft(job)
                     else:
                         reason = f"its worker died {ATTEMPTS} times"
-                        outcomes = tuple(note_failure(shared.store, run, reason, reason) for run in job)
+                        outcomes = tuple(mark_failed(shared.store, run, reason, reason) for run in job)
                         yield Ended(worker.name, job, outcomes)
         finally:
             for worker in pool:
@@ -82,7 +71,7 @@ class Local:
 
 
 def _ready(busy: Sequence[_Worker]) -> list[_Worker]:
-    """Those that have something to say, or have died."""
+    """Workers that have sent a message or have died."""
     owners: dict[Any, _Worker] = {}
     for worker in busy:
         owners[worker.connection] = owners[worker.process.sentinel] = worker
@@ -90,7 +79,7 @@ def _ready(busy: Sequence[_Worker]) -> list[_Worker]:
 
 
 class _Worker:
-    """A process, and the job that it has."""
+    """A worker process and its job."""
 
     process: BaseProcess
     connection: Connection
@@ -98,14 +87,14 @@ class _Worker:
     def __init__(self, name: str, shared: Shared) -> None:
         self.name, self._shared = name, shared
         self.job: Job | None = None
-        self.begun = False
+        self.started = False
         self.false_starts = 0
         self._start()
 
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        # Not a daemon: PyTorch's own workers could not be started from one. It ends with its parent by itself.
+        # Not a daemon, which could not start data loaders. The worker watches its parent and ends with it.
         self.process = context.Process(
             target=_serve, args=(other, self._shared.without_data()), name=f"worker {self.name}"
         )
@@ -114,34 +103,34 @@ class _Worker:
         other.close()
 
     def give(self, job: Job) -> None:
-        self.job, self.begun = job, False
-        with suppress(OSError):  # it died; `receive` tells
+        self.job, self.started = job, False
+        with suppress(OSError):  # the worker died; `receive` returns None
             self.connection.send(job)
 
     def receive(self) -> Report | None:
-        """What it reports; None if it died."""
+        """The next report; None if the worker died."""
         try:
-            told = self.connection.recv()
+            message = self.connection.recv()
         except (EOFError, OSError):
             return None
         job = self.job
         assert job is not None
-        if isinstance(told, float):
-            self.begun, self.false_starts = True, 0
-            return Advanced(self.name, told)
-        if isinstance(told, str):
-            return Said(told)
+        if isinstance(message, float):
+            self.started, self.false_starts = True, 0
+            return Advanced(self.name, message)
+        if isinstance(message, str):
+            return Said(message)
         self.job = None
-        return Ended(self.name, job, told)
+        return Ended(self.name, job, message)
 
     def restart(self) -> None:
         self.stop()
-        self.false_starts += not self.begun
+        self.false_starts += not self.started
         self.job = None
         self._start()
 
     def stop(self) -> None:
-        """End the process. What it runs goes on later from the last checkpoint."""
+        """End the process. Its runs can resume from their last checkpoints."""
         self.process.terminate()
         self.process.join(SECONDS_TO_STOP)
         if self.process.is_alive():
@@ -152,7 +141,7 @@ class _Worker:
 
 @contextmanager
 def one_thread_for_children() -> Iterator[None]:
-    """Processes that are started meanwhile, and their libraries, have one thread."""
+    """Processes started in this block, and their libraries, use one thread."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -166,8 +155,8 @@ def one_thread_for_children() -> Iterator[None]:
 
 
 def _serve(channel: Connection, shared: Shared) -> None:
-    """A worker: run one job after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    """The main loop of a worker process: one job after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     data: dict[Any, Any] = {}
     while True:
@@ -190,7 +179,7 @@ def _run(shared: Shared, job: Job, data: dict[Any, Any], channel: Connection) ->
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end us: do it ourselves. A finished part is safe, the rest goes on later."""
+    """Exit when the parent ends, as one that was killed cannot end its workers. Checkpoints stay."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Manifests: what a sweep wants, kept in its store, so that anybody can see what is left of it."""
+"""Manifests: the runs of each sweep, kept in the store, so that `weightclip status` can show what is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from weightclip.lab.files import write_whole
 from weightclip.lab.records.store import find_record, has_failed, now
-from weightclip.lab.sweep.claims import Note, running
+from weightclip.lab.sweep.locks import Note, locked_runs
 from weightclip.lab.sweep.plan import Run
 
 FOLDER = ".sweeps"
@@ -27,7 +27,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A sweep: the command, its experiment and problem, and its runs."""
+    """A sweep: its command, experiment, problem, time and runs."""
 
     command: str
     experiment: str
@@ -37,7 +37,7 @@ class Manifest:
 
 
 def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run]) -> Manifest:
-    """Keep what a sweep wants. The same runs again replace what was kept before."""
+    """Write the manifest of a sweep; it replaces an earlier one with the same runs."""
     wanted = tuple(Wanted(run.identity, run.relative_path, run.method) for run in runs)
     manifest = Manifest(command, runs[0].experiment, problem, now(), wanted)
     name = hashlib.sha256("".join(sorted(run.identity for run in runs)).encode()).hexdigest()[:12]
@@ -46,7 +46,7 @@ def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run])
 
 
 def read_manifests(store: str | Path) -> list[Manifest]:
-    """The sweeps of a store, oldest first; a file that cannot be read is left out."""
+    """The sweeps of a store, oldest first; unreadable files are skipped."""
     found = []
     for path in sorted((Path(store) / FOLDER).glob("*.json")):
         try:
@@ -62,7 +62,7 @@ def read_manifests(store: str | Path) -> list[Manifest]:
 
 
 def current(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Those, oldest first, that no later one has all runs of: more seeds of a sweep take its relative_path."""
+    """Drop manifests, oldest first, whose runs are all in a later one: a sweep with more seeds replaces the earlier."""
     wanted = [{run.identity for run in manifest.runs} for manifest in manifests]
     return [
         manifest
@@ -73,15 +73,15 @@ def current(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 @dataclass(frozen=True)
 class State:
-    """Where the runs of a sweep are.
+    """The state of a sweep's runs.
 
     Args:
-        done, failed: what they are called.
-        left: all others, those too that are running, that wait for a worker, or whose record is damaged.
-        running: identity -> what its worker told last.
-        waiting: the identities of those that somebody has claimed, and no worker has begun.
-        damaged: a line for each file that is damaged.
-        seconds: identity -> what a run that is done took.
+        done, failed: finished and failed runs.
+        left: all other runs, including those that are running, wait for a worker, or have a damaged record.
+        running: identity -> progress of a run that a worker executes.
+        waiting: identities of locked runs that no worker has started.
+        damaged: one line for each damaged file.
+        seconds: identity -> duration of a finished run.
     """
 
     done: tuple[Wanted, ...]
@@ -94,8 +94,8 @@ class State:
 
 
 def state_of(store: Path, manifest: Manifest) -> State:
-    """Look for records, notes of failures, and claims."""
-    held = running(store)
+    """Look up records, failure notes and locks."""
+    held = locked_runs(store)
     done, failed, left, damaged = [], [], [], []
     seconds = {}
     for run in manifest.runs:

@@ -1,26 +1,24 @@
-"""The plan of a sweep: its runs, each identified by content."""
+"""The plan of a sweep: its runs, what a store has of them, and the time that they take."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weightclip._validation import check_seed
 from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
 from weightclip.lab.records.record import identity
-from weightclip.lab.records.store import relative_path
-from weightclip.lab.sweep.grid import Settings
-
-if TYPE_CHECKING:
-    from weightclip.lab.records.store import Cost
+from weightclip.lab.records.store import Cost, find_record, finished_runs, has_failed, relative_path
 
 
 @dataclass(frozen=True)
@@ -28,11 +26,12 @@ class Run:
     """One run.
 
     Args:
-        experiment: its name.
-        config: its configuration.
-        identity, place: of its record in a store.
-        data: the key of its data; `Experiment.data_key`.
-        batch: runs with equal keys go together; `Experiment.batch`.
+        experiment: name of the experiment.
+        config: its resolved configuration.
+        identity: hash of everything that determines its numbers.
+        relative_path: path of its record in a store, without identity and suffix.
+        data: key of its data.
+        batch: runs with equal keys are executed together.
     """
 
     experiment: str
@@ -49,62 +48,50 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs, each once, and the data that they need by its key."""
+    """Distinct runs, and the data that they need by its key."""
 
     experiment: Experiment[Any]
     runs: tuple[Run, ...]
     data: dict[Hashable, Any]
 
 
+MISSING = "missing"
+"""Stands for data that is not on this machine."""
+
+
+def with_seeds(config: Any, seeds: Iterable[int]) -> list[Any]:
+    """Copies of a resolved configuration, one per seed."""
+    return [replace(config, seed=check_seed(seed)) for seed in seeds]
+
+
 def make_plan(
     experiment: Experiment[Any],
-    problem: str,
-    choices: Iterable[Settings],
+    configs: Iterable[Any],
     seeds: Sequence[int],
     data_dir: Path | None = None,
     event: Event = ignore,
     fetch: bool = True,
 ) -> Plan:
-    """A run for each choice of settings and each seed, seed by seed, so that an interrupted sweep has whole seeds.
+    """One run for each configuration and seed, ordered by seed: an interrupted sweep has complete seeds.
 
-    Without `fetch`, data that is not on this machine is not fetched. No run that needs it can be finished then, and its
-    runs are identified by their place alone.
+    Without `fetch`, data that is not on this machine is not downloaded. Runs that need it cannot be finished, and are
+    identified by their configuration alone.
     """
-    choices = list(choices)
-    configs = [experiment.configure(problem, {**choice, "seed": seed}) for seed in seeds for choice in choices]
+    by_config = [with_seeds(config, seeds) for config in configs]
+    ordered = [config for same_seed in zip(*by_config, strict=True) for config in same_seed]
     data: dict[Hashable, Any] = {}
     runs: dict[str, Run] = {}
-    for key, same in groupby(configs, partial(data_key, experiment)):
-        alike = list(same)
+    for key, group in groupby(ordered, partial(data_key, experiment)):
+        same_data = list(group)
         if key not in data:
-            data[key] = experiment.load(alike[0], data_dir, event) if fetch else _local(experiment, alike[0], data_dir)
-        runs |= {run.identity: run for run in make_runs(experiment, alike, data[key])}
+            first = same_data[0]
+            data[key] = experiment.load(first, data_dir, event) if fetch else _local(experiment, first, data_dir)
+        runs |= {run.identity: run for run in make_runs(experiment, same_data, data[key])}
     return Plan(experiment, tuple(runs.values()), data)
 
 
-MISSING = "missing"
-"""In the place of data that is not on this machine."""
-
-
-def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> Any:
-    if offline():
-        return experiment.load(config, data_dir)
-    before = os.environ.get(OFFLINE_VARIABLE)
-    os.environ[OFFLINE_VARIABLE] = "1"
-    try:
-        data = experiment.load(config, data_dir)  # the bundled digits stand in for data that a sweep would fetch
-        return MISSING if data is not None and data.source.kind == "bundled" else data
-    except DataError:
-        return MISSING
-    finally:
-        if before is None:
-            del os.environ[OFFLINE_VARIABLE]
-        else:
-            os.environ[OFFLINE_VARIABLE] = before
-
-
 def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) -> list[Run]:
-    """A run for each of the configurations, which all need that data."""
+    """One run for each of the configurations, which all use this data."""
     return [
         Run(
             experiment=experiment.name,
@@ -134,24 +121,57 @@ def _lockstep_key(experiment: Experiment[Any], config: Any) -> Hashable | None:
 
 
 def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """The runs, those with equal batch keys together."""
+    """Group runs with equal batch keys; a run without a key stays alone."""
     found: dict[Hashable, list[Run]] = {}
     for run in runs:
         found.setdefault(("alone", run.identity) if run.batch is None else ("batch", run.batch), []).append(run)
     return [tuple(together) for together in found.values()]
 
 
-def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
-    """Identity -> the median cost of finished runs in the store that differ in seed and settings alone."""
-    from weightclip.lab.records.store import Cost, finished_runs
+@dataclass(frozen=True)
+class Inventory:
+    """The runs of a plan by their state in a store.
 
+    Args:
+        done: runs with a record.
+        failed: runs with a failure note, which are not retried unless asked for.
+        missing: runs to execute.
+        costs: identity -> time and space of a finished run.
+    """
+
+    done: tuple[Run, ...]
+    failed: tuple[Run, ...]
+    missing: tuple[Run, ...]
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+
+
+def take_inventory(plan: Plan, store: Path, retry_failed: bool = False) -> Inventory:
+    """Look up the runs of a plan in a store; a damaged record counts as missing."""
+    done, failed, missing = [], [], []
+    costs = {}
+    for run in plan.runs:
+        cost = None
+        with suppress(ValueError):
+            cost = find_record(store, run)
+        if cost is not None:
+            done.append(run)
+            costs[run.identity] = cost
+        elif has_failed(store, run) and not retry_failed:
+            failed.append(run)
+        else:
+            missing.append(run)
+    return Inventory(tuple(done), tuple(failed), tuple(missing), costs)
+
+
+def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
+    """Identity -> median cost of the finished runs in a store that differ only in seed and settings."""
     folders = sorted({run.relative_path.partition("/")[0] for run in plan.runs})
     finished = finished_runs(store, plan.experiment.name, folders)
     left_out = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "how", ())}
 
     @cache
     def cost_of(key: str) -> Cost | None:
-        # None is what the data decides; a record has the value.
+        # None in a configuration is decided by the data; a record has the value.
         known = {name: value for name, value in json.loads(key).items() if value is not None}
         costs = [cost for config, cost in finished if all(config.get(name) == known[name] for name in known)]
         if not costs:
@@ -164,3 +184,69 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
         if cost := cost_of(json.dumps(facts)):
             found[run.identity] = cost
     return found
+
+
+PRIOR_WEIGHT = 0.1
+"""Weight of an earlier run's time, in runs of this sweep: its machine may have been less busy."""
+
+
+def kind_of(relative_path: str) -> str:
+    """Runs of equal kind, which differ only in settings and seed, are expected to take equally long.
+
+    Examples:
+        >>> kind_of("input-permuted-mnist/adam+wc/lr0.001_kappa1_seed0")
+        'input-permuted-mnist/adam+wc'
+    """
+    return relative_path.rpartition("/")[0]
+
+
+def seconds_per_run(pieces: Iterable[tuple[str, float, float]], before: Mapping[str, float]) -> dict[str, float]:
+    """Kind -> seconds of a run on one worker.
+
+    Args:
+        pieces: kind, number of runs (or fraction of one) and seconds, for finished and running runs of this sweep.
+        before: kind -> seconds of a run that was finished earlier.
+    """
+    done = dict.fromkeys(before, PRIOR_WEIGHT)
+    took = {kind: PRIOR_WEIGHT * seconds for kind, seconds in before.items()}
+    for kind, runs, seconds in pieces:
+        done[kind] = done.get(kind, 0.0) + runs
+        took[kind] = took.get(kind, 0.0) + seconds
+    return {kind: took[kind] / runs for kind, runs in done.items() if runs > 0}
+
+
+def seconds_left(left: Sequence[tuple[str, float]], per_run: Mapping[str, float], workers: int) -> float | None:
+    """Remaining time; None if nothing is known. A kind without a time takes the mean of the others.
+
+    Args:
+        left: kind and remaining runs (or fraction of one) of each job; a job runs on one worker.
+        per_run: kind -> seconds of a run.
+        workers: number of jobs that run at the same time.
+
+    Examples:
+        >>> seconds_left([("a", 1.0), ("a", 1.0), ("b", 0.5)], {"a": 10.0}, workers=1)
+        25.0
+    """
+    if not per_run:
+        return None if left else 0.0
+    mean = sum(per_run.values()) / len(per_run)
+    times = [runs * per_run.get(kind, mean) for kind, runs in left]
+    return max(sum(times) / max(workers, 1), max(times, default=0.0))
+
+
+def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> Any:
+    """The data if it is on this machine, else `MISSING`."""
+    if offline():
+        return experiment.load(config, data_dir)
+    before = os.environ.get(OFFLINE_VARIABLE)
+    os.environ[OFFLINE_VARIABLE] = "1"
+    try:
+        data = experiment.load(config, data_dir)  # the bundled digits replace data that a sweep would download
+        return MISSING if data is not None and data.source.kind == "bundled" else data
+    except DataError:
+        return MISSING
+    finally:
+        if before is None:
+            del os.environ[OFFLINE_VARIABLE]
+        else:
+            os.environ[OFFLINE_VARIABLE] = before

@@ -1,6 +1,8 @@
-"""A Ray cluster: the same runs on many machines, which need not share any files.
+"""The Ray executor: runs on the machines of a cluster.
 
-A worker is sent configurations and data, and sends back records. This process claims the runs and writes to the store.
+This process locks the runs and sends configurations and data to the workers. A worker that sees the store, because the
+file system is shared, writes checkpoints and records into it. Any other worker sends its records back, and this process
+writes them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -27,21 +30,20 @@ from weightclip.lab.sweep.executor import (
     THREADS,
     Advanced,
     Ended,
-    Job,
     Report,
     Said,
-    Shared,
     Started,
     check_installed,
 )
-from weightclip.lab.sweep.live import showing
 from weightclip.lab.sweep.local import SECONDS_BETWEEN_REPORTS, cores
+from weightclip.lab.sweep.locks import Token
+from weightclip.lab.sweep.loggers import logging_rows
 from weightclip.lab.sweep.plan import Run
-from weightclip.lab.sweep.work import Outcome, claim_missing, in_a_line, note_failure, note_success
+from weightclip.lab.sweep.worker import Job, Outcome, Shared, lock_missing, mark_done, mark_failed, one_line
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
-"""The address of a cluster of our own. For 127.0.0.1 Ray takes the machine's outside address, which a firewall may
-close; elsewhere than on Linux it stays inside by itself."""
+"""Address of a local cluster. For 127.0.0.1, Ray uses the machine's outside address, which a firewall may block; on
+other systems than Linux, Ray stays on the loopback interface by itself."""
 
 SECONDS_TO_ANSWER = 10.0
 SECONDS_TO_CONNECT = 120.0
@@ -52,23 +54,26 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 @dataclass(frozen=True)
 class Ray:
-    """The workers of a Ray cluster. A job whose worker or node dies is begun again elsewhere.
+    """The workers of a Ray cluster. A job whose worker or node dies restarts elsewhere.
 
     Args:
-        address: HOST:PORT of a cluster that this machine is part of, or "auto"; None starts one on this machine, which
-            ends with the sweep. A connection that there already is, is used as it is.
-        count: how many jobs run at once; None: one on each core of the cluster, those that join later too.
+        address: HOST:PORT of a cluster that this machine belongs to, or "auto"; None starts a cluster on this machine
+            for the duration of the sweep. An existing connection is used as it is.
+        count: number of jobs that run at the same time (default: one per core of the cluster, including nodes that join
+            later).
+        shared_store: whether workers that see the store write into it; if False, all of them send their records back.
     """
 
     address: str | None = None
     count: int | None = None
+    shared_store: bool = True
 
     def __post_init__(self) -> None:
         check_installed("ray", "ray")
 
     @cached_property
     def workers(self) -> int:
-        """How many jobs run at once, as far as is known before the sweep."""
+        """Number of jobs that run at the same time, as known before the sweep."""
         if self.count is not None:
             return self.count
         if self.address is None:
@@ -77,205 +82,234 @@ class Ray:
             return _cores_of_cluster()
 
     def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
-        """Run the jobs, about in their order."""
-        waiting = deque(_Flight(f"job {number}", job, shared) for number, job in enumerate(jobs, start=1))
-        flying: list[_Flight] = []
-        with ExitStack() as open_:
+        """Run the jobs, approximately in order."""
+        waiting = deque(_Task(f"job {number}", job, shared) for number, job in enumerate(jobs, start=1))
+        running: list[_Task] = []
+        with ExitStack() as stack:
             cluster: _Cluster | None = None
             try:
-                while waiting or flying:
-                    while waiting and (cluster is None or len(flying) < cluster.room()):
-                        flight = waiting.popleft()
-                        if not flight.claim():
-                            yield flight.ended()
+                while waiting or running:
+                    while waiting and (cluster is None or len(running) < cluster.capacity()):
+                        task = waiting.popleft()
+                        if not task.lock():
+                            yield task.end()
                             continue
-                        flying.append(flight)
-                        if cluster is None:  # not before there is something to run: another sweep may have all of it
-                            open_.enter_context(_connected(self))
+                        running.append(task)
+                        if cluster is None:  # connect once there is something to run: another sweep may have locked all
+                            stack.enter_context(_connected(self))
                             cluster = _Cluster(self, shared)
-                        flight.start(cluster)
-                    for flight in _ready(flying):
-                        yield from flight.receive()
-                        if flight.landed:
-                            flying.remove(flight)
+                        task.start(cluster)
+                    for task in _ready(running):
+                        yield from task.receive()
+                        if task.finished:
+                            running.remove(task)
             finally:
-                for flight in flying:
-                    flight.stop()
+                for task in running:
+                    task.stop()
 
 
 class _Cluster:
-    """What can be asked of the cluster."""
+    """Submits runs to the cluster."""
 
     def __init__(self, executor: Ray, shared: Shared) -> None:
         ray = _ray()
         self._count = executor.count if executor.address is not None else None
-        self._shared = shared
+        self._shared, self._shared_store = shared, executor.shared_store
         self._data: dict[Hashable, Any] = {}
         threads = {"env_vars": dict.fromkeys(THREADS, "1")}
-        # A job that was lost is begun again by its flight, which counts and tells.
+        # `_Task` restarts a lost job itself, to count and report the attempts.
         options = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env=threads)
         self._serve = options(_serve)
 
-    def room(self) -> int:
-        """How many jobs may be under way; some wait in the cluster, so that no worker waits for us."""
+    def capacity(self) -> int:
+        """Maximum number of submitted jobs. Some wait in the cluster, so that no worker waits for this process."""
         return self._count or 2 * _cores_of_cluster()
 
-    def submit(self, runs: Sequence[Run]) -> Any:
-        """The stream of what the worker tells of these runs."""
+    def submit(self, runs: Sequence[Run], token: Token) -> Any:
+        """The stream of messages from the worker that executes these runs."""
         ray = _ray()
+        if self._shared_store:
+            token.write()
         key = runs[0].data
         if key not in self._data:
             self._data[key] = ray.put(self._shared.data[key])
-        return self._serve.remote(self._shared.experiment, [run.config for run in runs], self._data[key])
+        store = self._shared.store.absolute()
+        return self._serve.remote(self._shared.experiment, tuple(runs), self._data[key], store, token)
 
 
-class _Flight:
-    """A job on its way: its claims, and the stream of what its worker tells."""
+class _Task:
+    """A submitted job: its locks, and the stream of messages from its worker."""
 
     def __init__(self, name: str, job: Job, shared: Shared) -> None:
         self.name, self.job, self._shared = name, job, shared
-        self.landed = False
+        self.finished = False
         self.stream: Any = None
         self._attempts = 0
-        self._open = ExitStack()
+        self._stack = ExitStack()
         self._outcomes: list[Outcome] = []
 
-    def claim(self) -> bool:
-        """Whether there is something to run that nobody else runs or has run."""
-        self._outcomes, self._mine = claim_missing(self._shared.store, self.job, self._open, self._shared.began)
-        self._runs = tuple(run for run, _ in self._mine)
-        self._show = self._open.enter_context(showing(self._shared.live, self._shared.experiment, self._runs))
-        return bool(self._mine)
+    def lock(self) -> bool:
+        """Lock the missing runs of the job; False if there is none."""
+        self._outcomes, mine = lock_missing(self._shared.store, self.job, self._stack, self._shared.began)
+        self._runs = tuple(run for run, _ in mine)
+        self._locks = [lock for _, lock in mine if lock is not None]
+        rows = logging_rows(self._shared.loggers, self._shared.experiment, self._runs)
+        self._log_row = self._stack.enter_context(rows)
+        return bool(mine)
 
     def start(self, cluster: _Cluster) -> None:
         self._cluster = cluster
         self._attempts += 1
-        self._begun = False
-        self.stream = cluster.submit(self._runs)
+        self._started = False
+        self.stream = cluster.submit(self._runs, self._locks[0].token())
 
     def receive(self) -> Iterator[Report]:
-        """Reports of what the worker told since the last time, or of its death."""
+        """Report the worker's new messages, or its death."""
         ray = _ray()
         try:
-            told = ray.get(next(self.stream), timeout=SECONDS_TO_FETCH)
-        except ray.exceptions.RayTaskError as error:  # a run's own failure is told, not raised
-            reason = in_a_line(error).rpartition(": ")[2]
+            messages = ray.get(next(self.stream), timeout=SECONDS_TO_FETCH)
+        except ray.exceptions.RayTaskError as error:  # not a run's own exception, which arrives as a message
+            reason = one_line(error).rpartition(": ")[2]
             raise ValueError(
                 f"--executor ray: a worker cannot run this: {reason}; every node needs the same packages"
             ) from error
         except (ray.exceptions.RayError, StopIteration) as error:
-            yield self._begin_again(error)
+            yield self._restart(error)
             return
-        if not self._begun:
-            self._begun = True
-            for _, claim in self._mine:
-                claim.begin()
+        if not self._started:
+            self._started = True
+            for lock in self._locks:
+                lock.start()
             yield Started(self.name, self.job)
-        for one in told:
-            yield from self._report(one)
+        for message in messages:
+            yield from self._report(message)
 
-    def ended(self) -> Ended:
-        self.landed = True
-        self._open.close()
+    def end(self) -> Ended:
+        self.finished = True
+        self._stack.close()
         return Ended(self.name, self.job, tuple(self._outcomes))
 
     def stop(self) -> None:
         self._cancel()
-        self._open.close()
+        self._stack.close()
 
     def _cancel(self) -> None:
         if self.stream is not None:
-            with suppress(Exception):  # the cluster may be what failed
+            with suppress(Exception):  # the cluster itself may have failed
                 _ray().cancel(self.stream, force=True)
 
-    def _report(self, told: Any) -> Iterator[Report]:
-        if isinstance(told, float):
-            for _, claim in self._mine:
-                claim.note(told)
-            yield Advanced(self.name, told)
-        elif isinstance(told, str):
-            yield Said(told)
-        elif isinstance(told, tuple):
-            number, row = told
-            self._show(self._runs[number].config, row)
-        elif isinstance(told, _Failed):
-            self._fail(told.reason, told.trace)
-            yield self.ended()
+    def _report(self, message: Any) -> Iterator[Report]:
+        if isinstance(message, float):
+            for lock in self._locks:
+                lock.update(message)
+            yield Advanced(self.name, message)
+        elif isinstance(message, str):
+            yield Said(message)
+        elif isinstance(message, tuple):
+            number, row = message
+            self._log_row(self._runs[number].config, row)
+        elif isinstance(message, _Failed):
+            self._fail(message.reason, message.trace)
+            yield self.end()
+        elif isinstance(message, _Stored):
+            self._outcomes += message.outcomes
+            yield self.end()
         else:
-            self._outcomes += [self._keep(run, record) for run, record in zip(self._runs, told, strict=True)]
-            yield self.ended()
+            self._outcomes += [self._keep(run, record) for run, record in zip(self._runs, message, strict=True)]
+            yield self.end()
 
     def _keep(self, run: Run, record: Record) -> Outcome:
         if record.identity == run.identity:
             write_record(record, record_path(self._shared.store, run.relative_path, run.identity))
-        return note_success(self._shared.store, run, record)
+        return mark_done(self._shared.store, run, record)
 
-    def _begin_again(self, error: Exception) -> Report:
-        self._cancel()  # a worker that only did not answer in time would go on
+    def _restart(self, error: Exception) -> Report:
+        self._cancel()  # a worker that only did not answer in time is still running
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
-            return Said(f"{self.job[0].relative_path}: its worker died; beginning again")
-        self._fail(f"its worker died {ATTEMPTS} times", in_a_line(error))
-        return self.ended()
+            return Said(f"{self.job[0].relative_path}: its worker died; restarting")
+        self._fail(f"its worker died {ATTEMPTS} times", one_line(error))
+        return self.end()
 
     def _fail(self, reason: str, trace: str) -> None:
-        self._outcomes += [note_failure(self._shared.store, run, reason, trace) for run in self._runs]
+        self._outcomes += [mark_failed(self._shared.store, run, reason, trace) for run in self._runs]
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a worker tells of runs that raised an exception."""
+    """Message of a worker whose runs raised an exception."""
 
     reason: str
     trace: str
 
 
-def _serve(experiment: Experiment[Any], configs: Sequence[Any], data: Any) -> Iterator[list[Any]]:
-    """On a worker: what the runs tell, from time to time; at the end their records, or `_Failed`.
+@dataclass(frozen=True)
+class _Stored:
+    """Message of a worker that wrote the records of its runs into the store."""
 
-    A float is the share that is done, a string a line to read, a pair a row and the number of its configuration.
+    outcomes: Sequence[Outcome]
+
+
+def _serve(
+    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, token: Token
+) -> Iterator[list[Any]]:
+    """Execute runs on a worker and yield its messages from time to time.
+
+    The worker writes into the driver's store if it sees the token in it.
+
+    A float is the finished fraction, a string a line for the user, a pair the number of a run and a row of its table.
+    The last message is `_Stored`, the list of records, or `_Failed`.
     """
-    told: SimpleQueue[Any] = SimpleQueue()
-    thread = threading.Thread(target=_run, args=(experiment, configs, data, told.put), daemon=True)
+    messages: SimpleQueue[Any] = SimpleQueue()
+    thread = threading.Thread(
+        target=_run, args=(experiment, runs, data, store if token.is_visible() else None, messages.put), daemon=True
+    )
     thread.start()
     yield []
     alive = True
     while alive:
         thread.join(SECONDS_BETWEEN_REPORTS)
-        alive = thread.is_alive()  # asked before, so that nothing is told after the last look
-        yield _newest(told)
+        alive = thread.is_alive()  # before the queue is read, so that no message comes after the last reading
+        yield _newest(messages)
 
 
-def _run(experiment: Experiment[Any], configs: Sequence[Any], data: Any, tell: Callable[[Any], None]) -> None:
+def _run(
+    experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path | None, send: Callable[[Any], None]
+) -> None:
+    configs = [run.config for run in runs]
     length = experiment.length(configs[0])
     numbers = {id(config): number for number, config in enumerate(configs)}
     callbacks = Callbacks(
-        tell,
-        on_progress=lambda steps, score: tell(steps / length),
-        on_row=lambda config, row: tell((numbers[id(config)], row)),
+        send,
+        on_progress=lambda steps, score: send(steps / length),
+        on_row=lambda config, row: send((numbers[id(config)], row)),
     )
     try:
-        tell(experiment.run(configs, data, None, callbacks=callbacks))
+        records = experiment.run(configs, data, store, callbacks=callbacks)
+        if store is None:
+            send(records)
+        else:
+            send(_Stored([mark_done(store, run, record) for run, record in zip(runs, records, strict=True)]))
     except Exception as error:
-        tell(_Failed(in_a_line(error), traceback.format_exc()))
+        send(_Failed(one_line(error), traceback.format_exc()))
 
 
-def _newest(told: SimpleQueue[Any]) -> list[Any]:
-    """All that was told, without progress that is out of date."""
+def _newest(messages: SimpleQueue[Any]) -> list[Any]:
+    """All messages so far; of consecutive fractions, only the last."""
     found: list[Any] = []
     with suppress(Empty):
         while True:
-            one = told.get_nowait()
+            one = messages.get_nowait()
             if isinstance(one, float) and found and isinstance(found[-1], float):
                 found.pop()
             found.append(one)
     return found
 
 
-def _ready(flights: Sequence[_Flight]) -> list[_Flight]:
-    """Those whose workers have told something, or died; after a while, maybe none."""
+def _ready(tasks: Sequence[_Task]) -> list[_Task]:
+    """Tasks whose workers have sent messages or died; possibly none after a second."""
     ray = _ray()
-    owners = {flight.stream: flight for flight in flights}
+    owners = {task.stream: task for task in tasks}
     if not owners:
         return []
     ray.wait(list(owners), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS, fetch_local=False)
@@ -294,25 +328,27 @@ def _connected(executor: Ray) -> Iterator[None]:
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if executor.address is None:
-        hope = "--executor ray: no cluster starts on this machine"
+        problem = "--executor ray: cannot start a cluster on this machine"
         options |= {"address": "local", "_node_ip_address": LOOPBACK, "include_dashboard": False}
         options |= {"num_cpus": executor.workers}
     else:
-        hope = f"--address: got {executor.address!r}, expected that of a Ray cluster which this machine is part of"
+        problem = (
+            f"--address: got {executor.address!r}, expected the address of a Ray cluster that this machine belongs to"
+        )
         options |= {"address": executor.address}
-        _check_address(executor.address, hope)
+        _check_address(executor.address, problem)
     session = _Session(options)
     try:
-        session.wait_for_start(hope)
+        session.wait_for_start(problem)
         yield
     finally:
         session.end()
 
 
 class _Session:
-    """A connection, made and ended in a thread of its own, so that no wait for it lasts for ever.
+    """A connection in a thread of its own, so that waiting for it can time out.
 
-    The thread has to live as long: when it ends, Linux ends the processes that it started.
+    The thread lives as long as the connection: Linux ends the processes of a thread that ends.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -333,22 +369,22 @@ class _Session:
         self._end.wait()
         ray.shutdown()
 
-    def wait_for_start(self, hope: str) -> None:
-        """A ValueError, if nothing comes of it."""
+    def wait_for_start(self, problem: str) -> None:
+        """Raise a ValueError if the connection fails or takes too long."""
         try:
             error = self._started.get(timeout=SECONDS_TO_CONNECT)
         except Empty:
-            raise ValueError(f"{hope}: no answer in {SECONDS_TO_CONNECT:g} s") from None
+            raise ValueError(f"{problem}: no answer in {SECONDS_TO_CONNECT:g} s") from None
         if error is not None:
-            raise ValueError(f"{hope}: {in_a_line(error)}") from error
+            raise ValueError(f"{problem}: {one_line(error)}") from error
 
     def end(self) -> None:
         self._end.set()
         self._thread.join(SECONDS_TO_END)
 
 
-def _check_address(address: str, hope: str) -> None:
-    """Ray itself asks an address for many minutes where nobody answers."""
+def _check_address(address: str, problem: str) -> None:
+    """Raise a ValueError if nothing answers at the address; Ray itself would retry for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -357,9 +393,9 @@ def _check_address(address: str, hope: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError) as error:
-        raise ValueError(f"{hope}: {error}") from error
+        raise ValueError(f"{problem}: {error}") from error
 
 
 def _ray() -> Any:
-    """The library, which is optional, and slow to import."""
+    """Import the optional library, which takes long."""
     return import_module("ray")

@@ -1,7 +1,7 @@
-"""Slurm: the jobs of a sweep as the tasks of an array job, through submitit.
+"""The Slurm executor: jobs are tasks of an array job, submitted through submitit.
 
-The store lies on a file system that all nodes share. A task claims its runs and writes to the store as a local worker
-does; this process submits, looks on and reports.
+The store is on a file system that all nodes share. A task locks its runs and writes to the store as a local worker
+does. This process submits the tasks and reports on them from locks and records.
 """
 
 from __future__ import annotations
@@ -19,59 +19,48 @@ from typing import Any
 from weightclip._text import counted
 from weightclip._validation import check_name
 from weightclip.lab.records.store import is_done
-from weightclip.lab.sweep.claims import Note, running
-from weightclip.lab.sweep.executor import (
-    ATTEMPTS,
-    Advanced,
-    Ended,
-    Job,
-    Report,
-    Said,
-    Shared,
-    Started,
-    check_installed,
-    run_job,
-)
+from weightclip.lab.sweep.executor import ATTEMPTS, Advanced, Ended, Report, Said, Started, check_installed
 from weightclip.lab.sweep.local import cores, one_thread_for_children
-from weightclip.lab.sweep.work import Outcome, in_a_line, note_failure
+from weightclip.lab.sweep.locks import Note, locked_runs
+from weightclip.lab.sweep.worker import Job, Outcome, Shared, mark_failed, one_line, run_job
 
 SLURM, LOCAL = "slurm", "local"
 
 TASKS = 1000
-"""How many an array has at most, as Slurm is set up by default; with more jobs, a task runs several."""
+"""Maximum size of an array, Slurm's default; with more jobs, each task runs several."""
 
 WORKERS = 100
 MINUTES = 24 * 60
 SECONDS_TO_STOP = 10.0
 
 SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
-"""What submitit calls the same for every kind of cluster."""
+"""Parameters of submitit that have the same name for every kind of cluster."""
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """The tasks of array jobs. One that is lost is submitted again, and its runs go on after their last checkpoints.
+    """Tasks of array jobs. A lost task is submitted again, and its runs resume from their last checkpoints.
 
     Args:
-        folder: for submitit's files and the logs; on the shared file system.
-        count: how many tasks run at once.
-        parameters: `cluster` ("slurm", or "local": processes of this machine), `time` in minutes, submitit's own ones
-            (`SHARED`, `slurm_...`); any other is an option of sbatch: `partition`, `account`, `reservation`, ...
-        only_asked: nothing will be run, so that this need not be a machine that submits.
+        folder: directory for submitit's files and logs, on the shared file system.
+        count: number of tasks that run at the same time.
+        parameters: `cluster` ("slurm", or "local": processes of this machine), `time` in minutes, parameters of
+            submitit (`SHARED`, `slurm_...`), and options of sbatch: `partition`, `account`, `reservation`, ...
+        dry_run: nothing will be submitted, so sbatch is not required.
     """
 
     folder: Path
     count: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    only_asked: bool = False
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         check_installed("slurm", "submitit")
         check_name("--slurm cluster", self.cluster, (SLURM, LOCAL))
-        submits = self.cluster == SLURM and not self.only_asked
+        submits = self.cluster == SLURM and not self.dry_run
         if submits and shutil.which("sbatch") is None:
-            raise ValueError("--executor slurm: sbatch is not here; expected a machine that submits jobs to Slurm")
-        with tempfile.TemporaryDirectory() as folder:  # so that mistakes are told now, and nothing is left
+            raise ValueError("--executor slurm: sbatch not found; expected a machine that submits jobs to Slurm")
+        with tempfile.TemporaryDirectory() as folder:  # report wrong parameters now, and leave no files
             self._submitter(Path(folder), SLURM if submits else LOCAL)
 
     @property
@@ -83,7 +72,7 @@ class Slurm:
         return self.count or (WORKERS if self.cluster == SLURM else cores())
 
     def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
-        """Run the jobs, about in their order."""
+        """Run the jobs, approximately in order."""
         shared = replace(shared.without_data(), store=shared.store.absolute())
         waiting = [_Followed(f"job {number}", job, shared.store) for number, job in enumerate(jobs, start=1)]
         tasks: list[_Submitted] = []
@@ -94,9 +83,9 @@ class Slurm:
                     waiting, tasks = [], [*tasks, *submitted]
                     number, last = counted(len(submitted), "task"), submitted[-1].handle.job_id
                     yield Said(f"{number} submitted, the last is {last}; Ctrl-C cancels them; logs: {self.folder}")
-                # The more there are, the more a look at all of them costs the file system.
+                # With more tasks, looking at all of them costs the file system more.
                 time.sleep(min(0.5 + len(tasks) / 50, 30.0))
-                held = running(shared.store)
+                held = locked_runs(shared.store)
                 for one in tasks:
                     yield from one.look(held)
                 for one in [one for one in tasks if one.handle.done()]:
@@ -106,16 +95,16 @@ class Slurm:
             self._cancel(tasks)
 
     def _submit(self, shared: Shared, followed: Sequence[_Followed]) -> list[_Submitted]:
-        """Give each task of an array every so manieth job, so that the first seeds are done first."""
+        """Submit an array. Jobs are assigned to its tasks round-robin, so that the first seeds finish first."""
         number = min(len(followed), TASKS if self.cluster == SLURM else self.workers)
         groups = [list(followed[first::number]) for first in range(number)]
         submitter = self._submitter(self.folder, self.cluster, timeouts=ATTEMPTS * len(groups[0]) - 1)
-        # A job inherits the environment, and this process may itself be one of Slurm's.
+        # A task inherits the environment, and this process may itself run in Slurm.
         with one_thread_for_children(), _submitit().helpers.clean_env():
             try:
                 handles = submitter.map_array(_Work(shared), [[one.job for one in group] for group in groups])
             except RuntimeError as error:
-                raise ValueError(f"--executor slurm: {in_a_line(error)}") from error
+                raise ValueError(f"--executor slurm: {one_line(error)}") from error
         return [_Submitted(handle, group) for handle, group in zip(handles, groups, strict=True)]
 
     def _submitter(self, folder: Path, cluster: str, timeouts: int = 0) -> Any:
@@ -137,7 +126,7 @@ class Slurm:
             submitter = _submitit().AutoExecutor(folder, cluster=cluster, **limit)
             submitter.update_parameters(**known, slurm_additional_parameters=options)
         except (AssertionError, NameError, RuntimeError, ValueError) as error:
-            raise ValueError(f"--slurm: {in_a_line(error)}") from error
+            raise ValueError(f"--slurm: {one_line(error)}") from error
         return submitter
 
     def _cancel(self, tasks: Sequence[_Submitted]) -> None:
@@ -154,7 +143,7 @@ class Slurm:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a task of an array does."""
+    """The function that a task executes."""
 
     shared: Shared
 
@@ -163,31 +152,31 @@ class _Work:
         return [run_job(self.shared, job, data, print) for job in jobs]
 
     def checkpoint(self, jobs: Sequence[Job]) -> Any:
-        """When the time is up or the node is wanted, submitit asks how to go on: the same again."""
+        """submitit calls this at the time limit or on preemption: submit the same jobs again."""
         return _submitit().helpers.DelayedSubmission(self, jobs)
 
 
 @dataclass
 class _Followed:
-    """A job, as far as its claims and records tell."""
+    """A job, followed through its locks and records."""
 
     name: str
     job: Job
     store: Path
     attempts: int = 0
-    begun: bool = False
+    started: bool = False
     ended: bool = False
     done: float = 0.0
 
     def look(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
         notes = [note for run in self.job if (note := held.get(run.identity)) is not None]
-        if notes and not self.begun:
-            self.begun = True
+        if notes and not self.started:
+            self.started = True
             yield Started(self.name, self.job)
         if notes and notes[0].done > self.done:
             self.done = notes[0].done
             yield Advanced(self.name, self.done)
-        if self.begun and not notes:
+        if self.started and not notes:
             yield from self.end_if_done()
 
     def end_if_done(self) -> Iterator[Report]:
@@ -200,12 +189,12 @@ class _Followed:
 
     def lose(self) -> None:
         self.attempts += 1
-        self.begun, self.done = False, 0.0
+        self.started, self.done = False, 0.0
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """A task of an array: submitit's handle on it, and its jobs."""
+    """A task of an array: its handle in submitit, and its jobs."""
 
     handle: Any
     group: list[_Followed]
@@ -220,7 +209,7 @@ class _Submitted:
                 yield from one.look(held)
 
     def end(self) -> Generator[Report, None, list[_Followed]]:
-        """Report what became of the jobs; those that have to be submitted again."""
+        """Report the outcomes of the jobs; return the jobs to submit again."""
         error = self.handle.exception()
         if error is None:
             for one, outcomes in zip(self.group, self.handle.result(), strict=True):
@@ -231,11 +220,11 @@ class _Submitted:
             if not one.ended:
                 yield from one.end_if_done()
         lost = [one for one in self.group if not one.ended]
-        for one in [one for one in lost if one.begun] or lost:
+        for one in [one for one in lost if one.started] or lost:
             one.lose()
         for one in [one for one in lost if one.attempts == ATTEMPTS]:
             reason = f"its job was lost {ATTEMPTS} times"
-            yield one.end(tuple(note_failure(one.store, run, reason, str(error)) for run in one.job))
+            yield one.end(tuple(mark_failed(one.store, run, reason, str(error)) for run in one.job))
         again = [one for one in lost if not one.ended]
         if again:
             yield Said(f"job {self.handle.job_id} was lost; submitting its runs again")
@@ -243,5 +232,5 @@ class _Submitted:
 
 
 def _submitit() -> Any:
-    """The library, which is optional."""
+    """Import the optional library."""
     return import_module("submitit")

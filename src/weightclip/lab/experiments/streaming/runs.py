@@ -12,6 +12,7 @@ import polars as pl
 import torch
 
 from weightclip.diagnostics import rank, singular_values
+from weightclip.lab._run import run as run
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
@@ -25,7 +26,6 @@ from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.runner import Trial, run_trial
-from weightclip.lab.running import run as run
 
 log: Event = logging.getLogger(__name__).warning
 

@@ -1,4 +1,4 @@
-"""Running a problem for some seeds: `weightclip run`, and `weightclip.lab.run` from Python."""
+"""Run a problem for some seeds: `weightclip run`, and `weightclip.lab.run` from Python."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from weightclip._validation import check_count
 from weightclip.lab.config import check_field
 from weightclip.lab.experiment import Callbacks, Event, Experiment, describe, score_text
 from weightclip.lab.files import make_directory
-from weightclip.lab.progress import Display, display
+from weightclip.lab.progress import show_progress
 from weightclip.lab.records.record import Record
 from weightclip.lab.registry import experiment_of
-from weightclip.lab.sweep.claims import Claim, claim, running
-from weightclip.lab.sweep.live import NOWHERE, Live, showing
-from weightclip.lab.sweep.plan import Run, batches, make_runs
+from weightclip.lab.sweep.locks import locked_runs
+from weightclip.lab.sweep.loggers import NO_LOGGERS, Loggers
+from weightclip.lab.sweep.plan import Run, batches, make_runs, with_seeds
+from weightclip.lab.sweep.worker import lock_free, run_locked
 from weightclip.lab.text import seeds_text
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -36,15 +37,15 @@ def run(
     progress: bool = True,
     **settings: Any,
 ) -> pl.DataFrame:
-    """Run a problem; the tables of all seeds, one below the other.
+    """Run a problem and return one table with the rows of all seeds.
 
     Args:
         problem: for example "input-permuted-mnist", "warm-start", "policy-collapse" or "replay-ratio".
-        seeds: their number, or the seeds themselves; default: `seed`, or 0.
-        out: a directory for the records. Finished runs are not run again; interrupted ones resume.
-        data_dir: a directory with the data; default: see `weightclip.lab.data.load`.
-        overwrite: run again what is in `out` already.
-        progress: show a progress bar, in a notebook as well.
+        seeds: number of seeds, or the seeds themselves (default: `seed`, or 0).
+        out: directory for the records. Finished runs are not repeated; interrupted ones resume.
+        data_dir: directory with the data (default: see `weightclip.lab.data.load`).
+        overwrite: repeat runs that are finished in `out`.
+        progress: show a progress bar; notebooks are supported.
         settings: fields of the problem's configuration, such as `method`, `steps`, `kappa` or `env`.
 
     Examples:
@@ -56,22 +57,22 @@ def run(
     experiment = experiment_of(problem)
     for name in settings:
         check_field("settings", name, [one.name for one in fields(experiment.config) if one.name != "problem"])
-    configs = [experiment.configure(problem, {**settings, "seed": seed}) for seed in _seeds(seeds, settings)]
-    found = run_configs(
+    several = _seeds(seeds, settings)
+    configs = with_seeds(experiment.configure(problem, {**settings, "seed": several[0]}), several)
+    finished = run_configs(
         experiment,
-        problem,
         configs,
         out=None if out is None else Path(out),
         data_dir=None if data_dir is None else Path(data_dir),
         overwrite=overwrite,
         progress=progress,
     )
-    return pl.concat([record.table for record in found.records], how="diagonal_relaxed")
+    return pl.concat([record.table for record in finished.records], how="diagonal_relaxed")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Records, and the runs they are of, in the order of the configurations."""
+    """Finished runs and their records, in the order of the configurations."""
 
     records: Sequence[Record]
     runs: Sequence[Run]
@@ -79,33 +80,45 @@ class Finished:
 
 def run_configs(
     experiment: Experiment[Any],
-    problem: str,
     configs: Sequence[Any],
     *,
     out: Path | None,
     data_dir: Path | None = None,
     overwrite: bool = False,
-    live: Live = NOWHERE,
+    loggers: Loggers = NO_LOGGERS,
     progress: bool = True,
 ) -> Finished:
-    """Run configurations that differ in their seeds alone, in lockstep where the experiment can."""
+    """Run configurations that differ only in their seeds, in lockstep where the experiment supports it.
+
+    A run that another process has locked is waited for. Unlike in a sweep, exceptions propagate.
+    """
     if out is not None:
-        make_directory(out)  # a directory that cannot be written is reported before data is fetched
+        make_directory(out)  # report a directory that cannot be written before data is downloaded
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
-    with display(len(configs), length, experiment.schema.unit, score_text(experiment.schema), shows=progress) as shown:
+    with show_progress(
+        len(configs), length, experiment.schema.unit, score_text(experiment.schema), shows=progress
+    ) as shown:
         data = experiment.load(configs[0], data_dir, shown.say)
         if data is not None:
             shown.say(f"data: {data.source}")
         shown.say(f"method: {describe(experiment, configs[0])}")
         shown.say(f"seeds: {seeds_text(config.seed for config in configs)}")
         runs = make_runs(experiment, configs, data)
+        callbacks = Callbacks(shown.say, shown.update)
         pending, waited = runs, False
         while pending:
             before = len(found)
             for job in batches(pending):
-                # What another process has just finished is not run again.
-                found |= _run_free(experiment, job, data, out, overwrite and not waited, live, shown)
+                with ExitStack() as locks:
+                    mine = lock_free(out, job, locks)
+                    if not mine:
+                        continue
+                    shown.begin(_name([run for run, _ in mine]), len(mine))
+                    # A record that another process has just finished is not overwritten.
+                    again = overwrite and not waited
+                    records = run_locked(experiment, mine, data, out, callbacks, loggers, again)
+                    found |= {run.identity: record for (run, _), record in zip(mine, records, strict=True)}
             pending = [run for run in runs if run.identity not in found]
             if pending and len(found) == before:
                 if not waited and out is not None:
@@ -128,63 +141,14 @@ def _seeds(seeds: int | Iterable[int] | None, settings: Mapping[str, Any]) -> li
     return several
 
 
-def _run_free(
-    experiment: Experiment[Any],
-    job: Sequence[Run],
-    data: Any,
-    out: Path | None,
-    overwrite: bool,
-    live: Live,
-    shown: Display,
-) -> dict[str, Record]:
-    """Run what of these no other process runs, or read its record: identity -> record."""
-    with ExitStack() as held:
-        mine: list[tuple[Run, Claim | None]] = []
-        for run in job:
-            claimed = None if out is None else claim(out, run.identity, run.relative_path)
-            if claimed is not None:
-                held.callback(claimed.release)
-                claimed.begin()
-            if claimed is not None or out is None:
-                mine.append((run, claimed))
-        if not mine:
-            return {}
-        shown.begin(_name([run for run, _ in mine]), len(mine))
-        return _run_mine(experiment, mine, data, out, overwrite, live, shown)
-
-
 def _name(runs: Sequence[Run]) -> str:
-    """Of runs in lockstep, short enough for a bar: `Hopper-v4 adam+wc seed 0–3`."""
+    """A short name of runs in lockstep, for the progress bar: `Hopper-v4 adam+wc seed 0–3`."""
     kind = " ".join(runs[0].relative_path.split("/")[1:-1])
     return f"{kind} seed {seeds_text(run.config.seed for run in runs)}"
 
 
-def _run_mine(
-    experiment: Experiment[Any],
-    mine: Sequence[tuple[Run, Claim | None]],
-    data: Any,
-    out: Path | None,
-    overwrite: bool,
-    live: Live,
-    shown: Display,
-) -> dict[str, Record]:
-    runs = tuple(run for run, _ in mine)
-    length = experiment.length(runs[0].config)
-
-    def progress(steps: int, score: float) -> None:
-        for _, claimed in mine:
-            if claimed is not None:
-                claimed.note(steps / length)
-        shown.update(steps, score)
-
-    with showing(live, experiment, runs) as row:
-        callbacks = Callbacks(shown.say, progress, row)
-        records = experiment.run([run.config for run in runs], data, out, overwrite, callbacks)
-    return {run.identity: record for run, record in zip(runs, records, strict=True)}
-
-
 def _say_who(out: Path, runs: Sequence[Run], say: Event) -> None:
-    notes = running(out)
+    notes = locked_runs(out)
     for run in runs:
         note = notes.get(run.identity)
         who = f"process {note.process} on {note.node}" if note is not None else "another process"

@@ -5,10 +5,10 @@ import pytest
 from toy import Toy, toy_plan
 
 from weightclip.lab.experiment import Callbacks
-from weightclip.lab.sweep import live
-from weightclip.lab.sweep.executor import Shared
-from weightclip.lab.sweep.live import Live, check_live, showing
+from weightclip.lab.sweep import loggers
 from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.loggers import Loggers, check_loggers, logging_rows
+from weightclip.lab.sweep.worker import Shared
 
 
 def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -21,7 +21,7 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
     plan = toy_plan(2, {"lr": 0.5}, together=True)
-    with showing(Live(tensorboard=tmp_path), Toy(), plan.runs) as row:
+    with logging_rows(Loggers(tensorboard=tmp_path), Toy(), plan.runs) as row:
         Toy().run([run.config for run in plan.runs], None, None, callbacks=Callbacks(row=row))
     for run in plan.runs:
         found = read_events(tmp_path / f"{run.relative_path}_{run.identity}")
@@ -31,14 +31,14 @@ def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
 
 def test_workers_write_events_too(tmp_path: Path) -> None:
     plan = toy_plan(1, {"lr": 0.5})
-    shared = Shared(Toy(), tmp_path / "store", live=Live(tensorboard=tmp_path / "events"))
+    shared = Shared(Toy(), tmp_path / "store", loggers=Loggers(tensorboard=tmp_path / "events"))
     list(Local(1).run(shared, [plan.runs]))
     run = plan.runs[0]
     assert len(read_events(tmp_path / "events" / f"{run.relative_path}_{run.identity}")["accuracy"]) == 3
 
 
 def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
-    with showing(Live(), Toy(), toy_plan(1).runs) as row:
+    with logging_rows(Loggers(), Toy(), toy_plan(1).runs) as row:
         row(None, {})
 
 
@@ -59,21 +59,21 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(wandb, "init", init)
     plan = toy_plan(1, {"lr": 0.5})
-    with showing(Live(wandb="project"), Toy(), plan.runs) as row:
+    with logging_rows(Loggers(wandb="project"), Toy(), plan.runs) as row:
         Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(row=row))
     assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 
-def test_a_missing_library_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(live, "find_spec", lambda name: None)
+def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'--tensorboard: needs tensorboard: pip install "weightclip\[watch\]"'):
-        check_live(Live(tensorboard=tmp_path))
+        check_loggers(Loggers(tensorboard=tmp_path))
     with pytest.raises(ValueError, match="--wandb: needs wandb"):
-        check_live(Live(wandb="project"))
-    assert check_live(Live()) == Live()
+        check_loggers(Loggers(wandb="project"))
+    assert check_loggers(Loggers()) == Loggers()
 
 
-def test_what_weights_and_biases_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_weights_and_biases_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
 
     def init(**options: Any) -> None:
@@ -82,8 +82,8 @@ def test_what_weights_and_biases_says_is_one_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(wandb, "init", init)
     with (
         pytest.raises(ValueError, match="--wandb: No API key configured"),
-        showing(Live(wandb="project"), Toy(), toy_plan(1).runs),
+        logging_rows(Loggers(wandb="project"), Toy(), toy_plan(1).runs),
     ):
         pass
     with pytest.raises(ValueError, match="--wandb: got '', expected the name of a project"):
-        check_live(Live(wandb=""))
+        check_loggers(Loggers(wandb=""))

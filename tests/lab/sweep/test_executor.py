@@ -11,16 +11,15 @@ from toy import Toy, attempts, toy_plan
 
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path, failures, record_path
-from weightclip.lab.sweep.claims import claim
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Shared, Started, run_job
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
 from weightclip.lab.sweep.local import Local
-from weightclip.lab.sweep.plan import Plan
-from weightclip.lab.sweep.sweep import look, sweep
-from weightclip.lab.sweep.work import Outcome, note_success
+from weightclip.lab.sweep.locks import lock_run
+from weightclip.lab.sweep.plan import Plan, take_inventory
+from weightclip.lab.sweep.worker import Outcome, Shared, mark_done, run_job
 
 
 def run(plan: Plan, store: Path, workers: int = 2, retry_failed: bool = False, reports: Any = None) -> list[Outcome]:
-    missing = look(plan, store, retry_failed).missing
+    missing = take_inventory(plan, store, retry_failed).missing
     return sweep(plan, missing, store, Local(workers), on_report=reports.append if reports is not None else _ignore)
 
 
@@ -45,12 +44,12 @@ def test_every_run_leaves_its_record_and_is_reported(tmp_path: Path) -> None:
     assert sum(isinstance(report, Ended) for report in reports) == 6
 
 
-def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+def test_only_missing_runs_are_executed(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     run(toy_plan(2, {"notes": str(notes)}), store)
     more = toy_plan(3, {"notes": str(notes)}, {"notes": str(notes), "method": "slow"})
-    assert len(look(more, store).missing) == 4
+    assert len(take_inventory(more, store).missing) == 4
     run(more, store)
     assert sorted(attempts(notes).values()) == [1] * 6
 
@@ -59,7 +58,7 @@ def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
     plan = toy_plan(2)
     run(plan, tmp_path)
     records(tmp_path)[0].write_bytes(b"damaged")
-    assert len(look(plan, tmp_path).missing) == 1
+    assert len(take_inventory(plan, tmp_path).missing) == 1
 
 
 def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
@@ -71,16 +70,16 @@ def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
     assert first.config["lr"] == 1.0
 
 
-def test_what_failed_is_run_again_only_when_asked_for(tmp_path: Path) -> None:
+def test_failed_runs_are_retried_only_when_asked_for(tmp_path: Path) -> None:
     run(toy_plan(2, {"trouble": "fail"}), tmp_path)
     healed = toy_plan(2)
-    assert len(look(healed, tmp_path).failed) == 2
+    assert len(take_inventory(healed, tmp_path).failed) == 2
     assert run(healed, tmp_path) == []
     assert statuses(run(healed, tmp_path, retry_failed=True)) == ["done", "done"]
     assert failures(tmp_path) == []
 
 
-def test_the_job_of_a_worker_that_dies_is_begun_again(tmp_path: Path) -> None:
+def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(2, {"lr": 1.0, "trouble": "die once", "notes": str(notes)}, {"lr": 2.0})
@@ -104,14 +103,14 @@ def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
     assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
 
 
-def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
+def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
-    held = claim(tmp_path, theirs.identity, theirs.relative_path)
+    held = lock_run(tmp_path, theirs.identity, theirs.relative_path)
     assert held is not None
 
     def finish(report: Report) -> None:
-        if isinstance(report, Ended) and any(one.status == "claimed" for one in report.outcomes):
+        if isinstance(report, Ended) and any(one.status == "locked" for one in report.outcomes):
             Toy().run([theirs.config], None, tmp_path)
             held.release()
 
@@ -120,13 +119,13 @@ def test_what_somebody_else_runs_is_left_to_them_and_waited_for(tmp_path: Path) 
     assert len(records(tmp_path)) == 2
 
 
-def test_what_somebody_else_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
+def test_what_another_process_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
     plan = toy_plan(2)
-    held = claim(tmp_path, plan.runs[0].identity, plan.runs[0].relative_path)
+    held = lock_run(tmp_path, plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None
 
     def give_up(report: Report) -> None:
-        if isinstance(report, Ended) and any(one.status == "claimed" for one in report.outcomes):
+        if isinstance(report, Ended) and any(one.status == "locked" for one in report.outcomes):
             held.release()
 
     assert statuses(sweep(plan, plan.runs, tmp_path, Local(1), on_report=give_up)) == ["done", "done"]
@@ -165,8 +164,8 @@ def test_a_sweep_that_is_left_leaves_no_process(tmp_path: Path) -> None:
 def test_a_record_of_other_data_is_a_failure(tmp_path: Path) -> None:
     run, other = toy_plan(2).runs
     (record,) = Toy().run([other.config], None, None)
-    assert note_success(tmp_path, run, record).status == "failed"
-    assert "other data" in failures(tmp_path)[0].reason
+    assert mark_done(tmp_path, run, record).status == "failed"
+    assert "data differs" in failures(tmp_path)[0].reason
 
 
 def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkpoint(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkp
     Toy().run([plan.runs[0].config], None, tmp_path)
     checkpoint = checkpoint_path(records(tmp_path)[0])
     checkpoint.touch()
-    assert len(look(plan, tmp_path).done) == 1
+    assert len(take_inventory(plan, tmp_path).done) == 1
     assert checkpoint.exists()
     assert statuses(sweep(plan, plan.runs, tmp_path, Local(1))) == ["done"]
     assert not checkpoint.exists()
@@ -184,12 +183,12 @@ def test_a_directory_in_the_place_of_a_record_is_no_record(tmp_path: Path) -> No
     plan = toy_plan(1)
     (one,) = plan.runs
     record_path(tmp_path, one.relative_path, one.identity).mkdir(parents=True)
-    assert look(plan, tmp_path).missing == plan.runs
+    assert take_inventory(plan, tmp_path).missing == plan.runs
     assert statuses(run(plan, tmp_path)) == ["failed"]
     assert "IsADirectoryError" in failures(tmp_path)[0].reason
 
 
-def test_what_fails_outside_a_run_is_noted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = toy_plan(1)
     monkeypatch.setattr(Toy, "load", lambda self, config, data_dir: (tmp_path / "data").read_bytes())
     (outcome,) = run_job(Shared(Toy(), tmp_path / "store"), plan.runs, {})
@@ -199,10 +198,10 @@ def test_what_fails_outside_a_run_is_noted_too(tmp_path: Path, monkeypatch: pyte
     assert "Traceback" in failure.traceback
     (tmp_path / "file").touch()
     (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # where no note can be written
-    assert "FileNotFoundError" in outcome.reason
+    assert "NotADirectoryError" in outcome.reason
 
 
-def test_what_failed_in_another_sweep_meanwhile_is_not_run_again(tmp_path: Path) -> None:
+def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})

@@ -1,4 +1,4 @@
-"""Looking on: rows of running runs in TensorBoard, or at Weights & Biases."""
+"""Loggers: the rows of running runs in TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ from weightclip.lab.sweep.plan import Run
 
 
 @dataclass(frozen=True)
-class Live:
-    """Where rows are shown as they come.
+class Loggers:
+    """The services that rows are logged to.
 
     Args:
-        tensorboard: a directory for event files; a folder in it for each run.
-        wandb: a project of Weights & Biases.
+        tensorboard: directory for event files, with one folder per run.
+        wandb: project of Weights & Biases.
     """
 
     tensorboard: Path | None = None
     wandb: str | None = None
 
 
-NOWHERE = Live()
+NO_LOGGERS = Loggers()
 
 
-def check_live(live: Live) -> Live:
-    """The same; a ValueError if a library is missing that it needs."""
+def check_loggers(loggers: Loggers) -> Loggers:
+    """Return the loggers; raise a ValueError if a library that they need is missing."""
     for wanted, package, extra in (
-        (live.tensorboard, "tensorboard", "weightclip[watch]"),
-        (live.wandb, "wandb", "wandb"),
+        (loggers.tensorboard, "tensorboard", "weightclip[watch]"),
+        (loggers.wandb, "wandb", "wandb"),
     ):
         if wanted is not None and find_spec(package) is None:
             raise ValueError(f'--{package}: needs {package}: pip install "{extra}"')
-    if live.wandb == "":
+    if loggers.wandb == "":
         raise ValueError("--wandb: got '', expected the name of a project")
-    return live
+    return loggers
 
 
 @contextmanager
-def showing(live: Live, experiment: Experiment[Any], runs: tuple[Run, ...]) -> Iterator[OnRow]:
-    """What shows the rows of these runs."""
-    if live == NOWHERE:
+def logging_rows(loggers: Loggers, experiment: Experiment[Any], runs: tuple[Run, ...]) -> Iterator[OnRow]:
+    """A callback that logs the rows of these runs."""
+    if loggers == NO_LOGGERS:
         yield ignore
         return
-    with ExitStack() as open_:
-        shown = {id(run.config): open_.enter_context(_Shown(live, experiment, run)) for run in runs}
-        yield lambda config, row: shown[id(config)].add(row)
+    with ExitStack() as stack:
+        logs = {id(run.config): stack.enter_context(_RunLogger(loggers, experiment, run)) for run in runs}
+        yield lambda config, row: logs[id(config)].add(row)
 
 
-class _Shown:
-    """One run, in each of the places."""
+class _RunLogger:
+    """Logs one run to each of the services."""
 
-    def __init__(self, live: Live, experiment: Experiment[Any], run: Run) -> None:
+    def __init__(self, loggers: Loggers, experiment: Experiment[Any], run: Run) -> None:
         self._along = experiment.schema.x_column
         self._tensorboard = self._wandb = None
         name = f"{run.relative_path}_{run.identity}"
-        if live.tensorboard is not None:
+        if loggers.tensorboard is not None:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self._tensorboard = SummaryWriter(str(live.tensorboard / name))
-        if live.wandb is not None:
-            self._wandb = _start_wandb(live.wandb, run, name)
+            self._tensorboard = SummaryWriter(str(loggers.tensorboard / name))
+        if loggers.wandb is not None:
+            self._wandb = _start_wandb(loggers.wandb, run, name)
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _RunLogger:
         return self
 
     def add(self, row: Row) -> None:

@@ -1,21 +1,21 @@
 import pytest
 
-from weightclip.lab.sweep.pace import seconds_each, seconds_left
+from weightclip.lab.sweep.plan import seconds_left, seconds_per_run
 
 
 def test_a_kind_takes_what_its_runs_took() -> None:
     pieces = [("a", 1.0, 10.0), ("a", 0.5, 8.0), ("b", 2.0, 3.0)]
-    assert seconds_each(pieces, {}) == pytest.approx({"a": 12.0, "b": 1.5})
+    assert seconds_per_run(pieces, {}) == pytest.approx({"a": 12.0, "b": 1.5})
 
 
 def test_what_was_known_before_counts_until_more_is_done() -> None:
-    assert seconds_each([], {"a": 100.0}) == pytest.approx({"a": 100.0})
-    assert seconds_each([("a", 0.1, 20.0)], {"a": 100.0})["a"] == pytest.approx(150.0)
-    assert seconds_each([("a", 100.0, 20_000.0)], {"a": 100.0})["a"] == pytest.approx(200.0, rel=0.01)
+    assert seconds_per_run([], {"a": 100.0}) == pytest.approx({"a": 100.0})
+    assert seconds_per_run([("a", 0.1, 20.0)], {"a": 100.0})["a"] == pytest.approx(150.0)
+    assert seconds_per_run([("a", 100.0, 20_000.0)], {"a": 100.0})["a"] == pytest.approx(200.0, rel=0.01)
 
 
 def test_what_has_not_begun_is_not_divided_by() -> None:
-    assert seconds_each([("a", 0.0, 5.0)], {}) == {}
+    assert seconds_per_run([("a", 0.0, 5.0)], {}) == {}
 
 
 def test_the_time_left_is_unknown_where_nothing_is_known() -> None:
