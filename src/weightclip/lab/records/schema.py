@@ -34,7 +34,7 @@ class Metric:
 
 def by_name(*metrics: Metric) -> Mapping[str, Metric]:
     """Metrics for `Schema.metrics`."""
-    return MappingProxyType({metric.name: metric for metric in metrics})
+    return {metric.name: metric for metric in metrics}
 
 
 @dataclass(frozen=True)
