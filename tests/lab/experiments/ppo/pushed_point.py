@@ -50,6 +50,7 @@ def config(method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
     given = {"env": NAME, "rollout": 64, "minibatches": 4, "epochs": 2, "steps": 4 * 64, "hidden": (8, 8), **more}
     return resolve(Config(method=method, seed=seed, **given))
 
+
 def path_of(one: Config) -> str:
     return relative_path(EXPERIMENT.schema, one)
 
