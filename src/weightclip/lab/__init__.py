@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weightclip.lab.running import run
 
 __all__ = ["analysis", "data", "experiments", "load", "networks", "records", "report", "run", "sweep"]
-_find, __dir__ = lazily(__name__, {name: name for name in __all__} | {"load": "records.loading", "run": "running"})
+_find, __dir__ = lazily(__name__, {name: name for name in __all__} | {"load": "records.table", "run": "running"})
 import_old_modules()
 
 
