@@ -59,7 +59,7 @@ def _best(arguments: argparse.Namespace) -> int:
         axes = columns_of(runs).axes
         found = best.filter(pl.col("experiment") == runs["experiment"][0])
         for part in found.partition_by("problem", *axes, maintain_order=True):
-            _show(part, axes, table, arguments)
+            _show(part, axes, runs, arguments)
         _show_problems(runs, axes, arguments)
     for note in notes:
         print(note)
@@ -72,7 +72,7 @@ def _best(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, arguments: argparse.Namespace) -> None:
+def _show(best: pl.DataFrame, axes: Sequence[str], runs: pl.DataFrame, arguments: argparse.Namespace) -> None:
     """The table of a problem, and of a value of each of the axes, and what to know of it."""
     from weightclip.lab.analysis.best import setting_notes
     from weightclip.lab.analysis.setups import score_of
@@ -80,11 +80,11 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
     from weightclip.lab.text import value_text
 
     first = best.row(0, named=True)
-    metric = score_of(best, arguments.metric)
+    metric = score_of(runs, arguments.metric)
     title = ", ".join((first["problem"], *(f"{axis} {value_text(first[axis])}" for axis in axes)))
     stand_in = " (stand-in data)" if first["official"] is False else ""
     print(f"{title}{stand_in}: {metric.label.lower()}, {CRITERIA[arguments.criterion]}, mean over seeds")
-    rows = [_row(row, table, metric) for row in best.iter_rows(named=True)]
+    rows = [_row(row, runs, metric) for row in best.iter_rows(named=True)]
     headings = (
         "method",
         "best setting",
@@ -92,7 +92,7 @@ def _show(best: pl.DataFrame, axes: Sequence[str], table: pl.DataFrame, argument
         "seeds",
         "compared",
         "the paper's",
-        f"slope per 100 {schema_of(table.filter(experiment=first['experiment'])).x_column}s",
+        f"slope per 100 {schema_of(runs).x_column}s",
     )
     print_table(headings, rows, right=(2, 3, 4))
     for row in best.iter_rows(named=True):

@@ -7,6 +7,7 @@ import polars as pl
 
 from lab.records.made_records import comparison
 from weightclip.lab.records.record import Record, identity, write_record
+from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import Failure, record_path, write_failure
 
 MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
@@ -27,6 +28,7 @@ def write_run(
     table: pl.DataFrame | None = None,
     experiment: str = "streaming",
     has_data: bool = True,
+    schema: Schema | None = None,
     **config: Any,
 ) -> Record:
     """A run whose accuracy begins at `accuracy`, a little higher with higher seeds, and changes by `slope` a task."""
@@ -49,7 +51,7 @@ def write_run(
     data = {"name": problem.rpartition("-")[2], "kind": "directory", "checksum": checksum, "official": official}
     if not has_data:
         data["kind"] = "simulator"
-    about = comparison(experiment, facts)
+    about = comparison(experiment, facts) | ({} if schema is None else {"schema": schema})
     record = Record(
         identity=identity(experiment, facts, checksum), config=facts, table=table, data=data, seconds=seconds, **about
     )

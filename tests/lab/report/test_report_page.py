@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -7,8 +8,8 @@ import polars as pl
 import pytest
 from report_store import EMNIST, HOSTILE, MNIST, write_failed, write_run, write_store
 
-from weightclip.lab import registry
-from weightclip.lab.experiments.streaming.experiment import Streaming
+from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.registry import experiments
 from weightclip.lab.report import gather, render
 
 
@@ -137,19 +138,12 @@ def test_without_settings_to_compare_or_failures_it_says_so(tmp_path: Path) -> N
     assert "No run failed." in text
 
 
-class Other(Streaming):
-    """Of another package, with a score that is not defined here."""
-
-    name = "other"
-    score = "return"
-    along = "iteration"
-
-
-def test_experiments_of_other_packages_have_parts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = {"streaming": Streaming(), "other": Other()}
-    monkeypatch.setattr(registry, "experiments", lambda: both)
+def test_experiments_of_other_packages_have_parts_of_their_own(tmp_path: Path) -> None:
+    """The package is not installed: the record carries the schema, whose score has no definition."""
+    other = replace(EXPERIMENT.schema, experiment="other", x_column="iteration", score="return")
+    assert "other" not in experiments()
     table = pl.DataFrame({"iteration": [1, 2, 3], "return": [10.0, math.nan, 31.0]})
-    write_run(tmp_path, experiment="other", table=table)
+    write_run(tmp_path, experiment="other", table=table, schema=other)
     write_run(tmp_path)
     page = Page(render(gather(tmp_path)))
     assert page.text["h3"] == ["other", "streaming"] * 4  # runs, curves, best settings, trend

@@ -37,8 +37,8 @@ CUT_SHORT = "cut_short"
 
 def schema_of(table: pl.DataFrame) -> Schema:
     """The schema of one experiment's tidy table; versions of it are merged."""
-    texts = table["schema"].drop_nulls().unique(maintain_order=True)
-    if texts.is_empty():
+    texts = list(table["schema"].drop_nulls().unique(maintain_order=True)) if "schema" in table.columns else []
+    if not texts:
         raise ValueError("table: got one without a schema, expected the result of weightclip.lab.load")
     first, *others = (Schema.from_dict(json.loads(text)) for text in texts)
     for other in others:

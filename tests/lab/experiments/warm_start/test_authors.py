@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import polars as pl
@@ -7,6 +8,8 @@ from weightclip.lab.analysis.selection import select
 from weightclip.lab.experiments.warm_start.authors import authors_curves, authors_table, beside_authors
 from weightclip.lab.experiments.warm_start.config import Config, resolve
 from weightclip.lab.experiments.warm_start.figures import draw_beside_authors
+from weightclip.lab.experiments.warm_start.schema import SCHEMA
+from weightclip.lab.records.columns import SCHEMA_TYPE
 
 
 def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
@@ -59,6 +62,8 @@ def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
                 *(pl.lit("x").alias(name) for name in ("data", "data_kind", "checksum")),
                 pl.lit(True).alias("official"),
                 pl.lit(1.0).alias("seconds"),
+                *(pl.lit(None, pl.String).alias(name) for name in ("deviations", "paper_setting")),
+                pl.lit(json.dumps(SCHEMA.as_dict())).cast(SCHEMA_TYPE).alias("schema"),
             )
         )
     return pl.concat(runs)
@@ -106,7 +111,7 @@ def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
     assert beside_authors(both)["kappa"].unique().to_list() == [10.0]
 
 
-def test_of_several_lengths_one_is_chosen_and_the_others_are_told() -> None:
+def test_of_several_lengths_one_is_chosen_and_the_others_are_reported() -> None:
     told: list[str] = []
     found = beside_authors(pl.concat([made(seeds=3), made(epochs=2)]), told.append)
     assert found["epoch"].to_list() == list(range(1, 12))
