@@ -151,7 +151,7 @@ def test_several_values_of_an_option() -> None:
     [
         ("--kapa", ["--kappa", "--lr"], "--kappa"),
         ("--learning-rate", ["--kappa", "--lr"], "--lr"),
-        ("--steps", ["--frames", "--epsilon-steps"], "--frames"),
+        ("--steps", ["--frames", "--exploration-steps"], "--frames"),
         ("--total-timesteps", ["--epochs", "--images"], "--epochs"),
         ("--xyz", ["--kappa", "--lr"], None),
     ],

@@ -224,7 +224,7 @@ def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureF
     assert main(["run", "--wandb", "policy-collapse", "input-permuted-mnist", "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("usage: weightclip run input-permuted-mnist")
-    assert "--rollout" not in shown
+    assert "--num-steps" not in shown
     arguments = cli._parser().parse_args(["run", "replay-ratio", "--suite", "minatar", "--out", "policy-collapse"])
     assert (arguments.problem, arguments.suite, str(arguments.out)) == ("replay-ratio", "minatar", "policy-collapse")
 

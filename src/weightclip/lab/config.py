@@ -20,7 +20,8 @@ from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
 from weightclip._renamed import new_fields
 from weightclip.checks import check_truth
 from weightclip.lab.constraints import Constraint, FilePath, Finite, OneOf, Seed
-from weightclip.lab.methods import NAMED, RANGES, TORCH, Components, Method, choose_settings, parse_method
+from weightclip.lab.methods import NAMED as NAMED
+from weightclip.lab.methods import RANGES, TORCH, Components, Method, choose_settings, parse_method
 
 if TYPE_CHECKING:
     from torch import nn
@@ -169,9 +170,9 @@ class MethodConfig:
     kappa_rule: Annotated[str | None, Help("rule of ranges, if kappa is not a number")] = None
     decay: Annotated[float | None, RANGES["decay"], Help("lambda of l2, l2init and sp", METHOD)] = None
     sigma: Annotated[float | None, RANGES["sigma"], Help("standard deviation of the noise of sp", METHOD)] = None
-    settings: Annotated[
-        Mapping[str, float], Help("other settings of the optimizer, for example beta2=0.9", METHOD)
-    ] = field(default_factory=dict, hash=False)
+    settings: Annotated[Mapping[str, float], Help("other settings of the optimizer, for example beta2=0.9", METHOD)] = (
+        field(default_factory=dict, hash=False)
+    )
     seed: Annotated[int, Seed(), Help("random seed")] = 0
 
     @property
@@ -307,6 +308,27 @@ def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
 def rename_settings(config: type[Any], settings: Mapping[str, Any], stacklevel: int = 2) -> dict[str, Any]:
     """Settings under the present names of a configuration's fields; old names give a DeprecationWarning."""
     return new_fields(getattr(config, "experiment", ""), settings, stacklevel + 1)
+
+
+def rename_presets(config: type[Any], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables `grid` and `best` of a TOML file with the present names of a configuration's fields."""
+
+    def renamed(table: Any, depth: int) -> Any:
+        """Rename the keys of tables at a depth: `grid` has them at once, `best` by problem and method."""
+        if not isinstance(table, Mapping):
+            return table
+        if depth == 0:
+            return rename_settings(config, table, stacklevel=4)
+        return {name: renamed(inner, depth - 1) for name, inner in table.items()}
+
+    found = dict(presets)
+    if isinstance(grid := presets.get("grid"), Mapping):
+        found["grid"] = renamed(grid, 0)
+        if "methods" in grid:
+            found["grid"]["methods"] = renamed(grid["methods"], 1)
+    if "best" in presets:
+        found["best"] = renamed(presets["best"], 2)
+    return found
 
 
 _SYNONYMS = (

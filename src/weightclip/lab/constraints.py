@@ -42,9 +42,7 @@ class Positive:
 
     def check(self, name: str, value: Any, kind: type) -> Any:
         number = _number(value)
-        return _accepted(
-            name, value, number, number > 0 and (self.infinite or number < math.inf), "a positive number"
-        )
+        return _accepted(name, value, number, number > 0 and (self.infinite or number < math.inf), "a positive number")
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from weightclip.lab.config import NAMED, M
-from weightclip.lab.experiment import NONE, OTHER, Experiment, arguments_of
-from weightclip.lab.methods import REMEDIES
+from weightclip.lab.config import NAMED, M, setting_columns
+from weightclip.lab.experiment import NONE, Experiment, arguments_of
+from weightclip.lab.methods import REGULARIZERS
 from weightclip.lab.records.store import rule_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
 
     setting_fields: ClassVar[tuple[str, ...]] = (*NAMED, "kappa_rule", "settings")
     paper_methods: ClassVar[tuple[str, ...]]
-    remedies: ClassVar[tuple[str, ...]] = tuple(REMEDIES)
+    remedies: ClassVar[tuple[str, ...]] = tuple(REGULARIZERS)
     not_compared: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[Mapping[str, Metric]]
     pictured: ClassVar[tuple[str, ...]]
@@ -78,8 +78,7 @@ class TorchExperiment(Experiment[M], Generic[M]):
         return self.measured
 
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        others = (f"{OTHER}{name}" for name in self.config.other_settings(method))
-        return [*self.config.named_settings(method), *others]
+        return setting_columns(self.config(problem=problem, method=method).parsed_method())
 
     def paper_options(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the paper gives, besides the method, for what a run in a tidy table was for; None: do not compare."""

@@ -43,8 +43,8 @@ def test_the_papers_runs_depart_in_nothing(env: str, method: str) -> None:
 
 def test_what_differs_is_told_however_it_was_given() -> None:
     laptop = departures(row(scale="laptop"))
-    assert laptop == {"lr": 0.001, "anneal": False}
-    assert departures(row(steps=1_000_000, anneal=False, lr=0.001)) == laptop
+    assert laptop == {"lr": 0.001, "anneal_lr": False}
+    assert departures(row(steps=1_000_000, anneal_lr=False, lr=0.001)) == laptop
     assert departures(row(settings={"eps": 1e-8, "beta2": 0.9})) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
     assert departures(row(hidden=(256, 256), bounds="fan_in")) == {"hidden": "256,256", "bounds": "fan_in"}
     assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, anneal no"
@@ -95,7 +95,7 @@ def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_res
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_the_papers_runs_of_atari_depart_in_nothing_whatever_is_looked_at(agent: str, ratio: float) -> None:
-    looks = {"points": 50, "episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
+    looks = {"points": 50, "eval_episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
     assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
 
 

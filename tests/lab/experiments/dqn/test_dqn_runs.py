@@ -7,7 +7,7 @@ from polars.testing import assert_frame_equal
 from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
-from weightclip.lab.experiments.dqn.games import Atari, Step
+from weightclip.lab.experiments.dqn.environments import Atari, Step
 from weightclip.lab.experiments.dqn.metrics import METRICS
 from weightclip.lab.experiments.dqn.runs import identify, place, run_config
 from weightclip.lab.experiments.dqn.training import Trainer
@@ -34,11 +34,11 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
     more = {
         "suite": "atari",
         "game": "Pong",
-        "environments": 2,
+        "num_envs": 2,
         "frames": 480,
         "points": 2,
-        "warm_up": 60,
-        "episodes": 1,
+        "learning_starts": 60,
+        "eval_episodes": 1,
     }
     monkeypatch.setattr(training, "LONGEST", 3)  # steps of an evaluation
     numbers = ["frames_per_second", "updates_per_second"]
@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 def test_before_the_first_update_there_is_no_loss() -> None:
     told: list[str] = []
-    table = run_config(config(warm_up=150), on_event=told.append).table
+    table = run_config(config(learning_starts=150), on_event=told.append).table
     for column in ("training_loss", "q", "gradient_l2"):
         assert table[column].is_null().to_list() == [True, False, False, False]
     assert not told
@@ -101,5 +101,5 @@ def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -
 def test_its_place_tells_game_agent_and_ratio() -> None:
     found = place(config("rainbow", replay_ratio=0.25, seed=2))
     assert found == "replay-ratio/minatar-breakout/rainbow/adam+wc/ratio0.25_lr6.25e-05_kappa1_seed2"
-    assert identify(config(save_memory=True)) == identify(config(save_memory=False, threads=2))
+    assert identify(config(save_buffer=True)) == identify(config(save_buffer=False, threads=2))
     assert identify(config(replay_ratio=1.0)) != identify(config(replay_ratio=2.0))

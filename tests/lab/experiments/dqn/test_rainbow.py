@@ -47,7 +47,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    found = made.targets(made.moved(sampled))
+    found = made.targets(made.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following).exp(), made.target(following).exp()
     atoms = made.atoms.tolist()
@@ -61,7 +61,7 @@ def test_targets_are_those_of_the_definition(double: bool) -> None:
 
 def test_the_loss_is_the_weighted_cross_entropy_and_the_errors_are_the_priorities() -> None:
     made, sampled = agent(noisy=False), batch()
-    targets = made.targets(made.moved(sampled))
+    targets = made.targets(made.to_device(sampled))
     outputs = made.online(torch.from_numpy(sampled.states[0]))
     errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
     update = made.learn(sampled)
@@ -80,7 +80,7 @@ def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
     made, same, sampled = agent(), agent(), batch()
     draw_noise(same.online, same._noise)
     draw_noise(same.target, same._noise)
-    targets = same.targets(same.moved(sampled))
+    targets = same.targets(same.to_device(sampled))
     outputs = same.online(torch.from_numpy(sampled.states[0]))
     errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
     assert made.learn(sampled).errors.tolist() == pytest.approx(errors, rel=1e-5)

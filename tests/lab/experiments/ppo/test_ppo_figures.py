@@ -107,7 +107,7 @@ def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
     assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in told)
     assert sum(f"env {NAME}" in note for note in told) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
-    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": "64,64"}
+    usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": "64,64"}
     papers = draw_metrics(
         table.filter(env="Ant-v4").with_columns(pl.lit(value).alias(name) for name, value in usual.items()),
         metrics=RETURN,

@@ -39,7 +39,7 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
     np.testing.assert_allclose(
         saved.arrays["weights"], learners.stack.weights[0].detach().numpy(), rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(saved.arrays["mean"], learners.normaliser.observations.mean[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(saved.arrays["mean"], learners.normalizer.observations.mean[0], rtol=1e-3, atol=1e-4)
 
 
 def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

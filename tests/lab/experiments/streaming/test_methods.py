@@ -3,16 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from weightclip.lab.experiments.streaming.config import Config, resolve
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
-from weightclip.lab.experiments.streaming.methods import (
-    PAPER_METHODS,
-    check_settings,
-    default_settings,
-    parse_method,
-    presets,
-)
-from weightclip.lab.experiments.streaming.rules import Rule, load_rules
+from weightclip.lab.experiments.streaming.rules import Rule, load_rules, parse_rules
 
 TABLE_2 = {
     "input-permuted-mnist": {
@@ -54,13 +47,13 @@ TABLE_2 = {
 @pytest.mark.parametrize("problem", TABLE_2)
 @pytest.mark.parametrize("name", PAPER_METHODS)
 def test_the_defaults_are_those_of_table_2(problem: str, name: str) -> None:
-    method = parse_method(name)
+    method = parse_rules(name)
     settings = check_settings(method, default_settings(method, problem))
     assert {key: settings[key] for key in TABLE_2[problem][name]} == TABLE_2[problem][name]
 
 
 def test_the_optimizers_have_pytorchs_defaults() -> None:
-    method = parse_method("adam")
+    method = parse_rules("adam")
     settings = check_settings(method, default_settings(method, "input-permuted-mnist"))
     assert settings == {"lr": 0.0001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
@@ -72,17 +65,17 @@ def test_table_1_has_the_grid_of_each_setting() -> None:
 
 
 def test_a_combination_takes_the_settings_of_its_parts_and_the_smallest_step_size() -> None:
-    method = parse_method("adam+l2init+wc")
+    method = parse_rules("adam+l2init+wc")
     settings = default_settings(method, "label-permuted-emnist")
     assert (settings["lr"], settings["decay"], settings["kappa"]) == (0.0001, 0.01, 3)
 
 
 def test_l2_takes_the_decay_of_l2init() -> None:
-    assert default_settings(parse_method("sgd+l2"), "input-permuted-mnist")["decay"] == 0.01
+    assert default_settings(parse_rules("sgd+l2"), "input-permuted-mnist")["decay"] == 0.01
 
 
 def test_clipping_acts_last_wherever_it_stands() -> None:
-    assert [rule.name for rule in parse_method("adam+wc+sp").remedies] == ["sp", "wc"]
+    assert [rule.name for rule in parse_rules("adam+wc+sp").remedies] == ["sp", "wc"]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +92,7 @@ def test_clipping_acts_last_wherever_it_stands() -> None:
 )
 def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"method: .*{message}"):
-        parse_method(name)
+        parse_rules(name)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +107,7 @@ def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> Non
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float | None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_settings(parse_method("adam+wc"), settings)
+        check_settings(parse_rules("adam+wc"), settings)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +127,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float | None], me
 )
 def test_each_setting_has_its_range(method: str, setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: got {value}"):
-        check_settings(parse_method(method), {setting: value})
+        check_settings(parse_rules(method), {setting: value})
 
 
 def pull(w: float, w0: float) -> float:
@@ -143,9 +136,9 @@ def pull(w: float, w0: float) -> float:
 
 def test_parts_that_take_the_initial_weights_at_different_times_are_refused() -> None:
     own = {"pull": Rule("pull", after=pull)}
-    assert parse_method("sgd+pull", own=own).remedies == (own["pull"],)
+    assert parse_rules("sgd+pull", own=own).remedies == (own["pull"],)
     with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
-        parse_method("sgd+l2init+pull", own=own)
+        parse_rules("sgd+l2init+pull", own=own)
 
 
 def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_place(tmp_path: Path) -> None:
@@ -158,7 +151,7 @@ def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_pl
     with pytest.raises(ValueError, match=expected):
         resolve(Config("input-permuted-mnist", "mine", lr=0.1, rules=str(path)))
     path.write_text(path.read_text().replace(", v, lr", ", lr").replace("w, m\n", "w\n"))
-    method = parse_method("mine", own=load_rules(path))
+    method = parse_rules("mine", own=load_rules(path))
     expected = r"mine\.py, line 5: rule mine: update returns 1 value, expected w, m \(the weight"
     with pytest.raises(ValueError, match=expected):
         rules_text(method)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REMEDIES, Rule, load_rules, sign
+from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REGULARIZERS, Rule, load_rules, sign
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "lion_rule.py"
 
@@ -27,8 +27,8 @@ def test_settings_are_the_arguments_that_are_nothing_else() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "largest": 10.0, "kappa": None}
-    assert REMEDIES["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
-    assert REMEDIES["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
+    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
+    assert REGULARIZERS["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
     assert Rule("step", update=step).settings == {"lr": 0.1}
 
 

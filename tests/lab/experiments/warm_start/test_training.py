@@ -128,7 +128,7 @@ def test_what_the_one_clip_changed_is_kept() -> None:
 
 def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
     """In the paper's variant, with a last batch that is smaller."""
-    one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch=8)
+    one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch_size=8)
     network = make_network(one.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     clipper = clip_weights(optimizer, network, 5.0, bounds="paper", statistics=True)

@@ -12,7 +12,7 @@ def test_what_is_not_given_is_the_papers() -> None:
         "epochs": 300,
         "images": 50_000,
         "test_images": 10_000,
-        "batch": 125,
+        "batch_size": 125,
         "width": 64,
     }
     assert (config.stem, config.stages, config.augment) == ("imagenet", 2, False)
@@ -34,7 +34,7 @@ def test_a_scale_is_what_it_stands_for() -> None:
             epochs=laptop.epochs,
             images=laptop.images,
             test_images=laptop.test_images,
-            batch=laptop.batch,
+            batch_size=laptop.batch_size,
             width=laptop.width,
             stem=laptop.stem,
             lr=laptop.lr,
@@ -93,7 +93,7 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"stem": "mnist"}, "stem: got 'mnist', expected one of"),
         ({"precision": "float16"}, "precision: got 'float16', expected one of"),
         ({"images": 3}, "images: got 3, expected at least 4"),
-        ({"batch": 1}, "batch: got 1, expected at least 2"),
+        ({"batch_size": 1}, "batch_size: got 1, expected at least 2"),
         ({"epochs": 0}, "epochs: got 0, expected a whole number of at least 1"),
         ({"lr": -1.0}, "lr: got -1.0, expected a number of at least 0"),
         ({"kappa": 0.0}, "kappa: got 0.0, expected a positive number"),

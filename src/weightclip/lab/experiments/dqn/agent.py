@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weightclip.lab.checkpoint import Arrays, flatten, load_training_state, training_state, unflatten
 from weightclip.lab.device import to_device
 from weightclip.lab.experiments.dqn.config import Config
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 
 _TARGET = "target/"
 
@@ -88,7 +88,7 @@ class Agent(ABC):
 
     def learn(self, batch: Batch) -> Update:
         """One update, on a batch."""
-        moved = self.moved(batch)
+        moved = self.to_device(batch)
         targets = self.targets(moved)
         outputs = self.online(moved.states)
         errors = self.errors(outputs, moved.actions, targets)
@@ -97,7 +97,7 @@ class Agent(ABC):
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.updates += 1
-        if self.updates % self.config.target_every == 0:
+        if self.updates % self.config.target_update_interval == 0:
             self.target.load_state_dict(self.online.state_dict())
         return Update(loss.detach(), errors.detach(), outputs.detach())
 
@@ -112,7 +112,7 @@ class Agent(ABC):
             actions = np.where(random, actions, best)
         return actions
 
-    def moved(self, batch: Batch) -> Transitions:
+    def to_device(self, batch: Batch) -> Transitions:
         """The batch on the device, by one copy; frames in floating point."""
         frames = batch.states.transpose(0, 1, 3, 4, 2)  # as they lie in memory
         columns = (frames, batch.actions, batch.returns, batch.discounts, batch.weights)

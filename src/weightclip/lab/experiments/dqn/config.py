@@ -91,9 +91,9 @@ class Config(MethodConfig):
     covariance: Annotated[
         int, AtLeast(0), Help("transitions of the gradient covariance matrix; 0 records none", OUTPUT)
     ] = 32
-    covariance_at: Annotated[
-        tuple[int, ...], AtLeast(1), Help("when to record it, in percent of the run", OUTPUT)
-    ] = (100,)
+    covariance_at: Annotated[tuple[int, ...], AtLeast(1), Help("when to record it, in percent of the run", OUTPUT)] = (
+        100,
+    )
     device: Annotated[str, Help("auto, cpu, cuda, cuda:1, ...")] = "auto"
     threads: Annotated[int, AtLeast(1), Help("CPU threads of PyTorch")] = 1
     save_buffer: Annotated[bool, Help("save the replay buffer in checkpoints", OUTPUT)] = True

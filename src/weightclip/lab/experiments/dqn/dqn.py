@@ -20,7 +20,7 @@ class DQN(Agent):
     """Learns the value of each action; explores by random actions."""
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
-        return QNetwork(channels, size, actions, self.config.scaled, self.config.seed)
+        return QNetwork(channels, size, actions, self.config.scale_pixels, self.config.seed)
 
     def q_values(self, outputs: Tensor) -> Tensor:
         return outputs

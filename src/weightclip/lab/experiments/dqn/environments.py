@@ -90,7 +90,7 @@ class Games(Protocol):
         ...
 
 
-def make_games(suite: str, game: str, number: int, sticky: float) -> Games:
+def make_environments(suite: str, game: str, number: int, sticky: float) -> Games:
     """Several games; with a probability `sticky`, the last action is repeated instead of the one that was sent."""
     return Atari(game, number, sticky) if suite == "atari" else MinAtar(game, number, sticky)
 
@@ -136,7 +136,7 @@ class Atari:
     Args:
         game: "space_invaders", or any other way to write it.
         number: how many.
-        sticky: see `make_games`.
+        sticky: see `make_environments`.
     """
 
     def __init__(self, game: str, number: int, sticky: float = 0.0) -> None:
@@ -204,7 +204,7 @@ class MinAtar:
     Args:
         game: one of `MINATAR_GAMES`.
         number: how many.
-        sticky: see `make_games`.
+        sticky: see `make_environments`.
     """
 
     def __init__(self, game: str, number: int, sticky: float = 0.1) -> None:

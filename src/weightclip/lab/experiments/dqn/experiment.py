@@ -11,13 +11,13 @@ from weightclip.lab.config import NAMED
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
 from weightclip.lab.experiments.dqn.config import (
     AGENTS,
-    METHODS,
     NAME,
+    PAPER_METHODS,
     PAPER_RATIOS,
     Config,
     presets,
 )
-from weightclip.lab.experiments.dqn.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
+from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
 from weightclip.lab.experiments.dqn.metrics import ALONG, METRICS
 from weightclip.lab.text import settings_text
 from weightclip.lab.torch_experiment import TorchExperiment
@@ -35,8 +35,8 @@ class ReplayRatio(TorchExperiment[Config]):
     config = Config
     axes = ("method", "agent", "game", "replay_ratio")
     setting_fields = (*NAMED, "kappa_rule", "settings", "bounds")
-    paper_methods = METHODS
-    not_compared = ("points", "episodes", "covariance", "covariance_at")  # they change nothing that is learned
+    paper_methods = PAPER_METHODS
+    not_compared = ("points", "eval_episodes", "covariance", "covariance_at")  # they change nothing that is learned
     measured = METRICS
     length_field = "frames"
     pictured = ("test_return", "training_loss", "q", "weight_l2")
@@ -61,7 +61,7 @@ class ReplayRatio(TorchExperiment[Config]):
         return {"agent": row["agent"], "game": game, "replay_ratio": ratio}
 
     def values(self, axis: str) -> Sequence[Any]:
-        return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": METHODS}[axis]
+        return {"agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,), "method": PAPER_METHODS}[axis]
 
     def possible(self, settings: Mapping[str, Any]) -> bool:
         # "all" games of MinAtar are those of the paper that it has.
@@ -80,7 +80,7 @@ class ReplayRatio(TorchExperiment[Config]):
         return presets(options.get("suite", "atari"), options.get("agent", "dqn"))
 
     def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if row["method"] not in METHODS or row.get("suite") != "atari" or row.get("game") not in PAPER_GAMES:
+        if row["method"] not in PAPER_METHODS or row.get("suite") != "atari" or row.get("game") not in PAPER_GAMES:
             return None
         found: Mapping[str, Any] = presets("atari", str(row["agent"]))["best"][NAME][row["method"]]
         return found

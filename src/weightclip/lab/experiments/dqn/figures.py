@@ -21,7 +21,7 @@ from weightclip.lab.analysis.selection import select
 from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
-from weightclip.lab.experiments.dqn.games import PAPER_GAMES
+from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.experiments.dqn.metrics import ALONG, METRICS
 from weightclip.lab.experiments.dqn.reproductions import HEATMAPS
 from weightclip.lab.experiments.dqn.runs import COVARIANCE

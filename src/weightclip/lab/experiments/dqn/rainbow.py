@@ -1,6 +1,6 @@
 """Rainbow (Hessel et al., 2018): DQN with all that was found to improve it.
 
-Double, dueling, n-step, prioritised replay with importance weights, distributional (Bellemare et al., 2017: the return
+Double, dueling, n-step, prioritized replay with importance weights, distributional (Bellemare et al., 2017: the return
 of an action as a distribution on atoms z_1 < ... < z_k), and noisy layers, whose noise explores.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.agent import Agent, Transitions, Update
 from weightclip.lab.experiments.dqn.config import Config
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 from weightclip.lab.networks.noisy import draw_noise
 from weightclip.lab.networks.q_networks import RainbowNetwork
 from weightclip.lab.optimizers import noise_seed
@@ -33,7 +33,9 @@ class Rainbow(Agent):
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
         c = self.config
-        return RainbowNetwork(channels, size, actions, c.scaled, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noise)
+        return RainbowNetwork(
+            channels, size, actions, c.scale_pixels, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noisy_sigma
+        )
 
     def q_values(self, outputs: Tensor) -> Tensor:
         """The mean of each action's distribution."""

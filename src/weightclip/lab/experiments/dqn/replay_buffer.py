@@ -53,7 +53,7 @@ class Batch:
     places: Places
 
 
-class Memory:
+class ReplayBuffer:
     """The last transitions of several environments.
 
     Args:
@@ -97,7 +97,7 @@ class Memory:
         return int(self._written.sum())
 
     @property
-    def prioritised(self) -> bool:
+    def prioritized(self) -> bool:
         """Whether transitions are drawn by their priorities."""
         return self._tree is not None
 

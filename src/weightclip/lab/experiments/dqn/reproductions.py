@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weightclip.lab.experiments.dqn.games import PAPER_GAMES
+from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.paper import Reproduction
 
 SEEDS = 5

@@ -27,11 +27,11 @@ from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.dqn import DQN
-from weightclip.lab.experiments.dqn.games import FRAME_SKIP, LIMIT, make_games
-from weightclip.lab.experiments.dqn.memory import Memory
+from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, LIMIT, make_environments
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
-from weightclip.lab.networks.noisy import still
-from weightclip.lab.optimizers import share_at_box
+from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
+from weightclip.lab.networks.noisy import noise_disabled
+from weightclip.lab.optimizers import fraction_at_bound
 
 AGENTS: dict[str, type[Agent]] = {"dqn": DQN, "rainbow": Rainbow}
 LONGEST = LIMIT // FRAME_SKIP["atari"]
@@ -54,10 +54,10 @@ class Trainer:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config = config
-        environments = config.environments or 1
-        self.games = make_games(config.suite, config.game, environments, config.sticky or 0.0)
-        self.agent = AGENTS[config.agent](config, self.games.frame, self.games.actions, device)
-        self.memory = self._empty_memory()
+        environments = config.num_envs or 1
+        self.envs = make_environments(config.suite, config.game, environments, config.sticky_action_prob or 0.0)
+        self.agent = AGENTS[config.agent](config, self.envs.frame, self.envs.actions, device)
+        self.replay_buffer = self._empty_buffer()
         self.steps = 0
         self._generators = {key: np.random.default_rng([config.seed, key]) for key in (_PLAY, _SAMPLE, _GAMES)}
         self._covariances: Arrays = {}
@@ -65,12 +65,12 @@ class Trainer:
         self._loss = self._value = self._gradient = 0.0
         self._begin()
 
-    def _empty_memory(self) -> Memory:
+    def _empty_buffer(self) -> ReplayBuffer:
         c = self.config
-        return Memory(
-            c.memory or 0,
-            c.environments or 1,
-            self.games.frame,
+        return ReplayBuffer(
+            c.buffer_size or 0,
+            c.num_envs or 1,
+            self.envs.frame,
             c.stack,
             c.n_step,
             c.gamma,
@@ -79,8 +79,8 @@ class Trainer:
 
     def _begin(self) -> None:
         """New episodes everywhere."""
-        seeds = self._generators[_GAMES].integers(2**31, size=self.config.environments).tolist()
-        self._frames = self.games.reset(seeds)
+        seeds = self._generators[_GAMES].integers(2**31, size=self.config.num_envs).tolist()
+        self._frames = self.envs.reset(seeds)
         self._stacks = np.tile(self._frames, (1, self.config.stack, 1, 1))
 
     def learn(self, part: int, on_progress: Progress = ignore) -> Row:
@@ -91,7 +91,7 @@ class Trainer:
         sums = torch.zeros(2, device=self.agent.device)
         while self.steps < end:
             actions = self._send()
-            sums += self._update(config.most_updates)
+            sums += self._update(config.max_updates)
             episodes += self._store(actions)
             if self._filled and self.steps % 100 < len(actions):  # steps of the warm-up are faster than those to come
                 on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
@@ -132,44 +132,46 @@ class Trainer:
     @property
     def _filled(self) -> bool:
         """Whether the memory has as much as after the warm-up."""
-        return self.memory.written >= (self.config.warm_up or 0)
+        return self.replay_buffer.written >= (self.config.learning_starts or 0)
 
     def _update(self, most: int) -> Tensor:
         """Practise as much as is due, up to `most`, once the memory is filled."""
-        return self.practise(min(self.due, most) if self._filled else 0)
+        return self.train(min(self.due, most) if self._filled else 0)
 
     def _catch_up(self) -> Tensor:
         """Practise all that is due, as long as there is anything to draw."""
-        return self.practise(self.due if len(self.memory) else 0)
+        return self.train(self.due if len(self.replay_buffer) else 0)
 
     def play(self, times: int) -> None:
         """Steps of all games, without updates."""
         for _ in range(times):
             self._store(self._send())
 
-    def practise(self, updates: int) -> Tensor:
+    def train(self, updates: int) -> Tensor:
         """Updates; the sums of losses and of the best actions' values, [2]."""
         config, sums = self.config, torch.zeros(2, device=self.agent.device)
         for _ in range(updates):
-            batch = self.memory.sample(config.batch, self._generators[_SAMPLE], config.beta_after(self.steps))
+            batch = self.replay_buffer.sample(
+                config.batch_size, self._generators[_SAMPLE], config.beta_after(self.steps)
+            )
             update = self.agent.learn(batch)
-            if self.memory.prioritised:  # else the errors stay on their device
-                self.memory.prioritise(batch.places, update.errors.cpu().numpy())
+            if self.replay_buffer.prioritized:  # else the errors stay on their device
+                self.replay_buffer.update_priorities(batch.places, update.errors.cpu().numpy())
             sums += torch.stack([update.loss, self.agent.q_values(update.outputs).amax(1).mean()])
         return sums
 
     def _send(self) -> NDArray[np.int64]:
         """Begin a step of all games: the actions [e]."""
         actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
-        self.games.send(actions)
+        self.envs.send(actions)
         return actions
 
     def _store(self, actions: NDArray[np.int64]) -> list[tuple[float, int]]:
         """End a step: remember it; the episodes that ended with it."""
-        step = self.games.receive()
-        terminal = step.terminated | step.lost if self.config.lives else step.terminated
+        step = self.envs.receive()
+        terminal = step.terminated | step.lost if self.config.terminal_on_life_loss else step.terminated
         rewards = np.sign(step.rewards) if self.config.clip_rewards else step.rewards
-        self.memory.add(self._frames, actions, rewards, terminal, step.truncated, step.final)
+        self.replay_buffer.add(self._frames, actions, rewards, terminal, step.truncated, step.final)
         self._frames = step.frames
         self._stacks = stacked(self._stacks, step.frames, terminal | step.truncated)
         self.steps += len(actions)
@@ -179,13 +181,13 @@ class Trainer:
     def evaluate(self, part: int) -> float:
         """The mean return of whole games that are played with few random actions, and without noise."""
         config, generator = self.config, np.random.default_rng([self.config.seed, _TEST, part])
-        games = make_games(config.suite, config.game, config.episodes, config.sticky or 0.0)
-        frames = games.reset(generator.integers(2**31, size=config.episodes).tolist())
+        games = make_environments(config.suite, config.game, config.eval_episodes, config.sticky_action_prob or 0.0)
+        frames = games.reset(generator.integers(2**31, size=config.eval_episodes).tolist())
         stacks = np.tile(frames, (1, config.stack, 1, 1))
-        returns, running = np.zeros(config.episodes), np.ones(config.episodes, bool)
-        with still(self.agent.online), closing(games):
+        returns, running = np.zeros(config.eval_episodes), np.ones(config.eval_episodes, bool)
+        with noise_disabled(self.agent.online), closing(games):
             for _ in range(LONGEST):
-                games.send(self.agent.act(stacks, config.epsilon_test, generator))
+                games.send(self.agent.act(stacks, config.evaluation_eps, generator))
                 step = games.receive()
                 returns += step.rewards * running
                 over = step.terminated | step.truncated
@@ -206,36 +208,36 @@ class Trainer:
             if isinstance(layer, nn.ReLU)
         ]
         dormant = math.nan
-        if len(self.memory):
+        if len(self.replay_buffer):
             generator = np.random.default_rng([self.config.seed, _LOOK, self.steps])
-            batch = self.memory.sample_uniformly(LOOKED_AT, generator)
-            with still(online):
+            batch = self.replay_buffer.sample_uniformly(LOOKED_AT, generator)
+            with noise_disabled(online):
                 self.agent.values(torch.from_numpy(batch.states[0]).to(self.agent.device))
             dormant = dormant_share(outputs)
         for hook in hooks:
             hook.remove()
         return {
             "weight_l2": l2_norm(weight_matrices(online)).item(),
-            "clipped": share_at_box(self.agent.optimizer),
+            "clipped": fraction_at_bound(self.agent.optimizer),
             "dormant": dormant,
         }
 
     def covariance(self) -> Tensor:
         """C[i, j], the cosine of the gradients of transitions' losses, drawn uniformly, without noise: [k, k]."""
         generator = np.random.default_rng([self.config.seed, _LOOK, self.steps, 1])
-        batch = self.agent.moved(self.memory.sample_uniformly(self.config.covariance, generator))
+        batch = self.agent.to_device(self.replay_buffer.sample_uniformly(self.config.covariance, generator))
 
         def loss(outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
             return self.agent.errors(outputs, actions, targets).sum()
 
-        with still(self.agent.online, self.agent.target):
+        with noise_disabled(self.agent.online, self.agent.target):
             targets = self.agent.targets(batch)
             return gradient_covariance(self.agent.online, loss, (batch.states, batch.actions, targets))
 
     def _note_covariance(self, part: int) -> None:
         """Take it, where that was asked for and there are transitions."""
         points = self.config.points
-        wanted = self.config.covariance and len(self.memory)
+        wanted = self.config.covariance and len(self.replay_buffer)
         for percent in self.config.covariance_at:
             if wanted and (part + 1) * 100 == percent * points:
                 self._covariances[str(percent)] = self.covariance().numpy()
@@ -253,8 +255,8 @@ class Trainer:
             "steps": np.array(self.steps),
             "last": np.array([self._returns, self._lengths, self._loss, self._value, self._gradient]),
         }
-        if self.config.save_memory:
-            found |= {f"memory/{name}": array for name, array in self.memory.state().items()}
+        if self.config.save_buffer:
+            found |= {f"memory/{name}": array for name, array in self.replay_buffer.state().items()}
             found["frames"] = self._frames
         return found
 
@@ -272,13 +274,13 @@ class Trainer:
         self._returns, self._lengths, self._loss, self._value, self._gradient = state["last"].tolist()
         memory = part("memory/")
         if memory:
-            self.memory.load_state(memory)
-            self.memory.interrupt(state["frames"])
+            self.replay_buffer.load_state(memory)
+            self.replay_buffer.interrupt(state["frames"])
         self._begin()
 
     def close(self) -> None:
         """Let go of the games."""
-        self.games.close()
+        self.envs.close()
 
 
 def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], begun: NDArray[np.bool_]) -> NDArray[np.uint8]:

@@ -19,7 +19,8 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf, Positive
-from weightclip.lab.methods import EQUAL_BETAS, TORCH_WITH_EQUAL_BETAS, Components, TorchPart
+from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
+from weightclip.lab.methods import TORCH_WITH_EQUAL_BETAS, Components, TorchPart
 
 NAME = "policy-collapse"
 """Name of the experiment and of its one problem."""
@@ -58,7 +59,9 @@ class Config(MethodConfig):
         str, OneOf(*SCALES), Help("paper, or laptop (shorter, not the paper's; tuned on Hopper-v4)", PROBLEM)
     ] = "paper"
     bounds: Annotated[
-        str | None, OneOf(*BOUNDS), Help("clipping bounds: paper (clips the log-std as well) or fan_in (by layer)", METHOD)
+        str | None,
+        OneOf(*BOUNDS),
+        Help("clipping bounds: paper (clips the log-std as well) or fan_in (by layer)", METHOD),
     ] = None
     steps: Annotated[
         int | None, AtLeast(1), Help("total environment steps, rounded down to whole rollouts", PROBLEM)

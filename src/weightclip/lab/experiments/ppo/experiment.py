@@ -14,8 +14,8 @@ from weightclip.lab.experiments.ppo.config import (
     ENVIRONMENTS,
     EQUAL_BETAS,
     LOCKSTEP,
-    METHODS,
     NAME,
+    PAPER_METHODS,
     Config,
     presets,
 )
@@ -37,7 +37,7 @@ class PolicyCollapse(TorchExperiment[Config]):
     config = Config
     axes = ("method", "env")
     setting_fields = (*NAMED, "kappa_rule", "settings", "bounds")
-    paper_methods = METHODS
+    paper_methods = PAPER_METHODS
     not_compared = ("steps",)  # the paper does not say how long its runs are
     measured = METRICS
     pictured = ("return", "approx_kl", "weight_l2", "saturated")
@@ -63,7 +63,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return {"env": row["env"] if row["env"] in ENVIRONMENTS else ENVIRONMENTS[0]}
 
     def values(self, axis: str) -> Sequence[Any]:
-        return ENVIRONMENTS if axis == "env" else METHODS
+        return ENVIRONMENTS if axis == "env" else PAPER_METHODS
 
     def methods_help(self) -> str:
         return (
@@ -76,7 +76,7 @@ class PolicyCollapse(TorchExperiment[Config]):
         return presets(options.get("env", ""), options.get("scale", "paper"))
 
     def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if row["method"] not in METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "fan_in":
+        if row["method"] not in PAPER_METHODS or row.get("env") not in ENVIRONMENTS or row.get("bounds") == "fan_in":
             return None
         found = presets(str(row["env"]))["best"][NAME][row["method"]]
         return {name: value for name, value in found.items() if name in NAMED}
@@ -102,12 +102,12 @@ class PolicyCollapse(TorchExperiment[Config]):
         return tuple((name, str(value)) for name, value in same.facts().items()), config.seed // LOCKSTEP
 
     def length(self, config: Config) -> int:
-        return config.iterations * config.rollout
+        return config.iterations * config.num_steps
 
     def length_note(self, config: Config) -> str:
         if self.length(config) == config.steps:
             return ""
-        return f"steps: {config.steps:,} is rounded down to {self.length(config):,}, a multiple of {config.rollout:,}"
+        return f"steps: {config.steps:,} is rounded down to {self.length(config):,}, a multiple of {config.num_steps:,}"
 
     def shown(self, score: float) -> str:
         return "no episode ended yet" if math.isnan(score) else f"return {score:,.0f}"

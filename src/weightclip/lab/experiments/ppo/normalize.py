@@ -14,7 +14,7 @@ LIMIT = 10.0
 """What is normalised is clipped to +-10."""
 
 
-def normalised(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
+def normalize(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
     """(x - mean) / sqrt(var), clipped; of one shape."""
     found: Array = (x - mean) / np.sqrt(var + EPSILON)
     return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
@@ -38,7 +38,7 @@ class Running:
         self.count[which] = total
 
 
-class Normaliser:
+class Normalizer:
     """Observations less their mean by their deviation; rewards by the deviation of the discounted return.
 
     Args:
@@ -56,11 +56,11 @@ class Normaliser:
     def observe(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float32]:
         """[learners, d] -> the same, normalised and clipped; those of `which` count for the statistics."""
         self.observations.update(x, which)
-        return self.normalised(x)
+        return self.normalize(x)
 
-    def normalised(self, x: Array) -> NDArray[np.float32]:
+    def normalize(self, x: Array) -> NDArray[np.float32]:
         """[learners, d] -> the same, normalised and clipped."""
-        return normalised(x, self.observations.mean, self.observations.var)
+        return normalize(x, self.observations.mean, self.observations.var)
 
     def reward(
         self, rewards: Array, terminated: NDArray[np.bool_], which: NDArray[np.bool_] | slice = slice(None)

@@ -24,9 +24,9 @@ from weightclip.diagnostics import approximate_kl, l2_norm, saturated_share, wei
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments
-from weightclip.lab.experiments.ppo.normalise import Normaliser
+from weightclip.lab.experiments.ppo.normalize import Normalizer
 from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
-from weightclip.lab.optimizers import share_at_box
+from weightclip.lab.optimizers import fraction_at_bound
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 LESS_SATURATED = 0.9
@@ -100,7 +100,7 @@ class Losses:
 
     def total(self, config: Config) -> Tensor:
         """What is minimised, [s]."""
-        return self.policy - config.entropy_weight * self.entropy + config.value_weight * self.value
+        return self.policy - config.ent_coef * self.entropy + config.vf_coef * self.value
 
 
 class Learners:
@@ -125,26 +125,26 @@ class Learners:
             config.make_optimizer(member, config.bounds, fused=True)
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
-        self.normaliser = Normaliser(len(seeds), observations, self.config.gamma)
+        self.normalizer = Normalizer(len(seeds), observations, self.config.gamma)
         self.generators = [
             [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
         ]
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
-        self._now = self.normaliser.observe(self.environments.reset(seeds))
+        self._now = self.normalizer.observe(self.environments.reset(seeds))
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Iteration 0, 1, ...: a row for each learner, and the episodes that ended; NaN for those that had stopped."""
         began, stopped_before = time.perf_counter(), frozenset(self.stopped)
-        if self.config.anneal:
+        if self.config.anneal_lr:
             for optimizer in self.optimizers:
                 optimizer.param_groups[0]["lr"] = self.config.step_size(iteration)
-        rollout = self.collect(iteration * self.config.rollout)
+        rollout = self.collect(iteration * self.config.num_steps)
         not_updated = frozenset(self.stopped)
         measured = self.update(rollout, self.advantages(rollout))
         self._stop(~torch.isfinite(self.stack.weights.detach()).all(1).numpy(), "its weights are not finite")
         weights = [self._weights(s) for s in range(len(self.configs))]
-        speed = (len(self.configs) - len(stopped_before)) * self.config.rollout / (time.perf_counter() - began)
+        speed = (len(self.configs) - len(stopped_before)) * self.config.num_steps / (time.perf_counter() - began)
         rows = []
         for s in range(len(self.configs)):
             own = [(one.score, one.length) for one in rollout.episodes if one.learner == s]
@@ -164,7 +164,7 @@ class Learners:
     @np.errstate(over="ignore", invalid="ignore")  # a learner that breaks is told of by name
     def collect(self, steps_before: int = 0) -> Rollout:
         """Step the environments with the policy as it is; each had `steps_before` steps so far."""
-        learners, steps = len(self.configs), self.config.rollout
+        learners, steps = len(self.configs), self.config.num_steps
         observations = np.empty((steps + 1, learners, self.environments.observations), np.float32)
         final = np.zeros_like(observations[1:])
         rewards, ended, truncated = np.empty((3, steps, learners), np.float32)
@@ -183,12 +183,12 @@ class Learners:
             self._stop(~np.isfinite(actions[t]).all(axis=1), "its actions are not finite")
             step = self.environments.step(actions[t], self.stopped)
             active = self._active()
-            self._now = self.normaliser.observe(step.final, active)
-            rewards[t] = self.normaliser.reward(step.rewards, step.terminated, active)
+            self._now = self.normalizer.observe(step.final, active)
+            rewards[t] = self.normalizer.reward(step.rewards, step.terminated, active)
             ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
             if step.episodes:  # both observations count, the last one and the first one of the next episode
                 final[t] = self._now
-                self._now = self.normaliser.observe(step.observations, step.terminated | step.truncated)
+                self._now = self.normalizer.observe(step.observations, step.terminated | step.truncated)
                 episodes += [Episode(s, steps_before + t + 1, score, length) for s, score, length in step.episodes]
         observations[steps] = self._now
         log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_2PI).sum(axis=2)
@@ -213,10 +213,10 @@ class Learners:
         config, critic = self.config, layers_of(self.stack.tensors(), "critic")
         values = batched(critic, rollout.observations)[0].squeeze(2)  # [s, t + 1]
         rewards, continues = rollout.rewards, 1.0 - rollout.ended
-        if config.bootstrap:
+        if config.bootstrap_truncated:
             rewards = rewards + config.gamma * batched(critic, rollout.final)[0].squeeze(2) * rollout.truncated
         deltas = rewards + config.gamma * values[:, 1:] * continues - values[:, :-1]
-        advantages = discounted_sums(deltas, config.gamma * config.lam * continues)
+        advantages = discounted_sums(deltas, config.gamma * config.gae_lambda * continues)
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
 
     def update(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
@@ -224,12 +224,12 @@ class Learners:
         config, learners = self.config, len(self.configs)
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
         parts = [rollout.observations[:, :-1], rollout.actions, torch.stack(scalars, dim=2)]
-        flat = [part.reshape(learners * config.rollout, -1) for part in parts]
-        first = torch.arange(learners).unsqueeze(1) * config.rollout
+        flat = [part.reshape(learners * config.num_steps, -1) for part in parts]
+        first = torch.arange(learners).unsqueeze(1) * config.num_steps
         clipped, norms = torch.zeros(2, learners)
-        for _ in range(config.passes):
-            order = np.stack([own[_ORDER].permutation(config.rollout) for own in self.generators])
-            for rows in (torch.from_numpy(order) + first).chunk(config.minibatches, dim=1):
+        for _ in range(config.update_epochs):
+            order = np.stack([own[_ORDER].permutation(config.num_steps) for own in self.generators])
+            for rows in (torch.from_numpy(order) + first).chunk(config.num_minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
                 losses = self._losses(*batch)
                 self.stack.gradients.zero_()
@@ -238,8 +238,8 @@ class Learners:
                 for s, optimizer in enumerate(self.optimizers):
                     if s not in self.stopped:
                         optimizer.step()
-                clipped += ((losses.ratio.detach() - 1).abs() > config.clip).float().mean(1)
-        updates = config.minibatches * config.passes
+                clipped += ((losses.ratio.detach() - 1).abs() > config.clip_coef).float().mean(1)
+        updates = config.num_minibatches * config.update_epochs
         units = [[unit[s] for unit in losses.units] for s in range(learners)]
         # What is NaN is not beyond any limit, so a learner that has broken would seem to have a share of nothing.
         there = torch.where(losses.log_ratio.detach().isnan().any(1), math.nan, 1.0)
@@ -260,7 +260,7 @@ class Learners:
         """Of a minibatch of each learner: observations [s, n, d], actions [s, n, a], and the rest [s, n, 4]."""
         config = self.config
         old_log_probs, advantages, returns, old_values = scalars.unbind(2)
-        if config.normalise_advantages:
+        if config.norm_adv:
             deviation, mean = torch.std_mean(advantages, dim=1, keepdim=True)
             advantages = (advantages - mean) / (deviation + 1e-8)
         tensors = self.stack.tensors()
@@ -271,11 +271,11 @@ class Learners:
         log_probs = (-0.5 * deviations.square() - log_std - HALF_LOG_2PI).sum(2)
         log_ratio = log_probs - old_log_probs
         ratio = log_ratio.exp()
-        near = ratio.clamp(1 - config.clip, 1 + config.clip)
+        near = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
         values = values.squeeze(2)
         errors = (values - returns).square()
-        if config.clip_values:
-            near_values = old_values + (values - old_values).clamp(-config.clip, config.clip)
+        if config.clip_vloss:
+            near_values = old_values + (values - old_values).clamp(-config.clip_coef, config.clip_coef)
             errors = torch.max(errors, (near_values - returns).square())
         return Losses(
             policy=torch.max(-advantages * ratio, -advantages * near).mean(1),
@@ -290,7 +290,7 @@ class Learners:
     def _shorten_gradients(self) -> Tensor:
         """Shorten each learner's gradient to the largest norm allowed; the norms before, [s]."""
         norms: Tensor = torch.linalg.vector_norm(self.stack.gradients, dim=1)
-        self.stack.gradients.mul_((self.config.gradient_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
+        self.stack.gradients.mul_((self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
         return norms
 
     @torch.no_grad()
@@ -302,7 +302,7 @@ class Learners:
         both = weight_matrices(nn.ModuleList([own.actor_mean, own.critic]))
         numbers = (
             l2_norm(both).item(),
-            share_at_box(self.optimizers[s]),
+            fraction_at_bound(self.optimizers[s]),
             lipschitz(own.actor_mean).now[2],
             lipschitz(own.critic).now[2],
             own.actor_logstd.mean().item(),
@@ -321,7 +321,7 @@ class Learners:
 
     def policy(self, s: int) -> Arrays:
         """What learner s has learned: all weights of its networks in one row, and how observations are normalised."""
-        running = self.normaliser.observations
+        running = self.normalizer.observations
         weights = self.stack.weights.detach()[s].numpy().copy()
         return {"weights": weights, "mean": running.mean[s].copy(), "var": running.var[s].copy()}
 
@@ -333,7 +333,7 @@ class Learners:
         """All that learner s needs to go on, but for the episode under way: another one begins."""
         return {
             **training_state(self.stack.members[s], self.optimizers[s]),
-            **{f"normaliser/{name}": array[s].copy() for name, array in self.normaliser.arrays().items()},
+            **{f"normalizer/{name}": array[s].copy() for name, array in self.normalizer.arrays().items()},
             **{f"generator/{key}": to_array(own) for key, own in enumerate(self.generators[s])},
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
@@ -342,8 +342,8 @@ class Learners:
         """Go on where learner s's state was taken, once all have theirs and `begin_episodes` is called."""
         own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
         load_training_state(self.stack.members[s], self.optimizers[s], own)
-        for name, array in self.normaliser.arrays().items():
-            array[s] = state[f"normaliser/{name}"]
+        for name, array in self.normalizer.arrays().items():
+            array[s] = state[f"normalizer/{name}"]
         for key, generator in enumerate(self.generators[s]):
             from_array(generator, state[f"generator/{key}"])
         self._returns[s], self._lengths[s] = state["last"]
@@ -351,7 +351,7 @@ class Learners:
     def begin_episodes(self) -> None:
         """Begin a new episode everywhere, seeded by each learner's own generator."""
         seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
-        self._now = self.normaliser.observe(self.environments.reset(seeds), self._active())
+        self._now = self.normalizer.observe(self.environments.reset(seeds), self._active())
 
 
 class _Policy:

@@ -18,7 +18,7 @@ from torch.nn.utils import vector_to_parameters
 from weightclip.lab.checkpoint import Arrays, read_checkpoint
 from weightclip.lab.experiments.ppo.config import NAME
 from weightclip.lab.experiments.ppo.environments import make_environment
-from weightclip.lab.experiments.ppo.normalise import normalised
+from weightclip.lab.experiments.ppo.normalize import normalize
 from weightclip.lab.experiments.ppo.runs import CONFIG, POLICY
 from weightclip.lab.networks.actor_critic import ActorCritic
 from weightclip.lab.records.record import read_record
@@ -138,7 +138,7 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
         score = 0.0
         yield Moment(_frame(environment), rate, score)
         for _ in range(steps):
-            x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
+            x = normalize(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
             with torch.no_grad():
                 mean = network.actor_mean(torch.from_numpy(x)).numpy()
             action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)

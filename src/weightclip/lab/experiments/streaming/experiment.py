@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from weightclip.lab.config import setting_columns
 from weightclip.lab.experiment import (
     NOBODY,
     NONE,
-    OTHER,
     Event,
     Experiment,
     Watch,
@@ -17,11 +17,10 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.streaming.config import NAME, NAMED, Config, resolve
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, presets
+from weightclip.lab.experiments.streaming.config import NAME, NAMED, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.metrics import METRICS, rank_metric
 from weightclip.lab.experiments.streaming.problem import all_problems, find_problem
-from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
+from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REGULARIZERS, plugged_rules
 from weightclip.lab.text import settings_text
 
 if TYPE_CHECKING:
@@ -65,14 +64,13 @@ class Streaming(Experiment[Config]):
         optimizers = [name for name, rule in plugged_rules().items() if rule.update is not None]
         remedies = [name for name, rule in plugged_rules().items() if rule.update is None]
         return (
-            f"{', '.join((*OPTIMIZERS, *optimizers))}, with +regularizer: {', '.join((*REMEDIES, *remedies))}\n"
+            f"{', '.join((*OPTIMIZERS, *optimizers))}, with +regularizer: {', '.join((*REGULARIZERS, *remedies))}\n"
             f"  those of the paper: {', '.join(PAPER_METHODS)}"
         )
 
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
         known = {name: options[name] for name in ("variant", "rules") if name in options}
-        found = Config(problem, method, **known).parsed_method().settings
-        return [name if name in NAMED else f"{OTHER}{name}" for name in found]
+        return setting_columns(Config(problem, method, **known).parsed_method())
 
     def metrics(self) -> Mapping[str, Metric]:
         return METRICS

@@ -14,8 +14,7 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, select
 from weightclip.lab.analysis.setups import columns_of, main_setup, ordered_methods
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiments.streaming.config import NAME
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
 from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.experiments.streaming.range_figure import figure_ranges
 from weightclip.lab.experiments.streaming.reproductions import INPUT_PERMUTED, LABEL_PERMUTED

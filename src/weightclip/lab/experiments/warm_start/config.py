@@ -18,7 +18,8 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf
-from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH, Components, TorchPart
+from weightclip.lab.methods import SWITCH as SWITCH
+from weightclip.lab.methods import TORCH_WITH_SWITCH, Components, TorchPart
 from weightclip.lab.networks import STEMS
 
 NAME = "warm-start"
@@ -27,6 +28,7 @@ NAME = "warm-start"
 PAPER_METHODS = ("sgd", "sgd+wc", f"sgd+wc{SWITCH}")
 """Methods of the paper."""
 
+REGULARIZERS = tuple(TORCH_WITH_SWITCH.regularizers)
 PAPER, DEFAULT = "paper", "default"
 VARIANTS = (PAPER, DEFAULT)
 SCALES = ("paper", "laptop")

@@ -10,10 +10,10 @@ from weightclip.checks import check_count
 from weightclip.lab.experiment import NOBODY, NONE, Event, Watch, ignore, run_each
 from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
-    METHODS,
     NAME,
     PAPER,
-    REMEDIES,
+    PAPER_METHODS,
+    REGULARIZERS,
     STAGES,
     SWITCH,
     Config,
@@ -37,8 +37,8 @@ class WarmStart(TorchExperiment[Config]):
     name = NAME
     config = Config
     axes = ("method", "stages")
-    paper_methods = METHODS
-    remedies = REMEDIES
+    paper_methods = PAPER_METHODS
+    remedies = REGULARIZERS
     measured = METRICS
     length_field = "epochs"
     pictured = ("test_accuracy", "train_accuracy", "gap", "weight_l2")
@@ -64,7 +64,7 @@ class WarmStart(TorchExperiment[Config]):
         return {"stages": row["stages"], "variant": PAPER}
 
     def values(self, axis: str) -> Sequence[Any]:
-        return tuple(STAGES) if axis == "stages" else METHODS
+        return tuple(STAGES) if axis == "stages" else PAPER_METHODS
 
     def possible(self, settings: Mapping[str, Any]) -> bool:
         return not (settings.get("stages") == 1 and SWITCH in settings["method"])
@@ -77,7 +77,7 @@ class WarmStart(TorchExperiment[Config]):
 
     def paper_setting(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
         found: Mapping[str, Any] | None = presets(PAPER)["best"][NAME].get(row["method"])
-        return found if row.get("variant") == PAPER and row["method"] in METHODS else None
+        return found if row.get("variant") == PAPER and row["method"] in PAPER_METHODS else None
 
     def load(self, config: Config, data_dir: Path | None, event: Event = ignore) -> Photographs:
         from weightclip.lab.experiments.warm_start.runs import load
