@@ -82,8 +82,8 @@ Steps = Callable[[int], None]
 
 def ours(sizes: Sizes, agent: str, **options: Any) -> Trainer:
     config = resolve(
-        Config(agent=agent, method="adam", game="SpaceInvaders", num_envs=sizes.games, buffer_size=OURS, exploration_initial_eps=0.0,
-               exploration_final_eps=0.0, **options)
+        Config(agent=agent, method="adam", game="SpaceInvaders", num_envs=sizes.games, buffer_size=OURS,
+               exploration_initial_eps=0.0, exploration_final_eps=0.0, **options)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
     trainer.play(sizes.filled // sizes.games)

@@ -15,14 +15,20 @@ MODULES = MappingProxyType(
     {
         "weightclip.lab.nets": "weightclip.lab.networks",
         "weightclip.lab.plugins": "weightclip.lab.registry",
+        "weightclip.lab.policy.normalise": "weightclip.lab.experiments.ppo.normalize",
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
+        "weightclip.lab.replay.games": "weightclip.lab.experiments.dqn.environments",
+        "weightclip.lab.replay.memory": "weightclip.lab.experiments.dqn.replay_buffer",
         "weightclip.lab.replay": "weightclip.lab.experiments.dqn",
         "weightclip.lab.results": "weightclip.lab._results",
         "weightclip.lab.streaming": "weightclip.lab.experiments.streaming",
         "weightclip.lab.warm_start": "weightclip.lab.experiments.warm_start",
     }
 )
-"""Old module -> new module; submodules move with it. `_results` has the names of `records` and `analysis`."""
+"""Old module -> new module; submodules move with it, unless they precede it here.
+
+`_results` has the names of `records` and `analysis`.
+"""
 
 FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {

@@ -188,7 +188,9 @@ class _Help(argparse.Action):
 def rename_options(experiment: str, arguments: Iterable[str]) -> list[str]:
     """Arguments with the present names of an experiment's options; each old name is noted once on stderr."""
     renamed = {old.replace("_", "-"): new.replace("_", "-") for old, new in FIELDS.get(experiment, {}).items()}
-    found, notes, previous = [], {}, ""
+    found: list[str] = []
+    notes: dict[str, None] = {}
+    previous = ""
     for argument in arguments:
         option, equals, value = argument.partition("=")
         no, name = ("--no-", option[5:]) if option.startswith("--no-") else ("--", option[2:])

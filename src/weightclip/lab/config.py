@@ -107,9 +107,16 @@ class FieldType:
         return value if constraint is None else constraint.check(self.name, value, kind)
 
 
-@cache
 def field_types(config: type[Any]) -> Mapping[str, FieldType]:
     """The fields of a configuration's dataclass by name."""
+    return _field_types(config)  # type: ignore[arg-type]  # mypy: a type is not Hashable
+
+
+_METADATA = {"help": "", "group": ALGORITHM, "metavar": ""}
+
+
+@cache
+def _field_types(config: type[Any]) -> Mapping[str, FieldType]:
     hints = get_type_hints(config, include_extras=True)
     found = {}
     for one in fields(config):
@@ -119,7 +126,7 @@ def field_types(config: type[Any]) -> Mapping[str, FieldType]:
             (kind,) = (part for part in get_args(kind) if part is not NoneType)
         constraints = [mark for mark in marks if isinstance(mark, Constraint)]
         # Configurations of other packages may have their help in the field's metadata.
-        usual = Help(one.metadata.get("help", ""), one.metadata.get("group", ALGORITHM))
+        usual = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
         text = next((mark for mark in marks if isinstance(mark, Help)), usual)
         example = None if one.default is MISSING else one.default
         found[one.name] = FieldType(one.name, kind, optional, next(iter(constraints), None), text, example)
@@ -194,8 +201,11 @@ class MethodConfig:
 
     def all_settings(self) -> dict[str, float]:
         """Every setting of the method of a resolved configuration by name."""
-        named = {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
-        return {**named, **self.settings}
+        return {**self.named_settings(), **self.settings}
+
+    def named_settings(self) -> dict[str, float]:
+        """The settings with a field of their own that are not None."""
+        return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
 
     def display_settings(self) -> dict[str, Any]:
         """Every setting, and the rule of ranges if there is one."""
@@ -216,7 +226,7 @@ class MethodConfig:
             del own["kappa_rule"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
 
-    def make_optimizer(self, model: nn.Module, bounds: str | None = None, **options: Any) -> Optimizer:
+    def make_optimizer(self, model: nn.Module, bounds: Any = None, **options: Any) -> Optimizer:
         """An optimizer of all parameters with the regularizers that act after every step.
 
         Args:
@@ -229,8 +239,8 @@ class MethodConfig:
         settings: dict[str, Any] = dict(self.all_settings())
         if self.kappa_rule is not None:
             settings["kappa"] = self.clipping_range()
-        chosen: Any = bounds or "fan_in"
-        return make_optimizer(model, self.parsed_method(), settings, seed=self.seed, bounds=chosen, **options)
+        method = self.parsed_method()
+        return make_optimizer(model, method, settings, seed=self.seed, bounds=bounds or "fan_in", **options)
 
 
 M = TypeVar("M", bound=MethodConfig)
@@ -266,8 +276,7 @@ def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
     for name in config.settings:
         if name in NAMED:
             raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
-    given: dict[str, Any] = {name: getattr(config, name) for name in NAMED} | {"kappa": kappa}
-    given = {name: value for name, value in given.items() if value is not None} | dict(config.settings)
+    given: dict[str, Any] = {**replace(config, kappa=kappa).named_settings(), **config.settings}
     if rule is not None:
         if "kappa" not in method.settings or "kappa" in method.optimizer.settings:
             raise ValueError(f"kappa: got {rule!r}, but {method.name} does not take ranges; wc does")

@@ -141,4 +141,4 @@ class TorchExperiment(Experiment[M], Generic[M]):
 def place_text(config: M) -> str:
     """The settings with a field of their own, for the name of a file."""
     rule = [] if config.kappa_rule is None else [f"kappa-{rule_name(config.kappa_rule)}"]
-    return "_".join([*(f"{name}{value:g}" for name, value in config.given().items()), *rule])
+    return "_".join([*(f"{name}{value:g}" for name, value in config.named_settings().items()), *rule])

@@ -15,7 +15,7 @@ from weightclip.lab.experiments.streaming.fused import CHUNK, Fused
 from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
-from weightclip.lab.experiments.streaming.rules import parse_rules
+from weightclip.lab.experiments.streaming.rules import parse_rules, rule_components
 from weightclip.rivals.shrink_and_perturb import ShrinkAndPerturb
 
 DATA = tiny_dataset()
@@ -92,7 +92,7 @@ def test_in_float64_it_equals_pytorch_over_1000_steps(
         ("adam+wc", {"hidden": (7, 6, 5, 4)}),
         ("adam+wc", {"outputs": 7}),
         ("adam", {"settings": {"beta1": 0.5, "beta2": 0.9, "eps": 0.01}}),
-        ("madam", {"settings": {"beta": 0.9, "largest": 2.0}}),
+        ("madam", {"settings": {"beta": 0.9, "max_update": 2.0}}),
     ],
     ids=str,
 )
@@ -208,7 +208,7 @@ def test_the_shared_table(name: str, tmp_path: Any) -> None:
     vector = VECTORS[name]
     optimizer, _, remedy = name.partition("+")
     variant = "original" if "kumar" in name or "ash" in name else "paper"
-    method = parse_rules(optimizer + KERNEL_NAMES.get(remedy, ""), variant)
+    method = parse_rules(optimizer + KERNEL_NAMES.get(remedy, ""), rule_components(variant))
     kernel = load_kernel(kernel_source(method, "relu", "float64", True), tmp_path)
     given = {"lr": vector.lr, **vector.settings}
     settings = np.array([given.get(key, default) for key, default in method.settings.items()], dtype=np.float64)

@@ -186,7 +186,7 @@ class ReplayBuffer:
         states = seen.reshape(2, number, height, width, -1).transpose(0, 1, 4, 2, 3)
         return Batch(states, self._actions.reshape(-1)[places], returns, discounts, weights, places)
 
-    def prioritise(self, places: Places, errors: NDArray[Any]) -> None:
+    def update_priorities(self, places: Places, errors: NDArray[Any]) -> None:
         """The transitions at `places` had these errors."""
         if self._tree is None:
             return

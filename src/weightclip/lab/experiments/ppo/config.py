@@ -111,9 +111,9 @@ def resolve(config: Config) -> Config:
     """Check a configuration and fill in every field."""
     config = check_fields(config)
     config = fill(config, packaged_presets(__package__)[config.scale]["size"])
-    assert config.steps is not None
-    if config.steps < config.num_steps:
-        raise ValueError(f"steps: got {config.steps}, expected at least the {config.num_steps} of a rollout")
+    steps = config.steps or 0
+    if steps < config.num_steps:
+        raise ValueError(f"steps: got {steps}, expected at least the {config.num_steps} of a rollout")
     if config.num_steps % config.num_minibatches or config.num_steps == config.num_minibatches:
         raise ValueError(
             f"num_minibatches: got {config.num_minibatches}, expected a divisor of the rollout's {config.num_steps} "
@@ -122,7 +122,7 @@ def resolve(config: Config) -> Config:
     config = resolve_method(config, presets(config.env, config.scale)["best"][NAME])
     return replace(
         config,
-        steps=config.steps - config.steps % config.num_steps,
+        steps=steps - steps % config.num_steps,
         bounds=config.clipping_bounds(config.bounds, "paper"),
         settings=_with_equal_betas(config),
     )
