@@ -159,7 +159,7 @@ def test_only_a_lost_life_with_another_one_left_counts(
 
 def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_environments("atari", "SpaceInvaders", 1, 0.0)
-    monkeypatch.setattr(games_module, "LIMIT", 200)
+    monkeypatch.setattr(games_module, "MAX_FRAMES", 200)
     cut = make_environments("atari", "SpaceInvaders", 1, 0.0)
     np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
     generator, total = np.random.default_rng(0), 0.0

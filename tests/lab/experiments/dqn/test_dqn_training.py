@@ -146,7 +146,7 @@ def test_it_goes_on_with_the_draws_that_come_next() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(trainer.state())
-    trainer._begin()  # as the other one did
+    trainer._start_episodes()  # as the other one did
     for key, generator in trainer._generators.items():
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
@@ -220,7 +220,7 @@ def test_units_are_looked_at_without_noise() -> None:
         return values(states)
 
     trainer.agent.values = looking  # type: ignore[method-assign]
-    assert 0 <= trainer._look()["dormant"] <= 1
+    assert 0 <= trainer._network_metrics()["dormant"] <= 1
 
 
 def test_without_its_memory_it_fills_a_new_one_first() -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from short_runs import batch, config
 
-from weightclip.lab.experiments.dqn.rainbow import Rainbow, projected
+from weightclip.lab.experiments.dqn.rainbow import Rainbow, project
 from weightclip.lab.networks.noisy import NoisyLinear, draw_noise
 
 
@@ -37,7 +37,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
     probabilities = torch.from_numpy(generator.dirichlet(np.ones(51), 8)).float()
     places = torch.from_numpy(generator.normal(0, 8, (8, 51))).float()
     places[0], places[1] = atoms, 10.0  # exactly on atoms, and on the last one
-    found = projected(probabilities, places, atoms)
+    found = project(probabilities, places, atoms)
     for k in range(8):
         expected = by_hand(probabilities[k].tolist(), places[k].tolist(), atoms.tolist())
         assert found[k].tolist() == pytest.approx(expected, abs=1e-5)

@@ -123,7 +123,7 @@ def test_nothing_runs_from_episodes_that_were_interrupted_into_later_ones(
     played = fill(memory, before, environments)
     under_way = np.stack([frame(own[-1].frames[-1]) for own in played])
     other.load_state(memory.state())
-    other.interrupt(under_way)
+    other.truncate_episodes(under_way)
     wanted = expected([[*own, Played()] for own in played], stack, steps)
     if before:
         assert check_drawn(other, wanted) <= set(wanted)

@@ -190,12 +190,12 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
     torch.testing.assert_close(ours.advantages(rollout).returns[last], rollout.rewards[last])
 
 
-def test_each_gradient_is_shortened_by_itself() -> None:
+def test_each_gradient_is_clipped_by_itself() -> None:
     ours = learners("adam", range(2), max_grad_norm=0.5)
     ours.stack.gradients.zero_()
     ours.stack.gradients[0, :4] = 3.0
     ours.stack.gradients[1, :4] = 0.1
-    before = ours._shorten_gradients()
+    before = ours._clip_gradients()
     assert before.tolist() == pytest.approx([6.0, 0.2])
     assert ours.stack.gradients.norm(dim=1).tolist() == pytest.approx([0.5, 0.2], rel=1e-5)
 
