@@ -59,7 +59,7 @@ class Between:
         if kind is int:
             expected = f"a whole number from {self.low} to {self.high}"
             return int(_accepted(name, value, number, inside and number.is_integer(), expected))
-        expected = f"at least {self.low} and below {self.high}" if self.below else f"from {self.low} to {self.high}"
+        expected = f"of at least {self.low} and below {self.high}" if self.below else f"from {self.low} to {self.high}"
         return _accepted(name, value, number, inside, f"a number {expected}")
 
 

@@ -157,7 +157,7 @@ def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None
     nothing = np.zeros(1, bool)
     for written in range(4):
         for draw in (memory.sample, memory.sample_uniformly):
-            with pytest.raises(ValueError, match=f"memory: got {written} slots without a whole transition"):
+            with pytest.raises(ValueError, match=f"replay buffer: got {written} slots without a complete"):
                 draw(2, np.random.default_rng(0))
         memory.add(frame(written)[None], np.zeros(1, np.int64), np.zeros(1), nothing, nothing, frame(0)[None])
     assert len(memory.sample(2, np.random.default_rng(0)).places) == 2

@@ -92,9 +92,8 @@ class Trainer:
             actions = self._send()
             sums += self._update(config.max_updates)
             episodes += self._store(actions)
-            if self._filled and self.steps % 100 < len(
-                actions
-            ):  # steps before the first update are faster and would bias the estimate
+            # Steps before the first update are faster and would bias the estimated time.
+            if self._filled and self.steps % 100 < len(actions):
                 on_progress(self.steps * FRAME_SKIP[config.suite], self._returns)
         if part + 1 == config.points:
             sums += self._remaining_updates()
@@ -224,7 +223,7 @@ class Trainer:
         }
 
     def covariance(self) -> Tensor:
-        """C[i, j], the cosine of the loss gradients of transitions i and j, sampled uniformly, without noise: [k, k]."""
+        """C[i, j], the cosine of the loss gradients of transitions i and j, uniformly sampled, no noise: [k, k]."""
         generator = np.random.default_rng([self.config.seed, _METRICS, self.steps, 1])
         batch = self.agent.to_device(self.replay_buffer.sample_uniformly(self.config.covariance, generator))
 
