@@ -106,8 +106,9 @@ def _bare_optimizer(model: nn.Module, method: Method[Any], settings: Mapping[str
     name = method.optimizer.base
     kind = optimizer_class(name)
     parameters = inspect.signature(kind).parameters
-    regularizing = {setting for part in method.regularizers for setting in part.settings}
-    given = {_ARGUMENTS.get(key, key): value for key, value in settings.items() if key not in regularizing}
+    own = {*method.optimizer.settings, *method.optimizer.options}
+    others = {setting for part in method.regularizers for setting in part.settings} - own  # rules have `lr` as well
+    given = {_ARGUMENTS.get(key, key): value for key, value in settings.items() if key not in others}
     if "betas" in parameters and {"beta1", "beta2"} & given.keys():
         first, second = parameters["betas"].default
         given["betas"] = (given.pop("beta1", first), given.pop("beta2", second))

@@ -47,7 +47,7 @@ def test_what_differs_is_told_however_it_was_given() -> None:
     assert departures(row(steps=1_000_000, anneal_lr=False, lr=0.001)) == laptop
     assert departures(row(settings={"eps": 1e-8, "beta2": 0.9})) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
     assert departures(row(hidden=(256, 256), bounds="fan_in")) == {"hidden": "256,256", "bounds": "fan_in"}
-    assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, anneal no"
+    assert remark(row(scale="laptop")) == "not the paper's setting: lr 0.001, anneal_lr no"
 
 
 def test_environments_and_games_that_the_paper_does_not_have_are_told() -> None:
@@ -65,7 +65,7 @@ def test_what_searches_vary_is_left_to_them() -> None:
 
 def test_a_method_without_a_usual_step_size_is_compared_in_the_rest() -> None:
     assert remark(row(method="sgd+wc", lr=0.1, kappa=1.0)) == ""
-    assert departures(row(method="sgd+wc", lr=0.1, kappa=1.0, epochs=3)) == {"epochs": 3}
+    assert departures(row(method="sgd+wc", lr=0.1, kappa=1.0, update_epochs=3)) == {"update_epochs": 3}
 
 
 def test_a_setting_that_other_methods_have_is_no_departure() -> None:
@@ -102,7 +102,7 @@ def test_the_papers_runs_of_atari_depart_in_nothing_whatever_is_looked_at(agent:
 def test_a_short_run_and_another_suite_are_told() -> None:
     assert game(frames=1_000_000) == "not the paper's setting: frames 1,000,000"
     told = game(suite="minatar", game="asterix")
-    assert all(part in told for part in ("suite minatar", "frames 300,000", "environments 1", "clip_rewards no"))
+    assert all(part in told for part in ("suite minatar", "frames 300,000", "num_envs 1", "clip_rewards no"))
 
 
 def test_below_a_figure_stands_in_what_its_runs_depart_if_that_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

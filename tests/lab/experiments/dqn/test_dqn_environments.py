@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn import games as games_module
+from weightclip.lab.experiments.dqn import environments as games_module
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, make_environments
 
 

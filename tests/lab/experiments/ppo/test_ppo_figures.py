@@ -104,7 +104,7 @@ def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
     drawing = draw_metrics(table, metrics=RETURN)
     told = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
     assert len(told) == 2
-    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in told)
+    assert all("update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8" in note for note in told)
     assert sum(f"env {NAME}" in note for note in told) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
     usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": "64,64"}
@@ -118,7 +118,7 @@ def test_what_is_not_the_papers_is_told_and_marked(table: pl.DataFrame) -> None:
 
 def test_a_best_setting_comes_with_the_remark(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
-    assert any(note.startswith("not the paper's setting: epochs 2") for note in setting_notes(row))
+    assert any(note.startswith("not the paper's setting: update_epochs 2") for note in setting_notes(row))
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,5 +139,5 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
     title = pictures[0].get_suptitle()
     assert title.startswith(
-        f"policy-collapse, {NAME}: lr 0.0003, kappa 3, steps 256\nnot the paper's setting: env {NAME}, epochs 2, "
+        f"policy-collapse, {NAME}: lr 0.0003, kappa 3, steps 256\nnot the paper's setting: env {NAME}, update_epochs 2, "
     )

@@ -224,7 +224,7 @@ def test_other_methods_learn(method: str) -> None:
 def test_arguments_of_the_optimizer_reach_it() -> None:
     one = trainer("sgd", settings={"momentum": 0.9})
     assert one.optimizer.param_groups[0]["momentum"] == 0.9
-    with pytest.raises(ValueError, match=r"settings: got 'momentun', expected one of .* did you mean 'momentum'"):
+    with pytest.raises(ValueError, match=r"momentun: got 0.9, but sgd has no such setting; .* did you mean 'momentum'"):
         trainer("sgd", settings={"momentun": 0.9})
 
 
