@@ -71,9 +71,10 @@ print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 
 def started(rules: Path, cache: Path) -> tuple[str, int]:
     """In a new process: what is learned, and how many functions were compiled for it."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(rules)],
-        env={**os.environ, "WEIGHTCLIP_CACHE": str(cache), "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "WEIGHTCLIP_CACHE": str(cache), "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
