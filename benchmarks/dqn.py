@@ -44,7 +44,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit, without_warm_up
 
 from weightclip.lab.experiments.dqn.config import Config, resolve
-from weightclip.lab.experiments.dqn.memory import Memory
+from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
 from weightclip.lab.experiments.dqn.training import Trainer
 
 BATCH = 32
@@ -82,8 +82,8 @@ Steps = Callable[[int], None]
 
 def ours(sizes: Sizes, agent: str, **options: Any) -> Trainer:
     config = resolve(
-        Config(agent=agent, method="adam", game="SpaceInvaders", environments=sizes.games, memory=OURS, epsilon=0.0,
-               epsilon_final=0.0, **options)
+        Config(agent=agent, method="adam", game="SpaceInvaders", num_envs=sizes.games, buffer_size=OURS,
+               exploration_initial_eps=0.0, exploration_final_eps=0.0, **options)
     )  # fmt: skip
     trainer = Trainer(config, torch.device("cpu"))
     trainer.play(sizes.filled // sizes.games)
@@ -94,7 +94,7 @@ def our_steps(trainer: Trainer, games: int) -> Steps:
     def steps(number: int) -> None:
         for _ in range(number // games):
             trainer.play(1)
-            trainer.practise(games)
+            trainer.train(games)
 
     return steps
 
@@ -136,7 +136,7 @@ def tianshou(agent: str, sizes: Sizes, quick: bool) -> Steps:
 def sampling_time(alpha: float, number: int, transitions: int) -> float:
     """Seconds that drawing a batch takes from our memory when it is full, by priority unless alpha is 0."""
     games, generator = 1000, np.random.default_rng(0)
-    memory = Memory(transitions, games, (1, 84, 84), alpha=alpha)
+    memory = ReplayBuffer(transitions, games, (1, 84, 84), alpha=alpha)
     frames = generator.integers(256, size=(games, 1, 84, 84)).astype(np.uint8)
     nothing, actions = np.zeros(games, bool), np.zeros(games, np.int64)
     for _ in range(transitions // games):
@@ -144,14 +144,14 @@ def sampling_time(alpha: float, number: int, transitions: int) -> float:
     began = time.perf_counter()
     for _ in range(number):
         batch = memory.sample(BATCH, generator, 0.5)
-        memory.prioritise(batch.places, np.ones(BATCH))
+        memory.update_priorities(batch.places, np.ones(BATCH))
     return (time.perf_counter() - began) / number
 
 
 def update_time(trainer: Trainer, number: int) -> float:
     """Seconds that an update takes, without a step of the game."""
     began = time.perf_counter()
-    trainer.practise(number)
+    trainer.train(number)
     return (time.perf_counter() - began) / number
 
 

@@ -24,16 +24,16 @@ from weightclip.lab.networks.actor_critic import ActorCritic
 class Settings:
     """Those of CleanRL."""
 
-    rollout: int = 2048
-    minibatches: int = 32
-    epochs: int = 10
+    num_steps: int = 2048
+    num_minibatches: int = 32
+    update_epochs: int = 10
     lr: float = 3e-4
     eps: float = 1e-5
     gamma: float = 0.99
-    lam: float = 0.95
-    clip: float = 0.2
-    value_weight: float = 0.5
-    gradient_norm: float = 0.5
+    gae_lambda: float = 0.95
+    clip_coef: float = 0.2
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
 
 
 def wrapped(name: str, gamma: float) -> gym.Env:
@@ -75,7 +75,7 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
     envs = gym.vector.SyncVectorEnv([lambda: wrapped(name, s.gamma)], autoreset_mode=same_step)
     agent = Agent(envs, seed)
     optimizer = torch.optim.Adam(agent.parameters(), lr=s.lr, eps=s.eps)
-    shape = (s.rollout, 1)
+    shape = (s.num_steps, 1)
     obs = torch.zeros((*shape, *envs.single_observation_space.shape))
     actions = torch.zeros((*shape, *envs.single_action_space.shape))
     log_probs, rewards, dones, values = (torch.zeros(shape) for _ in range(4))
@@ -84,7 +84,7 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
     for iteration in range(iterations):
         optimizer.param_groups[0]["lr"] = (1.0 - iteration / iterations) * s.lr
         returns_of_episodes: list[float] = []
-        for step in range(s.rollout):
+        for step in range(s.num_steps):
             obs[step], dones[step] = next_obs, next_done
             with torch.no_grad():
                 action, log_prob, _, value = agent.act(next_obs)
@@ -99,20 +99,21 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
             next_value = agent.value(next_obs).reshape(1, -1)
             advantages = torch.zeros_like(rewards)
             last = torch.zeros(1)
-            for t in reversed(range(s.rollout)):
-                going_on = 1.0 - (next_done if t == s.rollout - 1 else dones[t + 1])
-                following = next_value if t == s.rollout - 1 else values[t + 1]
+            for t in reversed(range(s.num_steps)):
+                going_on = 1.0 - (next_done if t == s.num_steps - 1 else dones[t + 1])
+                following = next_value if t == s.num_steps - 1 else values[t + 1]
                 delta = rewards[t] + s.gamma * following * going_on - values[t]
-                advantages[t] = last = delta + s.gamma * s.lam * going_on * last
+                advantages[t] = last = delta + s.gamma * s.gae_lambda * going_on * last
             returns = advantages + values
         whole = [
-            part.reshape(s.rollout, *part.shape[2:]) for part in (obs, actions, log_probs, advantages, returns, values)
+            part.reshape(s.num_steps, *part.shape[2:])
+            for part in (obs, actions, log_probs, advantages, returns, values)
         ]
-        indices = np.arange(s.rollout)
-        size = s.rollout // s.minibatches
-        for _ in range(s.epochs):
+        indices = np.arange(s.num_steps)
+        size = s.num_steps // s.num_minibatches
+        for _ in range(s.update_epochs):
             np.random.shuffle(indices)
-            for start in range(0, s.rollout, size):
+            for start in range(0, s.num_steps, size):
                 rows = indices[start : start + size]
                 learn(agent, optimizer, s, *(part[rows] for part in whole))
         yield returns_of_episodes
@@ -137,14 +138,16 @@ def learn(
     with torch.no_grad():  # what is logged
         (-log_ratio).mean()
         ((ratio - 1) - log_ratio).mean()
-        ((ratio - 1.0).abs() > s.clip).float().mean().item()
+        ((ratio - 1.0).abs() > s.clip_coef).float().mean().item()
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    policy_loss = torch.max(-advantages * ratio, -advantages * torch.clamp(ratio, 1 - s.clip, 1 + s.clip)).mean()
+    policy_loss = torch.max(
+        -advantages * ratio, -advantages * torch.clamp(ratio, 1 - s.clip_coef, 1 + s.clip_coef)
+    ).mean()
     new_value = new_value.view(-1)
-    near = values + torch.clamp(new_value - values, -s.clip, s.clip)
+    near = values + torch.clamp(new_value - values, -s.clip_coef, s.clip_coef)
     value_loss = 0.5 * torch.max((new_value - returns) ** 2, (near - returns) ** 2).mean()
-    loss = policy_loss - 0.0 * entropy.mean() + s.value_weight * value_loss
+    loss = policy_loss - 0.0 * entropy.mean() + s.vf_coef * value_loss
     optimizer.zero_grad()
     loss.backward()
-    nn.utils.clip_grad_norm_(agent.parameters(), s.gradient_norm)
+    nn.utils.clip_grad_norm_(agent.parameters(), s.max_grad_norm)
     optimizer.step()

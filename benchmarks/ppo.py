@@ -66,8 +66,8 @@ class Sides:
     def __init__(self, env: str, method: str, rollout: int) -> None:
         minibatches = rollout // MINIBATCH
         self._rollout = rollout
-        self._plain = train(env, 0, MANY, Settings(rollout=rollout, minibatches=minibatches))
-        config = Config(env=env, method=method, rollout=rollout, minibatches=minibatches, steps=MANY * rollout)
+        self._plain = train(env, 0, MANY, Settings(num_steps=rollout, num_minibatches=minibatches))
+        config = Config(env=env, method=method, num_steps=rollout, num_minibatches=minibatches, steps=MANY * rollout)
         self._learners = Learners([resolve(replace(config, seed=seed)) for seed in range(LOCKSTEP)])
         self.plain: list[float] = []
         self.ours: list[float] = []

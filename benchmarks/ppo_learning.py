@@ -41,7 +41,7 @@ def run_plain(env: str, seed: int, steps: int, directory: Path) -> pl.DataFrame:
     path = directory / f"{env}_seed{seed}_{steps}.csv"
     if path.exists():
         return pl.read_csv(path)
-    rollout = Settings().rollout
+    rollout = Settings().num_steps
     rows = []
     for iteration, returns in enumerate(train(env, seed, steps // rollout), start=1):
         if returns:

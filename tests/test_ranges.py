@@ -27,7 +27,7 @@ from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, unit_ka
 from weightclip.clipping import Clipper
 from weightclip.lab.experiments.streaming.fused import _boxes
 from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
-from weightclip.lab.experiments.streaming.methods import parse_method
+from weightclip.lab.experiments.streaming.rules import parse_rules
 
 
 def network() -> nn.Sequential:
@@ -85,7 +85,7 @@ class TestTheTable:
         vector, model = RANGE_VECTORS[kappa], network()
         hidden, output = _boxes(model, parse_kappa(kappa))
         per_unit = hidden.per_unit or output.per_unit
-        kernel = load_kernel(kernel_source(parse_method("sgd+wc"), "relu", "float64", True, per_unit), tmp_path)
+        kernel = load_kernel(kernel_source(parse_rules("sgd+wc"), "relu", "float64", True, per_unit), tmp_path)
         tables = (
             (hidden, HIDDEN_WEIGHTS, HIDDEN_GRADIENTS, vector.hidden),
             (output, OUTPUT_WEIGHTS, OUTPUT_GRADIENTS, vector.output),

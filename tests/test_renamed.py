@@ -12,7 +12,9 @@ from torch import nn
 
 import weightclip as wc
 from weightclip import lab
-from weightclip._renamed import ARGUMENTS, MODULES, NAMES, new_module
+from weightclip._renamed import ARGUMENTS, FIELDS, MODULES, NAMES, new_module
+from weightclip.lab.config import field_types, rename_presets
+from weightclip.lab.registry import find_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +27,7 @@ def _forget_old_modules(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(vars(package), old.rpartition(".")[2], raising=False)
 
 
+@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")  # of the package that a module is in
 @pytest.mark.parametrize(("old", "new"), [pair for pair in MODULES.items() if "results" not in pair[0]])
 def test_an_old_module_is_the_new_one_and_warns(old: str, new: str) -> None:
     with warnings.catch_warnings(record=True) as raised:
@@ -135,3 +138,45 @@ def test_a_pickle_of_0_1_0_finds_the_class_of_a_clipped_optimizer() -> None:
     with pytest.warns(DeprecationWarning, match="weightclip.optimizer_class is now weightclip._optimizer_class"):
         found = pickle.loads(b"cweightclip.optimizer_class\nClippedAdam\n.")
     assert found is wc.clipped(torch.optim.Adam)
+
+
+def test_every_old_field_has_a_new_one_in_its_experiment() -> None:
+    for name, renamed in FIELDS.items():
+        known = field_types(find_experiment(name).config)
+        assert not renamed.keys() & known.keys()
+        assert {*renamed.values()} <= known.keys()
+
+
+def test_old_arguments_of_run_give_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="^rollout is now num_steps$") as caught:
+        table = lab.run(
+            "policy-collapse",
+            env="Pendulum-v1",
+            steps=40,
+            rollout=16,
+            num_minibatches=2,
+            update_epochs=1,
+            hidden=(4,),
+            progress=False,
+        )
+    assert len(table) == 2
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="rollout: it is now num_steps, which is given as well"):
+        lab.run("policy-collapse", rollout=16, num_steps=16)
+
+
+def test_old_keys_of_a_grid_are_renamed() -> None:
+    presets = {
+        "grid": {"lam": [0.9], "methods": {"adam": {"clip": [0.1]}}, "settings": {"largest": [1.0]}},
+        "best": {"policy-collapse": {"adam": {"lam": 0.9}}},
+    }
+    with pytest.warns(DeprecationWarning, match="is now"):
+        found = rename_presets(find_experiment("policy-collapse").config, presets)
+    assert found == {
+        "grid": {
+            "gae_lambda": [0.9],
+            "methods": {"adam": {"clip_coef": [0.1]}},
+            "settings": {"max_update": [1.0]},
+        },
+        "best": {"policy-collapse": {"adam": {"gae_lambda": 0.9}}},
+    }

@@ -30,7 +30,10 @@ MODULES = MappingProxyType(
         "weightclip.scratch": "weightclip._box",
         "weightclip.lab.nets": "weightclip.lab.networks",
         "weightclip.lab.plugins": "weightclip.lab.registry",
+        "weightclip.lab.policy.normalise": "weightclip.lab.experiments.ppo.normalize",
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
+        "weightclip.lab.replay.games": "weightclip.lab.experiments.dqn.environments",
+        "weightclip.lab.replay.memory": "weightclip.lab.experiments.dqn.replay_buffer",
         "weightclip.lab.replay": "weightclip.lab.experiments.dqn",
         "weightclip.lab.results": "weightclip.lab._results",
         "weightclip.lab.running": "weightclip.lab._run",
@@ -38,7 +41,53 @@ MODULES = MappingProxyType(
         "weightclip.lab.warm_start": "weightclip.lab.experiments.warm_start",
     }
 )
-"""Old module -> new module; submodules move with it. `_results` has the names of `records` and `analysis`."""
+"""Old module -> new module; submodules move with it, unless they precede it here.
+
+`_results` has the names of `records` and `analysis`.
+"""
+
+FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "streaming": {},
+        "warm-start": {"batch": "batch_size"},
+        "policy-collapse": {
+            "rollout": "num_steps",
+            "lam": "gae_lambda",
+            "clip": "clip_coef",
+            "clip_values": "clip_vloss",
+            "normalise_advantages": "norm_adv",
+            "value_weight": "vf_coef",
+            "entropy_weight": "ent_coef",
+            "gradient_norm": "max_grad_norm",
+            "epochs": "update_epochs",
+            "minibatches": "num_minibatches",
+            "anneal": "anneal_lr",
+            "bootstrap": "bootstrap_truncated",
+        },
+        "replay-ratio": {
+            "environments": "num_envs",
+            "memory": "buffer_size",
+            "save_memory": "save_buffer",
+            "batch": "batch_size",
+            "warm_up": "learning_starts",
+            "target_every": "target_update_interval",
+            "epsilon": "exploration_initial_eps",
+            "epsilon_final": "exploration_final_eps",
+            "epsilon_steps": "exploration_steps",
+            "epsilon_test": "evaluation_eps",
+            "episodes": "eval_episodes",
+            "lives": "terminal_on_life_loss",
+            "sticky": "sticky_action_prob",
+            "scaled": "scale_pixels",
+            "noise": "noisy_sigma",
+        },
+    }
+)
+"""Experiment -> old -> new configuration field, which is also an option (`--num-steps`) and a column of tables."""
+
+SETTINGS: Mapping[str, str] = MappingProxyType({"largest": "max_update"})
+"""Old -> new setting of methods: an entry of the field `settings`, in tables a column `settings.NAME`."""
+
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -73,6 +122,44 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """Function or class -> old argument -> new argument."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def new_field(experiment: str, name: str) -> str:
+    """The present name of a configuration field or column of an experiment.
+
+    Examples:
+        >>> new_field("policy-collapse", "rollout"), new_field("policy-collapse", "lr")
+        ('num_steps', 'lr')
+        >>> new_field("streaming", "settings.largest")
+        'settings.max_update'
+    """
+    prefix, dot, setting = name.partition(".")
+    if dot and prefix == "settings":
+        return f"settings.{SETTINGS.get(setting, setting)}"
+    return FIELDS.get(experiment, {}).get(name, name)
+
+
+def new_fields(experiment: str, values: Mapping[str, Any], stacklevel: int | None = None) -> dict[str, Any]:
+    """Fields of a configuration, or columns of a table, under their present names.
+
+    Args:
+        experiment: its name.
+        values: by old or new name; the mapping `settings` is renamed as well.
+        stacklevel: gives a DeprecationWarning for each old name, at this level; None: no warning.
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        new = new_field(experiment, name)
+        if name == "settings" and isinstance(value, Mapping):
+            inner = {f"settings.{key}": one for key, one in value.items()}
+            renamed = new_fields(experiment, inner, None if stacklevel is None else stacklevel + 1)
+            value = {key.removeprefix("settings."): one for key, one in renamed.items()}
+        if new != name and new in values:
+            raise ValueError(f"{name}: it is now {new}, which is given as well; expected one of the two")
+        if new != name and stacklevel is not None:
+            warnings.warn(f"{name} is now {new}", DeprecationWarning, stacklevel=stacklevel + 1)
+        found[new] = value
+    return found
 
 
 def new_module(name: str) -> str | None:
@@ -159,12 +246,3 @@ def import_old_modules() -> None:
     if not any(isinstance(finder, _OldModules) for finder in sys.meta_path):
         # First: the default finder would import a submodule of an old package a second time, under its old name.
         sys.meta_path.insert(0, _OldModules())
-
-
-FIELDS: MappingProxyType[str, dict[str, str]] = MappingProxyType({})
-"""Experiment -> old configuration field -> new one."""
-
-
-def new_field(experiment: str, old: str) -> str:
-    """The new name of a configuration field."""
-    return FIELDS.get(experiment, {}).get(old, old)

@@ -15,9 +15,10 @@ VALUES = (
     *("rainbow", "Hopper-v4", "asterix", "cpu", "beta1=0.5", "beta1", "results", "nowhere", "a/b", "x.html", "x.csv"),
 )
 SHORT = {
-    "policy-collapse": "--env Pendulum-v1 --steps 32 --rollout 16 --minibatches 2 --epochs 1 --hidden 4",
-    "replay-ratio": "--suite minatar --game asterix --frames 200 --points 2 --warm-up 60 --memory 300 --episodes 1",
-    "warm-start": "--scale laptop --images 8 --test-images 4 --epochs 1 --batch 4 --width 4",
+    "policy-collapse": "--env Pendulum-v1 --steps 32 --num-steps 16 --num-minibatches 2 --update-epochs 1 --hidden 4",
+    "replay-ratio": "--suite minatar --game asterix --frames 200 --points 2 --learning-starts 60 --buffer-size 300 "
+    "--eval-episodes 1",
+    "warm-start": "--scale laptop --images 8 --test-images 4 --epochs 1 --batch-size 4 --width 4",
 }
 """What keeps a run short that is accepted; after the random options, so that it holds."""
 

@@ -1,8 +1,10 @@
 import argparse
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import pytest
 
+from weightclip.cli import main
 from weightclip.cli.arguments import (
     Parser,
     add_config,
@@ -11,10 +13,12 @@ from weightclip.cli.arguments import (
     given,
     join_negative_numbers,
     nearest_option,
+    rename_options,
     seeds,
     setting,
 )
-from weightclip.lab.config import METHOD, PROBLEM, option
+from weightclip.lab.config import METHOD, PROBLEM, Help
+from weightclip.lab.constraints import OneOf
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -84,30 +88,53 @@ def test_negative_numbers_reach_their_option() -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    where: str = field(metadata={"help": "a place"})
-    steps: int = field(default=1_000_000, metadata={"help": "how many"})
-    lr: float | None = field(default=None, metadata={"help": "50% of it"})
-    widths: tuple[int, ...] = field(default=(3, 4), metadata={"help": "wide"})
-    loud: bool = field(default=True, metadata={"help": "shout"})
-    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})
-    settings: dict[str, float] = field(default_factory=dict, metadata={"help": "more"})
+    where: Annotated[str, OneOf("here", "there"), Help("a place")] = "there"
+    steps: Annotated[int, Help("how many")] = 1_000_000
+    lr: Annotated[float | None, Help("50% of it")] = None
+    widths: Annotated[tuple[int, ...], Help("wide")] = (3, 4)
+    loud: Annotated[bool, Help("shout")] = True
+    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})  # as in other packages
+    settings: Annotated[dict[str, float], Help("more")] = field(default_factory=dict)
 
 
-def parser(defaults: dict[str, object] | None = None, several: bool = False) -> argparse.ArgumentParser:
+def parser(
+    defaults: dict[str, object] | None = None, several: bool = False, leave_out: tuple[str, ...] = ("file",)
+) -> argparse.ArgumentParser:
     made = Parser(prog="prog")
-    add_config(made, Settings, leave_out=("file",), defaults=defaults, several=several)
+    add_config(made, Settings, leave_out=leave_out, defaults=defaults, several=several)
     return made
 
 
 def test_arguments_are_made_from_a_configuration() -> None:
     read = parser().parse_args(
-        ["here", "--steps", "2k", "--lr", "0.1", "--widths", "5,6", "--no-loud", "--set", "a=1", "--set", "b=2"]
+        [
+            "--where",
+            "here",
+            "--steps",
+            "2k",
+            "--lr",
+            "0.1",
+            "--widths",
+            "5,6",
+            "--no-loud",
+            "--set",
+            "a=1",
+            "--set",
+            "b=2",
+        ]
     )
     assert Settings(**given(read, Settings)) == Settings("here", 2000, 0.1, (5, 6), False, None, {"a": 1.0, "b": 2.0})
 
 
 def test_what_is_not_given_keeps_the_configurations_default() -> None:
-    assert given(parser().parse_args(["here"]), Settings) == {"where": "here"}
+    assert given(parser().parse_args(["--where", "here"]), Settings) == {"where": "here"}
+
+
+def test_the_names_of_values_are_those_of_the_field(capsys: pytest.CaptureFixture[str]) -> None:
+    parser(leave_out=()).print_help()
+    shown = capsys.readouterr().out
+    for line in ("--where {here,there}", "--steps N", "--widths N,N,...", "--file FILE", "--set NAME=NUMBER"):
+        assert line in shown
 
 
 def test_every_argument_has_its_line_of_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +154,9 @@ def test_every_argument_has_its_line_of_help_with_its_default(capsys: pytest.Cap
 def test_options_are_listed_in_the_groups_of_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
     @dataclass(frozen=True)
     class Grouped:
-        lr: float = field(default=0.1, metadata=option("step size", METHOD))
-        steps: int = field(default=1, metadata=option("how many", PROBLEM))
-        gamma: float = field(default=1.0, metadata=option("discount"))
+        lr: Annotated[float, Help("step size", METHOD)] = 0.1
+        steps: Annotated[int, Help("how many", PROBLEM)] = 1
+        gamma: Annotated[float, Help("discount")] = 1.0
 
     made = Parser(prog="prog")
     add_config(made, Grouped)
@@ -140,10 +167,10 @@ def test_options_are_listed_in_the_groups_of_their_fields(capsys: pytest.Capture
 
 
 def test_several_values_of_an_option() -> None:
-    read = parser(several=True).parse_args(["here", "--lr", "0.1, 0.2,0.1", "--steps", "1k,2k", "--widths", "5,6"])
+    read = parser(several=True).parse_args(["--lr", "0.1, 0.2,0.1", "--steps", "1k,2k", "--widths", "5,6"])
     assert (read.lr, read.steps, read.widths) == ((0.1, 0.2), (1000, 2000), (5, 6))
     with pytest.raises(ValueError, match="--lr: got 'x', expected a number"):
-        parser(several=True).parse_args(["here", "--lr", "0.1,x"])
+        parser(several=True).parse_args(["--lr", "0.1,x"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +178,7 @@ def test_several_values_of_an_option() -> None:
     [
         ("--kapa", ["--kappa", "--lr"], "--kappa"),
         ("--learning-rate", ["--kappa", "--lr"], "--lr"),
-        ("--steps", ["--frames", "--epsilon-steps"], "--frames"),
+        ("--steps", ["--frames", "--exploration-steps"], "--frames"),
         ("--total-timesteps", ["--epochs", "--images"], "--epochs"),
         ("--xyz", ["--kappa", "--lr"], None),
     ],
@@ -162,10 +189,10 @@ def test_the_option_that_was_meant(option: str, known: list[str], meant: str | N
 
 def test_a_mistake_is_one_line_that_says_where_help_is() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
-        parser().parse_args(["here", "--steps", "x"])
+        parser().parse_args(["--steps", "x"])
     with pytest.raises(ValueError, match=r"^--step: unknown option; did you mean --steps\? \(see prog --help\)$"):
-        parser().parse_args(["here", "--step=3"])  # no abbreviations
-    with pytest.raises(ValueError, match=r"^unexpected argument 'there' \(see prog --help\)$"):
+        parser().parse_args(["--step=3"])  # no abbreviations
+    with pytest.raises(ValueError, match=r"^unexpected argument 'here' \(see prog --help\)$"):
         parser().parse_args(["here", "there"])
 
 
@@ -182,3 +209,23 @@ def test_too_many_seeds_are_refused() -> None:
 
 def test_no_hidden_layers() -> None:
     assert counts("none") == ()
+
+
+def test_old_names_of_options_are_accepted_with_one_note_each(capsys: pytest.CaptureFixture[str]) -> None:
+    old = "--rollout 64 --minibatches=4 --no-clip-values --rollout 32 --set largest=5 --lr 1"
+    new = "--num-steps 64 --num-minibatches=4 --no-clip-vloss --num-steps 32 --set max_update=5 --lr 1"
+    assert rename_options("policy-collapse", old.split()) == new.split()
+    assert capsys.readouterr().err.splitlines() == [
+        "--rollout is now --num-steps",
+        "--minibatches is now --num-minibatches",
+        "--no-clip-values is now --no-clip-vloss",
+        "--set largest is now --set max_update",
+    ]
+    assert rename_options("warm-start", ["--epochs", "3"]) == ["--epochs", "3"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_accepts_old_options(capsys: pytest.CaptureFixture[str]) -> None:
+    short = "--env Pendulum-v1 --steps 32 --rollout 16 --minibatches 2 --epochs 1 --hidden 4 --no-clip-values"
+    assert main(["run", "policy-collapse", *short.split()]) == 0
+    assert "--rollout is now --num-steps\n" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import pytest
 
 from tidy_runs import EMNIST, runs
 from weightclip.cli import main
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 

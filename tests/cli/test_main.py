@@ -224,7 +224,7 @@ def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureF
     assert main(["run", "--wandb", "policy-collapse", "input-permuted-mnist", "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("usage: weightclip run input-permuted-mnist")
-    assert "--rollout" not in shown
+    assert "--num-steps" not in shown
     arguments = cli._parser().parse_args(["run", "replay-ratio", "--suite", "minatar", "--out", "policy-collapse"])
     assert (arguments.problem, arguments.suite, str(arguments.out)) == ("replay-ratio", "minatar", "policy-collapse")
 
@@ -240,10 +240,10 @@ def test_help_shows_the_defaults_that_follow_from_the_options_before_it(capsys: 
         assert main(["run", "policy-collapse", *options, "--help"]) == 0
         return " ".join(capsys.readouterr().out.split())
 
-    assert "total environment steps (default: 10_000_000)" in defaults()
+    assert "rounded down to whole rollouts (default: 9_998_336)" in defaults()
     assert "or hidden=5,output=1 (default: 5)" in defaults()  # Ant
     assert "or hidden=5,output=1 (default: 3)" in defaults("--env", "Walker2d-v4")
-    assert "total environment steps (default: 2_000_000)" in defaults("--scale", "laptop")
+    assert "rounded down to whole rollouts (default: 1_998_848)" in defaults("--scale", "laptop")
     assert "discount factor (default: 0.99)" in defaults("--scale", "nonsense")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from weightclip.cli import main
 from weightclip.lab import paper
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.paper import ITEMS
 from weightclip.lab.registry import find_experiment
 

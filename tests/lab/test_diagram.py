@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from weightclip.lab.diagram import EDGE, REMEDIES, STEPS, W_0, WEIGHTS, figure_1, steps_of
+from weightclip.lab.diagram import EDGE, REGULARIZERS, STEPS, W_0, WEIGHTS, figure_1, steps_of
 
 
 def test_clipping_moves_only_what_is_outside_and_at_once_to_the_edge() -> None:
@@ -32,7 +32,7 @@ def test_the_diagram_shows_the_steps_in_its_csv() -> None:
     assert drawing.data.columns == ["remedy", "weight", "step", "w_1", "w_2"]
     for (remedy, weight), steps in drawing.data.group_by("remedy", "weight"):
         assert steps.select("w_1", "w_2").rows() == steps_of(str(remedy), WEIGHTS[str(weight)])
-    assert set(drawing.data["remedy"]) == set(REMEDIES)
+    assert set(drawing.data["remedy"]) == set(REGULARIZERS)
     (axes,) = drawing.picture.axes
     words = {text.get_text() for text in axes.texts}
     assert {"clipping", "L2", "L2 Init", "$w_0$", "$w_t$", r"$[-\kappa s, \kappa s]^2$"} <= words

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from weightclip.clipping import find_clipper
-from weightclip.lab.methods import OPTIMIZERS
+from weightclip.lab.methods import OPTIMIZERS, TORCH, parse_method
 from weightclip.lab.optimizers import make_optimizer, optimizer_class
 from weightclip.madam import Madam
 
@@ -21,9 +21,11 @@ def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_settings_of_an_optimizer_are_its_arguments_that_are_numbers(name: str) -> None:
     parameters = inspect.signature(optimizer_class(name)).parameters
-    numbers = {key for key, one in parameters.items() if isinstance(one.default, float | int) or key == "betas"}
-    how = {"foreach", "maximize", "capturable", "differentiable", "fused"}  # not what is learned, but how
-    assert set(OPTIMIZERS[name][1]) == numbers - how
+    numbers = {key for key, one in parameters.items() if isinstance(one.default, float | int)}
+    numbers |= {"beta1", "beta2"} if "betas" in parameters else set()
+    execution = {"foreach", "maximize", "capturable", "differentiable", "fused"}  # they do not change what is learned
+    names = {*OPTIMIZERS[name].settings, *OPTIMIZERS[name].options}
+    assert {"largest" if key == "max_update" else key for key in names} == numbers - execution
 
 
 def test_an_optimizer_that_this_pytorch_lacks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,10 +34,10 @@ def test_an_optimizer_that_this_pytorch_lacks_is_reported(monkeypatch: pytest.Mo
         optimizer_class("muon")
 
 
-def test_settings_reach_the_optimizer_and_the_remedies() -> None:
+def test_settings_reach_the_optimizer_and_the_regularizers() -> None:
     model = nn.Linear(4, 2)
     settings = {"lr": 0.1, "beta1": 0.5, "eps": 1e-3, "kappa": 2.0}
-    made = make_optimizer(model, "adam", ["wc"], settings, bounds="paper", statistics=True)
+    made = make_optimizer(model, parse_method("adam+wc", TORCH), settings, bounds="paper", track_clipped=True)
     group = made.param_groups[0]
     assert (group["lr"], group["betas"], group["eps"], group["kappa"]) == (0.1, (0.5, 0.999), 1e-3, 2.0)
     clipper = find_clipper(made)
@@ -45,12 +47,24 @@ def test_settings_reach_the_optimizer_and_the_remedies() -> None:
 
 
 def test_madams_kappa_is_its_own() -> None:
-    made = make_optimizer(nn.Linear(4, 2), "madam", [], {"lr": 0.1, "kappa": 3.0})
+    made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0})
     assert made.param_groups[0]["kappa"] == 3.0
 
 
-def test_what_the_optimizer_does_not_take_is_told() -> None:
+def test_settings_that_the_optimizer_does_not_accept_are_reported() -> None:
     with pytest.raises(ValueError, match="settings: got 'momentum', expected one of"):
-        make_optimizer(nn.Linear(4, 2), "adam", [], {"lr": 0.1, "momentum": 0.9})
+        make_optimizer(nn.Linear(4, 2), parse_method("adam", TORCH), {"lr": 0.1, "momentum": 0.9})
     with pytest.raises(ValueError, match=r"method: sgd with .*momentum"):
-        make_optimizer(nn.Linear(4, 2), "sgd", [], {"lr": 0.1, "momentum": -1.0})
+        make_optimizer(nn.Linear(4, 2), parse_method("sgd", TORCH), {"lr": 0.1, "momentum": -1.0})
+
+
+def test_integers_and_truth_values_reach_the_optimizer_as_such() -> None:
+    made = make_optimizer(nn.Linear(4, 2), parse_method("adam", TORCH), {"lr": 0.1, "amsgrad": 1.0})
+    assert made.param_groups[0]["amsgrad"] is True
+    made = make_optimizer(nn.Linear(4, 2, bias=False), parse_method("muon", TORCH), {"lr": 0.1, "ns_steps": 3.0})
+    assert repr(made.param_groups[0]["ns_steps"]) == "3"
+
+
+def test_madams_largest_update_is_a_setting() -> None:
+    made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0, "max_update": 5.0})
+    assert 5.0 in made.param_groups[0].values()

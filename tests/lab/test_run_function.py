@@ -11,10 +11,10 @@ from weightclip.lab.records.record import read_record
 
 STREAM = {"method": "sgd", "steps": 90, "period": 30, "hidden": (8,), "backend": "reference"}
 GAME = {
-    **{"suite": "minatar", "game": "asterix", "frames": 200, "points": 2, "warm_up": 60, "memory": 300},
-    **{"episodes": 1, "covariance": 0},
+    **{"suite": "minatar", "game": "asterix", "frames": 200, "points": 2, "learning_starts": 60, "buffer_size": 300},
+    **{"eval_episodes": 1, "covariance": 0},
 }
-POLICY = {"steps": 32, "rollout": 16, "minibatches": 2, "epochs": 1, "hidden": (4,)}
+POLICY = {"steps": 32, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1, "hidden": (4,)}
 
 
 @pytest.mark.parametrize(

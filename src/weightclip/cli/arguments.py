@@ -1,22 +1,22 @@
-"""Command-line arguments: made from a configuration's dataclass, read from text, refused in one line."""
+"""Command-line arguments: options made from the fields of a configuration, and readers of their values."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from weightclip._renamed import FIELDS, SETTINGS
 from weightclip._text import read_count
 from weightclip._validation import check_name
-from weightclip.lab.config import ALGORITHM, GROUPS, KAPPA, OUTPUT, PROBLEM, nearest_name, split_kappa
+from weightclip.lab.config import GROUPS, KAPPA, OUTPUT, PROBLEM, FieldType, field_types, nearest_name, split_kappa
 from weightclip.lab.registry import problems
 
 if TYPE_CHECKING:
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 PROGRAM = "weightclip"
 MISTAKE = 2
-"""The exit code for what a user can mend."""
+"""Exit code of a user error."""
 
 SOME_FAILED = 1
-"""The exit code of a sweep some of whose runs have failed."""
+"""Exit code of a sweep with failed runs."""
 
 STOPPED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
 MOST_SEEDS = 100_000
+"""Maximum number of seeds of one command."""
 
 _T = TypeVar("_T")
 
@@ -41,14 +42,14 @@ Build = Callable[[argparse.ArgumentParser, "Experiment[Any]", "Mapping[str, Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations, keeps line breaks of descriptions, and reports a mistake in one line."""
+    """A parser without abbreviations that keeps line breaks of descriptions and reports an error in one line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an unknown argument is an error of the command that does not have it, not of the whole program."""
+        """Parse; an unknown argument is an error of this command, not of the whole program."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self.about(unknown[0]))
@@ -58,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
     def about(self, unknown: str) -> str:
-        """The message on an unknown argument."""
+        """The error message on an unknown argument."""
         if not unknown.startswith("-"):
             return f"unexpected argument {unknown!r}"
         name = unknown.partition("=")[0]
@@ -67,17 +68,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest_option(name: str, known: Sequence[str]) -> str | None:
-    """The option that a user may have meant: another name of the same thing, or one spelt alike."""
+    """The option that a user may have meant: a synonym, or one with a similar spelling."""
     near = nearest_name(name.lstrip("-"), [one[2:] for one in known if one.startswith("--")])
     return None if near is None else f"--{near}"
 
 
 class Choose(argparse.Action):
-    """A positional argument that chooses the parser of all arguments after it, which is built only then.
+    """A positional argument that selects the parser of all arguments after it, which is built on demand.
 
     Args:
-        names: called for the names that can be chosen.
-        build: the parser of a name.
+        names: returns the accepted names.
+        build: returns the parser of a name.
     """
 
     def __init__(
@@ -101,13 +102,13 @@ class Choose(argparse.Action):
 def problem_command(
     command: str, description: str, add_options: Callable[[argparse.ArgumentParser], None], build: Build
 ) -> Parser:
-    """The parser of `run` or `sweep`, whose PROBLEM chooses the options after it.
+    """The parser of `run` or `sweep`, whose PROBLEM determines the options after it.
 
     Args:
         command: its name.
         description: for its help.
-        add_options: adds the options that all problems have, which may stand before PROBLEM.
-        build: adds all options of a problem of an experiment to a parser, with defaults for its help or without.
+        add_options: adds the options of all problems, which may precede PROBLEM.
+        build: adds all options of an experiment to a parser, with defaults for its help or without.
     """
     usage = f"{PROGRAM} {command} PROBLEM [options]"
 
@@ -115,7 +116,7 @@ def problem_command(
         experiment = problems()[problem]
         found = _ProblemParser(
             lambda settings: problem_parser(problem, resolved_defaults(experiment, problem, settings)),
-            experiment.config,
+            experiment,
             prog=f"{PROGRAM} {command} {problem}",
             usage=f"{PROGRAM} {command} {problem} [options]",
             description=description,
@@ -139,7 +140,7 @@ def problem_command(
 
 
 class _CommandParser(Parser):
-    """Reports a PROBLEM that is missing, or that stands behind an option of its own."""
+    """Reports a missing PROBLEM, or one that follows an option."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known = {one: action for action in self._actions for one in action.option_strings}
@@ -159,15 +160,20 @@ class _CommandParser(Parser):
 
 
 class _ProblemParser(Parser):
-    """Its help shows the defaults that follow from the options given before `--help`."""
+    """Its help shows the defaults that follow from the options before `--help`. Accepts old names of options."""
 
-    def __init__(self, rebuild: Callable[[Mapping[str, Any]], Parser], config: type[Any], **options: Any) -> None:
+    def __init__(
+        self, rebuild: Callable[[Mapping[str, Any]], Parser], experiment: Experiment[Any], **options: Any
+    ) -> None:
         super().__init__(**options, add_help=False)
-        self._rebuild, self._config = rebuild, config
+        self._rebuild, self._experiment = rebuild, experiment
         self.add_argument("-h", "--help", action=_Help, help="show this help, with the defaults of the options given")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(rename_options(self._experiment.name, args), namespace)
+
     def print_help_with(self, namespace: argparse.Namespace) -> None:
-        self._rebuild(given(namespace, self._config)).print_help()
+        self._rebuild(given(namespace, self._experiment.config)).print_help()
 
 
 class _Help(argparse.Action):
@@ -179,11 +185,34 @@ class _Help(argparse.Action):
         parser.exit()
 
 
+def rename_options(experiment: str, arguments: Iterable[str]) -> list[str]:
+    """Arguments with the present names of an experiment's options; each old name is noted once on stderr."""
+    renamed = {old.replace("_", "-"): new.replace("_", "-") for old, new in FIELDS.get(experiment, {}).items()}
+    found: list[str] = []
+    notes: dict[str, None] = {}
+    previous = ""
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        no, name = ("--no-", option[5:]) if option.startswith("--no-") else ("--", option[2:])
+        if option.startswith("--") and name in renamed:
+            notes[f"{no}{name} is now {no}{renamed[name]}"] = None
+            argument = f"{no}{renamed[name]}{equals}{value}"
+        elif previous == "--set" and equals and option in SETTINGS:
+            notes[f"--set {option} is now --set {SETTINGS[option]}"] = None
+            argument = f"{SETTINGS[option]}={value}"
+        found.append(argument)
+        previous = argument
+    for note in notes:
+        print(note, file=sys.stderr)
+    return found
+
+
 def resolved_defaults(experiment: Experiment[Any], problem: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the configuration with these settings; with none of them where they are not accepted."""
+    """The resolved fields of the configuration with these settings, or without any if they are not accepted."""
     for tried in (settings, {}):
         try:
-            return dict(vars(experiment.configure(problem, tried)))
+            config = experiment.configure(problem, tried)
+            return {name: getattr(config, name) for name in field_types(type(config))}
         except (ValueError, TypeError):
             continue
     return {}
@@ -196,27 +225,26 @@ def add_config(
     defaults: Mapping[str, Any] | None = None,
     several: bool = False,
 ) -> None:
-    """An option for each field of a configuration, in the groups of the fields.
+    """Add an option for each field of a configuration, in the group of the field.
 
-    Options that are not given are not in the namespace, so that the configuration's own defaults hold.
+    Options that are not given are absent from the namespace, so that the configuration's own defaults apply.
 
     Args:
         parser: that the options are added to.
         config: the dataclass.
         leave_out: fields without an option.
-        defaults: field -> its default, for the help; none are shown without it.
-        several: numbers and names may be lists, `1,2,4`.
+        defaults: field -> its default, for the help; None shows no defaults.
+        several: accept lists of numbers and names: `1,2,4`.
     """
-    kinds = get_type_hints(config)
     for group in GROUPS:
         titled = parser.add_argument_group(group)
-        for one in fields(config):
-            if one.name not in leave_out and one.metadata.get("group", ALGORITHM) == group:
-                _add_field(titled, one, kinds[one.name], defaults, several)
+        for one in field_types(config).values():
+            if one.name not in leave_out and one.help.group == group:
+                _add_field(titled, one, defaults, several)
 
 
 def add_seeds(parser: argparse.ArgumentParser, default: str) -> None:
-    """Which seeds: `--seed 4` or `--seeds 4`."""
+    """Add `--seed 4` and `--seeds 4`."""
     (group,) = (one for one in parser._action_groups if one.title == PROBLEM)
     which = group.add_mutually_exclusive_group()
     which.add_argument("--seed", type=lambda text: [seed(text)], dest="seeds", metavar="N", help="run this seed")
@@ -226,7 +254,7 @@ def add_seeds(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add options on where records go and where data comes from, to the group of the configuration's own."""
+    """Add the options of records, data and loggers to the group of the configuration's output options."""
     groups = {one.title: one for one in parser._action_groups}
     group = groups.get(OUTPUT) or parser.add_argument_group(OUTPUT)
     group.add_argument(
@@ -240,7 +268,7 @@ def add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 @contextmanager
 def pointing_to_help(command: str, problem: str) -> Iterator[None]:
-    """A ValueError in here ends with the help page of the problem."""
+    """Append a reference to the problem's help page to a ValueError."""
     try:
         yield
     except ValueError as error:
@@ -248,7 +276,7 @@ def pointing_to_help(command: str, problem: str) -> Iterator[None]:
 
 
 def import_torch() -> None:
-    """Import PyTorch; Ctrl-C ends the process at once meanwhile, as an interrupted import can fail in any way."""
+    """Import PyTorch; meanwhile Ctrl-C ends the process at once, as an interrupted import can fail in any way."""
     if threading.current_thread() is not threading.main_thread():
         import_module("torch")
         return
@@ -260,7 +288,7 @@ def import_torch() -> None:
 
 
 def loggers_from(namespace: argparse.Namespace) -> Loggers:
-    """The loggers of `--tensorboard` and `--wandb`."""
+    """The live loggers that the user asked for."""
     from weightclip.lab.sweep.loggers import Loggers, check_loggers
 
     return check_loggers(Loggers(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
@@ -276,11 +304,11 @@ def epilog(experiment: Experiment[Any], command: str) -> str:
 
 def field_kind(config: type[Any], name: str) -> Any:
     """The type of a configuration's field, without None."""
-    return _without_none(get_type_hints(config)[name])
+    return field_types(config)[name].kind
 
 
 def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
-    """The value of a configuration's field from text; a ValueError names the option."""
+    """Read the value of a configuration's field from text; a ValueError names the option."""
     reader, _ = _READERS[field_kind(config, name)]
     try:
         return reader(text)
@@ -289,8 +317,8 @@ def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
 
 
 def given(namespace: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
-    """The fields of the configuration, besides the problem, that the user gave, by name."""
-    names = [one.name for one in fields(config) if one.name != "problem" and hasattr(namespace, one.name)]
+    """The fields of the configuration that the user gave, without the problem: name -> value."""
+    names = [name for name in field_types(config) if name != "problem" and hasattr(namespace, name)]
     found = {name: getattr(namespace, name) for name in names}
     return {name: dict(value) if name == "settings" else value for name, value in found.items()}
 
@@ -318,7 +346,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def seeds(text: str) -> list[int]:
-    """`4` -> the first four seeds; `0-3`, `0,2,5` or a mixture -> these, each once.
+    """`4` -> the first four seeds; `0-3`, `0,2,5` or a combination -> these seeds, each once.
 
     Examples:
         >>> seeds("4"), seeds("0-2,7,1")
@@ -351,7 +379,7 @@ def kappa(text: str) -> float | str:
 
 
 def kappas(text: str) -> tuple[float | str, ...]:
-    """`1,2,4`, or rules of ranges and numbers with semicolons: `2;graded;hidden=5,output=1`.
+    """`1,2,4`, or numbers and rules of ranges separated by semicolons: `2;graded;hidden=5,output=1`.
 
     Examples:
         >>> kappas("1,2"), kappas("2;hidden=5,output=1")
@@ -378,7 +406,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def join_negative_numbers(arguments: Iterable[str]) -> list[str]:
-    """`--lr -1e-3` as `--lr=-1e-3`: argparse would take the number for an option, and not say what is wrong."""
+    """`--lr -1e-3` -> `--lr=-1e-3`: argparse takes a negative number for an option and reports the wrong error."""
     joined: list[str] = []
     for argument in arguments:
         if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-[\d.]", argument):
@@ -397,51 +425,36 @@ _READERS: Mapping[object, tuple[Callable[[str], Any], str]] = {
 
 
 def _add_field(
-    parser: argparse._ActionsContainer,
-    one: Field[Any],
-    kind: Any,
-    defaults: Mapping[str, Any] | None,
-    several: bool,
+    parser: argparse._ActionsContainer, one: FieldType, defaults: Mapping[str, Any] | None, several: bool
 ) -> None:
-    help_text = one.metadata["help"]
-    kind = _without_none(kind)
+    help_text = one.help.text
     option = f"--{one.name.replace('_', '-')}"
-    if one.default is MISSING and one.default_factory is MISSING:
-        parser.add_argument(one.name, metavar=one.name.upper(), help=help_text)
-        return
     if defaults is not None and (default := _shown(defaults.get(one.name))):
         help_text += f" (default: {default})"
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
-    if kind is bool:
+    if one.kind is bool:
         parser.add_argument(option, action=argparse.BooleanOptionalAction, **options)
-    elif get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
+    elif one.is_mapping:
         parser.add_argument("--set", dest=one.name, action="append", type=setting, metavar="NAME=NUMBER", **options)
+    elif one.help.metavar == KAPPA:
+        parser.add_argument(option, type=kappas if several else kappa, metavar=KAPPA, **options)
     else:
-        reader, usual = _READERS[kind]
-        metavar = one.metadata.get("metavar") or usual
-        if metavar == KAPPA:
-            parser.add_argument(option, type=kappas if several else kappa, metavar=metavar, **options)
-            return
-        if several and kind in (str, int, float) and metavar != "FILE":
+        reader, usual = _READERS[one.kind]
+        # The configuration checks the choices, with a suggestion for the nearest one.
+        choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
+        metavar = one.help.metavar or choices or usual
+        if several and one.kind in (str, int, float) and metavar != "FILE":
             reader, metavar = _list_of(reader), f"{metavar},..."
         parser.add_argument(option, type=reader, metavar=metavar, **options)
 
 
 def _list_of(reader: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """`1,2,4` -> each of them, once."""
+    """A reader of lists without repetitions: `1,2,4`."""
     return lambda text: tuple(dict.fromkeys(reader(part.strip()) for part in text.split(",")))
 
 
-def _without_none(kind: Any) -> Any:
-    """`float | None` -> float."""
-    if get_origin(kind) not in (Union, UnionType):
-        return kind
-    (kind,) = (part for part in get_args(kind) if part is not NoneType)
-    return kind
-
-
 def _shown(default: Any) -> str:
-    """A default, as a user would write it; empty for None and for empty mappings."""
+    """A default as a user would write it; empty for None and for empty mappings."""
     if default is None or default == {}:
         return ""
     if isinstance(default, bool):

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from weightclip._validation import check_count
-from weightclip.lab.config import check_field
+from weightclip.lab.config import check_field, rename_settings
 from weightclip.lab.experiment import Callbacks, Event, Experiment, describe, score_text
 from weightclip.lab.files import make_directory
 from weightclip.lab.progress import show_progress
@@ -55,6 +55,7 @@ def run(
         ([1, 2, 3], [0.4, 0.4, 0.4])
     """
     experiment = experiment_of(problem)
+    settings = rename_settings(experiment.config, settings)
     for name in settings:
         check_field("settings", name, [one.name for one in fields(experiment.config) if one.name != "problem"])
     several = _seeds(seeds, settings)

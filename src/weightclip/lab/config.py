@@ -1,25 +1,27 @@
-"""Configurations: the options of the command line are made from the fields of a dataclass."""
+"""Typed configurations: the type, constraint and help of each field stand in its annotation.
+
+    epochs: Annotated[int, AtLeast(1), Help("epochs per stage", PROBLEM)] = 50
+
+`check_fields` checks a whole configuration, and the command line makes its options, from these annotations alone.
+"""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cache, wraps
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from types import MappingProxyType, NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
-from weightclip._validation import check_name, check_seed
-from weightclip.lab.methods import (
-    REMEDIES,
-    check_other_settings,
-    choose_settings,
-    named_settings,
-    optimizer_settings,
-    split_method,
-)
+from weightclip._renamed import new_fields
+from weightclip._validation import check_truth
+from weightclip.lab.constraints import Constraint, FilePath, Finite, OneOf, Seed
+from weightclip.lab.methods import NAMED as NAMED
+from weightclip.lab.methods import RANGES, TORCH, Components, Method, choose_settings, parse_method
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,35 +29,273 @@ if TYPE_CHECKING:
 
 METHOD, PROBLEM, ALGORITHM, OUTPUT = "method", "problem", "algorithm", "output"
 GROUPS = (METHOD, PROBLEM, ALGORITHM, OUTPUT)
-"""How `--help` groups the fields."""
-
+"""Groups of options in `--help`."""
 
 KAPPA = "KAPPA"
-"""The name of values that are a number or a rule of ranges, as text."""
+"""Metavar of values that are a number or a rule of ranges."""
+
+BOUNDS = ("paper", "fan_in")
+"""Bounds of clipping: by shape and order alone, as in the paper's code, or by the type of a layer."""
+
+OTHER = "settings."
+"""Prefix, in columns of tables, of settings without a configuration field of their own."""
 
 
-def option(help_text: str, group: str = ALGORITHM, metavar: str = "") -> dict[str, str]:
-    """The metadata of a field: its line of help, the group it is listed in, and the name of its value."""
-    return {"help": help_text, "group": group, "metavar": metavar}
+@dataclass(frozen=True)
+class Help:
+    """The line of help of a field, the group it is listed in, and the name of its value."""
+
+    text: str
+    group: str = ALGORITHM
+    metavar: str = ""
 
 
-def kappa_option(methods: str) -> dict[str, str]:
-    """The metadata of the field `kappa`, which these methods have."""
-    help_text = (
-        f"clipping range in units of s_l ({methods}): a number, graded, graded(0.5,8,output=1) or hidden=5,output=1"
+@dataclass(frozen=True)
+class FieldType:
+    """A field of a configuration, read from its annotation.
+
+    Args:
+        name: of the field.
+        kind: its type, without None.
+        optional: whether it can be None.
+        constraint: its accepted values.
+        help: for the command line.
+        example: its default, for error messages.
+    """
+
+    name: str
+    kind: Any
+    optional: bool
+    constraint: Constraint | None
+    help: Help
+    example: Any
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_mapping(self) -> bool:
+        origin = get_origin(self.kind)
+        return isinstance(origin, type) and issubclass(origin, Mapping)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The accepted values, where there are few."""
+        return self.constraint.values if isinstance(self.constraint, OneOf) else ()
+
+    def check(self, value: Any) -> Any:
+        """Return a value as a plain object of the field's type; a ValueError if it is not accepted."""
+        if value is None and self.optional:
+            return None
+        if self.kind is bool:
+            return check_truth(self.name, value)
+        if self.is_mapping:
+            if isinstance(value, Mapping):
+                return dict(value)
+            raise ValueError(f"{self.name}: got {value!r}, expected names and numbers, such as {{'beta1': 0.5}}")
+        if self.is_list:
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise ValueError(f"{self.name}: got {value!r}, expected whole numbers, such as {self.example}")
+            return tuple(self._check_one(one, get_args(self.kind)[0]) for one in value)
+        return self._check_one(value, self.kind)
+
+    def _check_one(self, value: Any, kind: type) -> Any:
+        if kind is str and not isinstance(value, str) and not isinstance(self.constraint, FilePath):
+            raise ValueError(f"{self.name}: got {value!r}, expected a name")
+        constraint = self.constraint or (None if kind is str else Finite())
+        return value if constraint is None else constraint.check(self.name, value, kind)
+
+
+def field_types(config: type[Any]) -> Mapping[str, FieldType]:
+    """The fields of a configuration's dataclass by name."""
+    return _field_types(config)  # type: ignore[arg-type]  # mypy: a type is not Hashable
+
+
+_METADATA = {"help": "", "group": ALGORITHM, "metavar": ""}
+
+
+@cache
+def _field_types(config: type[Any]) -> Mapping[str, FieldType]:
+    hints = get_type_hints(config, include_extras=True)
+    found = {}
+    for one in fields(config):
+        kind, *marks = get_args(hints[one.name]) if get_origin(hints[one.name]) is Annotated else (hints[one.name],)
+        optional = get_origin(kind) in (Union, UnionType) and NoneType in get_args(kind)
+        if optional:
+            (kind,) = (part for part in get_args(kind) if part is not NoneType)
+        constraints = [mark for mark in marks if isinstance(mark, Constraint)]
+        # Configurations of other packages may have their help in the field's metadata.
+        usual = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
+        text = next((mark for mark in marks if isinstance(mark, Help)), usual)
+        example = None if one.default is MISSING else one.default
+        found[one.name] = FieldType(one.name, kind, optional, next(iter(constraints), None), text, example)
+    return MappingProxyType(found)
+
+
+C = TypeVar("C")
+
+
+def check_fields(config: C) -> C:
+    """Return the configuration with every field as a plain object of its type; a ValueError names the first mistake.
+
+    `kappa` can be a rule of ranges and is checked with the method (`resolve_method`).
+    """
+    found = {
+        name: getattr(config, name) if one.help.metavar == KAPPA else one.check(getattr(config, name))
+        for name, one in field_types(type(config)).items()
+    }
+    return replace(config, **found)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A problem, a method with its settings, and a seed; experiments add fields of their own.
+
+    Class attributes:
+        experiment: the name of the experiment.
+        execution_fields: fields that do not change a run's numbers: where it runs, or defaults for other fields.
+    """
+
+    experiment: ClassVar[str] = ""
+    execution_fields: ClassVar[tuple[str, ...]] = ()
+
+    problem: Annotated[str, Help("the problem")] = ""
+    method: Annotated[str, Help("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)] = (
+        "adam+wc"
     )
-    return option(help_text, METHOD, KAPPA)
+    lr: Annotated[float | None, RANGES["lr"], Help("step size", METHOD)] = None
+    kappa: Annotated[
+        float | None,
+        RANGES["kappa"],
+        Help(
+            "clipping range in units of s_l (wc, madam): a number, graded, graded(0.5,8,output=1) or hidden=5,output=1",
+            METHOD,
+            KAPPA,
+        ),
+    ] = None
+    kappa_rule: Annotated[str | None, Help("rule of ranges, if kappa is not a number")] = None
+    decay: Annotated[float | None, RANGES["decay"], Help("lambda of l2, l2init and sp", METHOD)] = None
+    sigma: Annotated[float | None, RANGES["sigma"], Help("standard deviation of the noise of sp", METHOD)] = None
+    settings: Annotated[Mapping[str, float], Help("other settings of the optimizer, for example beta2=0.9", METHOD)] = (
+        field(default_factory=dict, hash=False)
+    )
+    seed: Annotated[int, Seed(), Help("random seed")] = 0
 
+    @property
+    def is_resolved(self) -> bool:
+        """Whether `resolve` of its experiment has returned it."""
+        return "_resolved" in vars(self)
 
-class Ranged:
-    """A configuration with a `kappa`, or a rule of ranges in `kappa_rule`."""
+    def components(self) -> Components[Any]:
+        """The optimizers and regularizers that the method can have."""
+        return TORCH
 
-    kappa: float | None
-    kappa_rule: str | None
+    def parsed_method(self) -> Method[Any]:
+        """The optimizer and the regularizers; a ValueError for an unknown name."""
+        return parse_method(self.method, self.components())
+
+    def missing_setting_hint(self, method: Method[Any], setting: str) -> str:
+        """What to add to the error on a setting without a value."""
+        return ""
+
+    def all_settings(self) -> dict[str, float]:
+        """Every setting of the method of a resolved configuration by name."""
+        return {**self.named_settings(), **self.settings}
+
+    def named_settings(self) -> dict[str, float]:
+        """The settings with a field of their own that are not None."""
+        return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
+
+    def display_settings(self) -> dict[str, Any]:
+        """Every setting, and the rule of ranges if there is one."""
+        return {**self.all_settings(), "kappa_rule": self.kappa_rule}
 
     def clipping_range(self) -> Kappa | None:
-        """What `clip_weights` takes as kappa; of a resolved configuration."""
+        """The `kappa` argument of `clip_weights`, of a resolved configuration."""
         return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
+
+    def clipping_bounds(self, bounds: str | None, default: str) -> str | None:
+        """The bounds of clipping; None for a method that does not clip, so that they do not make it another run."""
+        return bounds or default if self.parsed_method().clips else None
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that the run's numbers depend on, as JSON has it: field -> value."""
+        own = {name: value for name, value in asdict(self).items() if name not in self.execution_fields}
+        if own["kappa_rule"] is None:  # absent from records of older versions
+            del own["kappa_rule"]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+
+    def make_optimizer(self, model: nn.Module, bounds: Any = None, **options: Any) -> Optimizer:
+        """An optimizer of all parameters with the regularizers that act after every step.
+
+        Args:
+            model: the module whose parameters are optimized.
+            bounds: of clipping; None stands for "fan_in".
+            options: as for `optimizers.make_optimizer`.
+        """
+        from weightclip.lab.optimizers import make_optimizer
+
+        settings: dict[str, Any] = dict(self.all_settings())
+        if self.kappa_rule is not None:
+            settings["kappa"] = self.clipping_range()
+        method = self.parsed_method()
+        return make_optimizer(model, method, settings, seed=self.seed, bounds=bounds or "fan_in", **options)
+
+
+M = TypeVar("M", bound=MethodConfig)
+
+
+def resolver(function: Callable[[M], M]) -> Callable[[M], M]:
+    """Decorate an experiment's `resolve`: a configuration that it has returned is returned as it is."""
+
+    @wraps(function)
+    def resolve(config: M) -> M:
+        if config.is_resolved:
+            return config
+        return mark_resolved(function(config))
+
+    return resolve
+
+
+def mark_resolved(config: M) -> M:
+    """Mark a configuration as resolved: for `resolver`, and for a copy with other values that are resolved as well."""
+    object.__setattr__(config, "_resolved", True)  # not a field: `replace` drops it, `pickle` keeps it
+    return config
+
+
+def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
+    """Return the configuration with the canonical name of its method and every setting; checked.
+
+    Args:
+        config: the configuration.
+        table: method -> its best settings, the defaults (`methods.default_settings`).
+    """
+    method = config.parsed_method()
+    kappa, rule = split_kappa(config.kappa, config.kappa_rule)
+    for name in config.settings:
+        if name in NAMED:
+            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
+    given: dict[str, Any] = {**replace(config, kappa=kappa).named_settings(), **config.settings}
+    if rule is not None:
+        if "kappa" not in method.settings or "kappa" in method.optimizer.settings:
+            raise ValueError(f"kappa: got {rule!r}, but {method.name} does not take ranges; wc does")
+        given["kappa"] = 1.0  # a placeholder: the rule has the ranges
+    found = choose_settings(method, table, given, lambda name: config.missing_setting_hint(method, name))
+    named: dict[str, Any] = {name: found.pop(name, None) for name in NAMED}
+    if rule is not None:
+        named["kappa"] = None
+    return replace(config, method=method.name, kappa_rule=rule, **named, settings=found)
+
+
+def fill(config: M, defaults: Mapping[str, Any]) -> M:
+    """Return the configuration with defaults for those of its fields that are None."""
+    return replace(config, **{name: value for name, value in defaults.items() if getattr(config, name) is None})
+
+
+def setting_columns(method: Method[Any]) -> list[str]:
+    """The settings of a method as columns of tables: `lr`, `settings.beta1`."""
+    return [name if name in NAMED else f"{OTHER}{name}" for name in method.setting_names]
 
 
 def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
@@ -74,6 +314,32 @@ def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
     return kappa, None
 
 
+def rename_settings(config: type[Any], settings: Mapping[str, Any], stacklevel: int = 2) -> dict[str, Any]:
+    """Settings under the present names of a configuration's fields; old names give a DeprecationWarning."""
+    return new_fields(getattr(config, "experiment", ""), settings, stacklevel + 1)
+
+
+def rename_presets(config: type[Any], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables `grid` and `best` of a TOML file with the present names of a configuration's fields."""
+
+    def renamed(table: Any, depth: int) -> Any:
+        """Rename the keys of tables at a depth: `grid` has them at once, `best` by problem and method."""
+        if not isinstance(table, Mapping):
+            return table
+        if depth == 0:
+            return rename_settings(config, table, stacklevel=4)
+        return {name: renamed(inner, depth - 1) for name, inner in table.items()}
+
+    found = dict(presets)
+    if isinstance(grid := presets.get("grid"), Mapping):
+        found["grid"] = renamed(grid, 0)
+        if "methods" in grid:
+            found["grid"]["methods"] = renamed(grid["methods"], 1)
+    if "best" in presets:
+        found["best"] = renamed(presets["best"], 2)
+    return found
+
+
 _SYNONYMS = (
     ("lr", "learning-rate", "step-size", "stepsize"),
     ("steps", "frames", "epochs", "samples", "timesteps", "total-timesteps", "num-steps", "iterations", "length"),
@@ -82,10 +348,13 @@ _SYNONYMS = (
     ("sigma", "noise-std", "std"),
     ("method", "methods", "optimizer", "optimizers", "optim", "algorithm", "algo"),
     ("env", "envs", "env-id", "environment", "gym-id", "game", "games"),
-    ("environments", "num-envs", "n-envs"),
+    ("num-envs", "n-envs", "environments"),
     ("hidden", "layers", "units", "net-arch", "hidden-sizes"),
-    ("batch", "batch-size"),
-    ("memory", "buffer-size", "replay-size"),
+    ("batch-size", "batch", "minibatch-size"),
+    ("buffer-size", "memory", "replay-size"),
+    ("clip-coef", "clip-range", "clip-eps"),
+    ("gae-lambda", "lam", "lambda"),
+    ("update-epochs", "n-epochs", "epochs"),
     ("seed", "seeds", "num-seeds", "n-seeds"),
     ("out", "output", "output-dir", "save-dir", "results"),
     ("data-dir", "data", "dataset", "data-path"),
@@ -96,7 +365,7 @@ _SYNONYMS = (
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The name that a user may have meant: another name of the same thing, one spelt alike, or one that contains it."""
+    """The field that a user may have meant: a synonym, one with a similar spelling, or one that contains the name."""
     plain = name.replace("_", "-")
     fields = {one.replace("_", "-"): one for one in known}
     for names in _SYNONYMS:
@@ -110,132 +379,11 @@ def nearest_name(name: str, known: Sequence[str]) -> str | None:
 
 
 def check_field(argument: str, name: str, known: Sequence[str]) -> None:
-    """A ValueError that suggests the nearest name unless it is one of the known ones."""
+    """Raise a ValueError that suggests the nearest name unless `name` is one of the known ones."""
     if name not in known:
         near = nearest_name(name, known)
         hint = f"; did you mean {near!r}?" if near else ""
         raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(known)}{hint}")
-
-
-NAMED = ("lr", "kappa", "decay", "sigma")
-"""Settings with a field of their own; other ones (Adam's `beta2`, ...) go into `settings`."""
-
-
-BOUNDS = ("paper", "fan_in")
-"""Of clipping: by shape and order alone, as the paper's authors did, or by the type of a layer."""
-
-
-@dataclass(frozen=True)
-class MethodConfig(Ranged):
-    """A method and its settings; experiments add fields of their own.
-
-    Class attributes:
-        how: fields that say how a run is made, or stand for others; the run's numbers are not theirs.
-    """
-
-    how: ClassVar[tuple[str, ...]] = ()
-
-    problem: str = field(default="", metadata=option("the problem"))
-    method: str = field(
-        default="adam+wc", metadata=option("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)
-    )
-    lr: float | None = field(default=None, metadata=option("step size", METHOD))
-    kappa: float | None = field(default=None, metadata=kappa_option("wc"))
-    kappa_rule: str | None = field(default=None, metadata=option("the rule of ranges, where kappa is not a number"))
-    decay: float | None = field(default=None, metadata=option("lambda of l2, l2init and sp", METHOD))
-    sigma: float | None = field(default=None, metadata=option("standard deviation of the noise of sp", METHOD))
-    settings: Mapping[str, float] = field(
-        default_factory=dict, metadata=option("other arguments of the optimizer, for example beta2=0.9", METHOD)
-    )
-    seed: int = field(default=0, metadata=option("of all random numbers"))
-
-    @classmethod
-    def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
-        """The optimizer and the remedies of a method; a ValueError for what nobody knows."""
-        return split_method(method)
-
-    @classmethod
-    def named_settings(cls, method: str) -> tuple[str, ...]:
-        """The settings of a method that have a field of their own."""
-        return named_settings(*cls.split(method), NAMED)
-
-    @classmethod
-    def other_settings(cls, method: str) -> tuple[str, ...]:
-        """The other arguments of a method's optimizer."""
-        names = optimizer_settings(cls.split(method)[0])
-        betas = ("beta1", "beta2") if "betas" in names else ()
-        return (*betas, *(name for name in names if name not in ("betas", *NAMED)))
-
-    def parts(self) -> tuple[str, tuple[str, ...]]:
-        """The optimizer and the remedies."""
-        return self.split(self.method)
-
-    def all_settings(self) -> dict[str, float]:
-        """Every setting of the method by name; of a resolved configuration."""
-        return {**self.given(), **self.settings}
-
-    def given(self) -> dict[str, float]:
-        """The settings with a field of their own that are not None."""
-        return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
-
-    def facts(self) -> dict[str, Any]:
-        """What the run's numbers depend on."""
-        own = {name: value for name, value in asdict(self).items() if name not in self.how}
-        if own["kappa_rule"] is None:  # as in records of older versions
-            del own["kappa_rule"]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
-
-    def make_optimizer(self, model: nn.Module, bounds: str | None = None, **more: Any) -> Optimizer:
-        """An optimizer of all parameters with its remedies attached; `more` as for `methods.make_optimizer`."""
-        from weightclip.lab.optimizers import make_optimizer
-
-        bounds = bounds or "fan_in"
-        settings: dict[str, Any] = dict(self.all_settings())
-        if "wc" in self.parts()[1]:
-            settings["kappa"] = self.clipping_range()
-        return make_optimizer(model, *self.parts(), settings, seed=self.seed, bounds=bounds, **more)
-
-    def display_settings(self) -> dict[str, Any]:
-        """Every setting, with the rule of ranges if there is one."""
-        return {**self.all_settings(), "kappa_rule": self.kappa_rule}
-
-    def checked_bounds(self, bounds: str | None, usual: str) -> str | None:
-        """Those of clipping; None, whatever is given, where the method does not clip: they make no other run of it."""
-        check_name("bounds", usual if bounds is None else bounds, BOUNDS)
-        return bounds or usual if "wc" in self.parts()[1] else None
-
-
-M = TypeVar("M", bound=MethodConfig)
-
-
-def check_names(config: MethodConfig, names: tuple[str, ...]) -> None:
-    """A ValueError if one of these fields is no text."""
-    for name in names:
-        if not isinstance(getattr(config, name), str):
-            raise ValueError(f"{name}: got {getattr(config, name)!r}, expected a name")
-
-
-def with_settings(config: M, best: Mapping[str, Mapping[str, Any]]) -> M:
-    """The configuration with every setting of its method: given, or those of a table by method; checked.
-
-    A combination takes its settings from its parts: `adam+l2init+wc` from `adam`, `adam+l2init` and `adam+wc`.
-    """
-    kappa, rule = split_kappa(config.kappa, config.kappa_rule)
-    config = replace(config, kappa=kappa, kappa_rule=rule)
-    optimizer, remedies = config.parts()
-    if rule is not None:
-        if "kappa" not in config.named_settings(config.method) or "kappa" in optimizer_settings(optimizer):
-            raise ValueError(f"kappa: got {rule!r}, but {config.method} does not take ranges; wc does")
-        config = replace(config, kappa=1.0)  # the rule has the ranges
-    parts = (optimizer, *(f"{optimizer}+{remedy}" for remedy in remedies), config.method)
-    tables = [best.get(part, {}) for part in parts]
-    found = choose_settings(config.method, config.named_settings(config.method), tables, config.given())
-    others = {name: value for table in tables for name, value in table.get("settings", {}).items()}
-    others |= check_other_settings(config.settings, [one.name for one in fields(config)])
-    for name in others:
-        check_name("settings", name, config.other_settings(config.method))
-    named: dict[str, Any] = {name: found.get(name) for name in NAMED} | ({} if rule is None else {"kappa": None})
-    return replace(config, **named, settings=others, seed=check_seed(config.seed))
 
 
 if sys.version_info >= (3, 11):
@@ -245,33 +393,37 @@ else:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The tables in a text; a ValueError says what is no TOML in it."""
+    """Parse TOML; a ValueError says where it is invalid."""
     return tomllib.loads(text)
 
 
 @cache
-def packaged_presets(package: str) -> dict[str, Any]:
-    """The tables of a package's `presets.toml`."""
-    return read_toml((files(package) / "presets.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def commands(package: str) -> dict[str, Any]:
-    """The tables `examples` and `reproductions` of a package's `paper.toml`."""
+def paper_tables(package: str) -> dict[str, Any]:
+    """The tables of a package's `paper.toml`."""
     return read_toml((files(package) / "paper.toml").read_text(encoding="utf-8"))
 
 
-TORCH_OPTIMIZERS = "an optimizer of torch.optim in lower case, or madam"
+def commands(package: str) -> dict[str, Any]:
+    """The tables `examples` and `reproductions` of a package's `paper.toml`."""
+    return {name: paper_tables(package)[name] for name in ("examples", "reproductions")}
 
 
-def methods_help(
-    paper: Sequence[str], regularizers: Sequence[str] = tuple(REMEDIES), optimizers: str = TORCH_OPTIMIZERS
-) -> str:
+def methods_help(paper: Sequence[str], components: Components[Any], optimizers: str = "") -> str:
     """The methods of an experiment, for the help of commands.
 
     Args:
         paper: the paper's methods.
-        regularizers: the names that can follow a "+".
-        optimizers: the names that can stand first, as text.
+        components: the parts of its methods.
+        optimizers: text instead of the names of all optimizers.
     """
-    return f"methods:\n  {optimizers}, with +regularizer: {', '.join(regularizers)}\n  the paper's: {', '.join(paper)}"
+    first = optimizers or ", ".join(components.optimizers)
+    regularizers = ", ".join(components.regularizers)
+    return f"methods:\n  {first}, with +regularizer: {regularizers}\n  the paper's: {', '.join(paper)}"
+
+
+TORCH_OPTIMIZERS = "an optimizer of torch.optim in lower case, or madam"
+"""The optimizers of methods that PyTorch runs, for `methods_help`."""
+
+
+class IncompatibleError(ValueError):
+    """Values of the axes that do not go together; a sweep over their product skips them."""

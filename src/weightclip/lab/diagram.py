@@ -32,7 +32,7 @@ STEPS, LR, DECAY = 6, 1.0, 0.3
 
 LINES = {"l2": ":", "l2init": "--", "wc": "-"}
 
-REMEDIES: Mapping[str, Callable[[Optimizer, nn.Module], object]] = MappingProxyType(
+REGULARIZERS: Mapping[str, Callable[[Optimizer, nn.Module], object]] = MappingProxyType(
     {
         "l2": lambda optimizer, layer: l2(optimizer, DECAY),
         "l2init": lambda optimizer, layer: l2_init(optimizer, DECAY / 2),  # whose penalty has no 1/2 before it
@@ -46,7 +46,7 @@ def steps_of(remedy: str, start: tuple[float, float]) -> list[tuple[float, float
     layer = nn.Linear(FAN_IN, 1, bias=False, dtype=torch.float64)
     _place(layer.weight, W_0)
     optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
-    REMEDIES[remedy](optimizer, layer)
+    REGULARIZERS[remedy](optimizer, layer)
     _place(layer.weight, start)
     layer.weight.grad = torch.zeros_like(layer.weight)
     found = [start]
@@ -67,7 +67,7 @@ def figure_1() -> Drawing:
     data = pl.DataFrame(
         [
             {"remedy": remedy, "weight": weight, "step": step, "w_1": w_1, "w_2": w_2}
-            for remedy in REMEDIES
+            for remedy in REGULARIZERS
             for weight, start in WEIGHTS.items()
             for step, (w_1, w_2) in enumerate(steps_of(remedy, start))
         ]

@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from weightclip._text import counted
 from weightclip._validation import check_name
+from weightclip.lab.config import OTHER as OTHER
+from weightclip.lab.config import IncompatibleError as IncompatibleError
+from weightclip.lab.config import field_types, setting_columns
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.text import metric_text, settings_text
 
@@ -56,13 +59,6 @@ class Callbacks:
 
 NO_CALLBACKS = Callbacks()
 
-OTHER = "settings."
-"""The prefix, in tables, of settings without a field of their own."""
-
-
-class IncompatibleError(ValueError):
-    """Values of the axes that do not go together; a sweep over their product skips them."""
-
 
 class Experiment(ABC, Generic[C]):
     """A kind of run.
@@ -99,9 +95,10 @@ class Experiment(ABC, Generic[C]):
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
         """The settings of a method as columns: "lr", "settings.beta1". A grid varies those that it names.
 
-        `options` are other fields of the configuration.
+        `options` are other fields of the configuration. This is for configurations with the methods of `MethodConfig`.
         """
-        return ()
+        known = {name: value for name, value in options.items() if name in ("variant", "rules")}
+        return setting_columns(self.config(problem=problem, method=method, **known).parsed_method())
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         """The paper's tables, and commands for them.
@@ -192,17 +189,12 @@ def run_each(
 
 def config_fields(config: type[Any]) -> dict[str, str]:
     """Field -> help, in order, for `Schema.fields`."""
-    return {one.name: str(one.metadata.get("help", "")) for one in fields(config)}
+    return {name: one.help.text for name, one in field_types(config).items()}
 
 
 def text_fields(config: type[Any]) -> tuple[str, ...]:
     """The fields that tidy tables hold as text, for `Schema.text_fields`."""
-    hints = get_type_hints(config)
-
-    def kinds(hint: Any) -> tuple[Any, ...]:
-        return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-    return tuple(one.name for one in fields(config) if not {int, float, bool} & set(kinds(hints[one.name])))
+    return tuple(name for name, one in field_types(config).items() if one.kind not in (int, float, bool))
 
 
 SEARCHED = ("seed", "kappa", "kappa_rule", "decay", "sigma")

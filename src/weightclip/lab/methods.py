@@ -1,99 +1,316 @@
-"""Methods by name: an optimizer of PyTorch and regularizers on top of it, written `sgd+wc` or `adam+sp`.
+"""Methods: an optimizer and regularizers, written `optimizer+regularizer+...`, for example `adam+l2init+wc`.
 
-Only names and settings are here, so that the command line checks them without PyTorch; `optimizers.py` builds methods.
+This module has the names, the settings and their defaults and imports no PyTorch. All experiments share it: they differ
+only in the components that their methods are made of (`Components`). `optimizers.py` builds PyTorch optimizers;
+`experiments/streaming/rules.py` has the components of the fused engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
-from weightclip._validation import check_name, check_number
+from weightclip._validation import check_name
+from weightclip.lab.constraints import AtLeast, Between, Constraint, Finite, Positive
 
-_ADAM = ("lr", "betas", "eps", "weight_decay")
+SWITCH = "@switch"
+"""Suffix of a regularizer that acts once, when the second half of the data arrives, instead of after every step."""
 
-OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+NAMED = ("lr", "kappa", "decay", "sigma")
+"""Settings with a configuration field of their own; others (Adam's `beta2`, ...) are in the field `settings`."""
+
+RANGES: Mapping[str, Constraint] = MappingProxyType(
+    {"lr": AtLeast(0), "kappa": Positive(infinite=True), "decay": AtLeast(0), "sigma": AtLeast(0)}
+)
+"""Setting -> accepted values, in every method."""
+
+_BUILT_IN_RANGES: Mapping[str, Constraint] = MappingProxyType(
     {
-        "adadelta": ("Adadelta", ("lr", "rho", "eps", "weight_decay")),
-        "adafactor": ("Adafactor", ("lr", "beta2_decay", "d", "weight_decay")),
-        "adagrad": ("Adagrad", ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")),
-        "adam": ("Adam", (*_ADAM, "amsgrad", "decoupled_weight_decay")),
-        "adamax": ("Adamax", _ADAM),
-        "adamw": ("AdamW", (*_ADAM, "amsgrad")),
-        "asgd": ("ASGD", ("lr", "lambd", "alpha", "t0", "weight_decay")),
-        "madam": ("Madam", ("lr", "kappa", "beta", "max_update")),
-        "muon": ("Muon", ("lr", "weight_decay", "momentum", "nesterov", "eps", "ns_steps")),
-        "nadam": ("NAdam", (*_ADAM, "momentum_decay", "decoupled_weight_decay")),
-        "radam": ("RAdam", (*_ADAM, "decoupled_weight_decay")),
-        "rmsprop": ("RMSprop", ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")),
-        "rprop": ("Rprop", ("lr",)),
-        "sgd": ("SGD", ("lr", "momentum", "dampening", "weight_decay", "nesterov")),
+        "beta": Between(0, 1, below=True),
+        "beta1": Between(0, 1, below=True),
+        "beta2": Between(0, 1, below=True),
+        "eps": AtLeast(0),
+        "max_update": Positive(infinite=True),
     }
 )
-"""Name -> the class in torch.optim (Madam: in weightclip), and those of its arguments that are numbers or betas.
+"""Setting -> accepted values, in methods of this package; a user's rule may give these names another meaning."""
 
-L-BFGS needs a closure and SparseAdam sparse gradients: no experiment has them.
-"""
-
-REMEDIES: Mapping[str, tuple[str, ...]] = {
-    "l2": ("decay",),
-    "l2init": ("decay",),
-    "sp": ("decay", "sigma"),
-    "wc": ("kappa",),
-}
-"""Remedy -> its settings."""
+_NOTHING: Mapping[str, float | None] = MappingProxyType({})
 
 
-def split_method(name: str, remedies: Sequence[str] = tuple(REMEDIES)) -> tuple[str, tuple[str, ...]]:
-    """`sgd+l2init+wc` -> ("sgd", ("l2init", "wc")); a ValueError for an unknown name."""
-    optimizer, *parts = name.split("+")
-    check_name("method", optimizer, sorted(OPTIMIZERS))
-    for part in parts:
-        check_name("method", part, remedies)
-        if parts.count(part) > 1:
-            raise ValueError(f"method: got {name!r}, expected each remedy once")
-    return optimizer, tuple(parts)
+class Part(Protocol):
+    """An optimizer or a regularizer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def base(self) -> str:
+        """The name in tables of best settings; differs from `name` for a variant of another optimizer."""
+
+    @property
+    def settings(self) -> Mapping[str, float | None]:
+        """Setting -> default, or None where a table of best settings or the user decides."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Further settings, which a run has only if they are given."""
+
+    @property
+    def built_in(self) -> bool:
+        """Whether this package defines it."""
 
 
-def optimizer_settings(optimizer: str) -> list[str]:
-    """The settings of an optimizer."""
-    return list(OPTIMIZERS[optimizer][1])
+P = TypeVar("P", bound=Part, covariant=True)
 
 
-def own_settings(remedies: Sequence[str]) -> list[str]:
-    """The settings of the remedies."""
-    return list(dict.fromkeys(name for remedy in remedies for name in REMEDIES[remedy]))
+@dataclass(frozen=True)
+class TorchPart:
+    """An optimizer of `torch.optim`, Madam, or a regularizer of this package."""
+
+    name: str
+    settings: Mapping[str, float | None]
+    options: tuple[str, ...] = ()
+    base: str = ""
+    torch_class: str = ""
+    built_in: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.base or self.name)
 
 
-def named_settings(optimizer: str, remedies: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Those of `names` that are settings of the optimizer or of one of the remedies."""
-    own = {*optimizer_settings(optimizer), *own_settings(remedies)}
-    return tuple(name for name in names if name in own)
+@dataclass(frozen=True)
+class Components(Generic[P]):
+    """The optimizers and regularizers, by name, that the methods of an experiment are made of."""
+
+    optimizers: Mapping[str, P]
+    regularizers: Mapping[str, P]
+
+
+@dataclass(frozen=True)
+class Method(Generic[P]):
+    """An optimizer and the regularizers, in the order in which they act."""
+
+    optimizer: P
+    regularizers: tuple[P, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The canonical name: clipping comes last."""
+        return "+".join(part.name for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[P, ...]:
+        """The optimizer and the regularizers."""
+        return (self.optimizer, *self.regularizers)
+
+    @property
+    def settings(self) -> dict[str, float | None]:
+        """Setting -> default, or None where a table of best settings or the user decides."""
+        found: dict[str, float | None] = {}
+        for part in self.parts:
+            for name, default in part.settings.items():
+                found[name] = default if found.get(name) is None else found[name]
+        return found
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Further settings, which a run has only if they are given."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.options))
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """All settings: the named ones first."""
+        names = tuple(dict.fromkeys((*self.settings, *self.options)))
+        return (*(name for name in NAMED if name in names), *(name for name in names if name not in NAMED))
+
+    @property
+    def every_step(self) -> tuple[str, ...]:
+        """Names of the regularizers that act after every step."""
+        return tuple(part.name for part in self.regularizers if not part.name.endswith(SWITCH))
+
+    @property
+    def at_switch(self) -> tuple[str, ...]:
+        """Names, without suffix, of the regularizers that act once, at the switch."""
+        return tuple(part.name.removesuffix(SWITCH) for part in self.regularizers if part.name.endswith(SWITCH))
+
+    @property
+    def clips(self) -> bool:
+        """Whether weights are clipped, after every step or at the switch."""
+        return "wc" in (*self.every_step, *self.at_switch)
+
+
+def parse_method(name: str, components: Components[P]) -> Method[P]:
+    """`adam+wc+l2init` -> its parts, clipping last; a ValueError for an unknown or ambiguous name.
+
+    Examples:
+        >>> parse_method("adam+wc+l2init", TORCH).name
+        'adam+l2init+wc'
+    """
+    first, *rest = name.split("+")
+    optimizer = components.optimizers[check_name("method", first, sorted(components.optimizers))]
+    for part in rest:
+        check_name("method", part, components.regularizers)
+        if rest.count(part) > 1:
+            raise ValueError(f"method: got {name!r}, expected each regularizer once")
+    regularizers = (components.regularizers[part] for part in rest)
+    method = Method(optimizer, tuple(sorted(regularizers, key=_is_clipping)))
+    for setting in ("decay", "kappa"):
+        users = [part.name for part in method.parts if setting in part.settings]
+        if len(users) > 1:  # one number would mean two things
+            raise ValueError(f"method: got {name!r}, expected one part with a {setting}, not {' and '.join(users)}")
+    return method
+
+
+def default_settings(method: Method[Any], table: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """The settings of a method: those of a table of best settings, or its own defaults; None for those without either.
+
+    A method in the table takes its row, on top of its optimizer's. A combination that is not in the table takes the
+    rows of its parts (`adam`, `adam+l2init` and `adam+wc` for `adam+l2init+wc`) and the smallest of their step sizes.
+    `l2` takes the row of `l2init` where it has none.
+
+    Args:
+        method: the method.
+        table: method -> its settings; those without a configuration field of their own in `settings`.
+
+    Examples:
+        >>> table = {"adam": {"lr": 0.1}, "adam+sp": {"lr": 0.01, "decay": 0.5, "sigma": 0.2}, "adam+wc": {"kappa": 2}}
+        >>> default_settings(parse_method("adam+sp+wc", TORCH), table)
+        {'lr': 0.01, 'decay': 0.5, 'sigma': 0.2, 'kappa': 2}
+    """
+    base = method.optimizer.base
+    whole = "+".join(part.base for part in method.parts)
+    rows = [_row(table, base), _row(table, whole)]
+    if whole not in table:
+        rows = [_row(table, base), *(_row(table, f"{base}+{part.base}") for part in method.regularizers)]
+    found = method.settings
+    known = {*found, *method.options}
+    for row in rows:
+        found |= {name: value for name, value in row.items() if name in known}
+    sizes = [row["lr"] for row in rows if "lr" in row]
+    if whole not in table and sizes and "lr" in known:
+        found["lr"] = min(sizes)
+    return found
 
 
 def choose_settings(
-    method: str, names: Sequence[str], tables: Sequence[Mapping[str, float]], given: Mapping[str, float]
+    method: Method[Any],
+    table: Mapping[str, Mapping[str, Any]],
+    given: Mapping[str, Any],
+    hint: Callable[[str], str] = lambda name: "",
 ) -> dict[str, float]:
-    """A method's settings `names`: those given, else those of the last table that has one; checked.
+    """All settings of a method: those given, else the defaults; checked.
 
-    A ValueError for one that is given but not among them, that nobody has set, or that is out of range.
+    Args:
+        method: the method.
+        table: see `default_settings`.
+        given: setting -> value.
+        hint: what to add to the error on a setting without a value.
     """
-    known = ", ".join(names)
+    known = method.setting_names
     for name, value in given.items():
-        if name not in names:
-            raise ValueError(f"{name}: got {value!r}, but {method} has no such setting; it has {known}")
-    found = {name: value for table in (*tables, given) for name, value in table.items() if name in names}
-    for name in names:
-        if name not in found:
-            raise ValueError(f"{name}: {method} has no default for it here; give one")
-    return {name: check_number(name, found[name], zero=name != "kappa", infinite=name == "kappa") for name in names}
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            suggestion = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"{name}: got {value!r}, but {method.name} has no such setting; it has {', '.join(known)}{suggestion}"
+            )
+    found: dict[str, Any] = {**default_settings(method, table), **given}
+    for name, value in found.items():
+        if value is None:
+            raise ValueError(f"{name}: {method.name} has no default for it here; give one{hint(name)}")
+    return {name: check_setting(name, value, built_in=method.optimizer.built_in) for name, value in found.items()}
 
 
-def check_other_settings(settings: Mapping[str, float], fields: Sequence[str]) -> dict[str, float]:
-    """Settings without a field of their own; a ValueError for what is no mapping, or has a field."""
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"settings: got {settings!r}, expected names and numbers, such as {{'momentum': 0.9}}")
-    for name in settings:
-        if name in fields:
-            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
-    return dict(settings)
+def check_setting(name: str, value: Any, *, built_in: bool = True) -> float:
+    """Return a setting as a number; a ValueError if it is out of range.
+
+    Args:
+        name: the setting.
+        value: its value; True and False count as 1 and 0, for options such as Adam's `amsgrad`.
+        built_in: whether the optimizer is one of this package or of PyTorch, whose ranges are known.
+    """
+    constraint = RANGES.get(name) or (_BUILT_IN_RANGES.get(name) if built_in else None) or Finite()
+    if isinstance(value, bool) and isinstance(constraint, Finite):
+        return float(value)
+    number: float = constraint.check(name, value, float)
+    return number
+
+
+def _is_clipping(part: Part) -> bool:
+    return part.name.removesuffix(SWITCH) == "wc"
+
+
+def _row(table: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """A row of a table of best settings, flat; empty if there is none."""
+    optimizer, _, regularizer = name.partition("+")
+    if name not in table and regularizer == "l2":
+        name = f"{optimizer}+l2init"
+    row = dict(table.get(name, _NOTHING))
+    return {**row, **row.pop("settings", {})}
+
+
+def _optimizer(name: str, torch_class: str, *settings: str) -> TorchPart:
+    required = {setting: None for setting in settings if setting in NAMED}
+    return TorchPart(name, required, tuple(one for one in settings if one not in NAMED), torch_class=torch_class)
+
+
+_ADAM = ("lr", "beta1", "beta2", "eps", "weight_decay")
+
+OPTIMIZERS: Mapping[str, TorchPart] = MappingProxyType(
+    {
+        part.name: part
+        for part in (
+            _optimizer("adadelta", "Adadelta", "lr", "rho", "eps", "weight_decay"),
+            _optimizer("adafactor", "Adafactor", "lr", "beta2_decay", "d", "weight_decay"),
+            _optimizer("adagrad", "Adagrad", "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
+            _optimizer("adam", "Adam", *_ADAM, "amsgrad", "decoupled_weight_decay"),
+            _optimizer("adamax", "Adamax", *_ADAM),
+            _optimizer("adamw", "AdamW", *_ADAM, "amsgrad"),
+            _optimizer("asgd", "ASGD", "lr", "lambd", "alpha", "t0", "weight_decay"),
+            _optimizer("madam", "Madam", "lr", "kappa", "beta", "max_update"),
+            _optimizer("muon", "Muon", "lr", "weight_decay", "momentum", "nesterov", "eps", "ns_steps"),
+            _optimizer("nadam", "NAdam", *_ADAM, "momentum_decay", "decoupled_weight_decay"),
+            _optimizer("radam", "RAdam", *_ADAM, "decoupled_weight_decay"),
+            _optimizer("rmsprop", "RMSprop", "lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+            _optimizer("rprop", "Rprop", "lr"),
+            _optimizer("sgd", "SGD", "lr", "momentum", "dampening", "weight_decay", "nesterov"),
+        )
+    }
+)
+"""The optimizers of `torch.optim` in lower case, and Madam, with those of their arguments that are numbers.
+
+L-BFGS needs a closure and SparseAdam sparse gradients, which no experiment has.
+"""
+
+REGULARIZERS: Mapping[str, TorchPart] = MappingProxyType(
+    {
+        "l2": TorchPart("l2", {"decay": None}),
+        "l2init": TorchPart("l2init", {"decay": None}),
+        "sp": TorchPart("sp", {"decay": None, "sigma": None}),
+        "wc": TorchPart("wc", {"kappa": None}),
+    }
+)
+
+EQUAL_BETAS = "adam-equal-betas"
+"""Adam with beta2 = beta1, which Dohare et al. (2023b) recommend against policy collapse."""
+
+TORCH = Components(OPTIMIZERS, REGULARIZERS)
+"""Components of methods that PyTorch runs."""
+
+TORCH_WITH_EQUAL_BETAS = Components(
+    {**OPTIMIZERS, EQUAL_BETAS: replace(OPTIMIZERS["adam"], name=EQUAL_BETAS)}, REGULARIZERS
+)
+"""Components of PPO's methods."""
+
+TORCH_WITH_SWITCH = Components(
+    OPTIMIZERS,
+    {
+        **REGULARIZERS,
+        **{f"{name}{SWITCH}": replace(REGULARIZERS[name], name=f"{name}{SWITCH}", base="") for name in ("sp", "wc")},
+    },
+)
+"""Components of the methods of warm starting."""

@@ -1,9 +1,9 @@
-"""Building a method: an optimizer of all parameters of a module with its regularizers attached."""
+"""Building a method: a PyTorch optimizer of all parameters of a module with its regularizers attached."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,31 @@ from torch.optim import Optimizer
 from weightclip._validation import check_name
 from weightclip.bounds import Rule
 from weightclip.clipping import clip_weights, find_clipper
-from weightclip.lab.methods import OPTIMIZERS, own_settings
+from weightclip.lab.methods import OPTIMIZERS, Method
 from weightclip.madam import Madam
 from weightclip.regularizers.l2 import l2
 from weightclip.regularizers.l2_init import l2_init
 from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
 _NOISE = 4
-"""Keeps the seed of the noise apart from others made of the same one."""
+"""Separates the seed of the noise from others derived from the same seed."""
+
+_ARGUMENTS: Mapping[str, str] = {"max_update": "largest"}
+"""Setting -> the optimizer's argument, where the two have different names."""
 
 
 def noise_seed(seed: int, key: int = _NOISE) -> int:
-    """Of Shrink & Perturb's noise in a run with that seed, or with another key of other noise."""
+    """The seed of Shrink & Perturb's noise in a run with seed `seed`; another key gives other noise."""
     return int(np.random.SeedSequence([seed, key]).generate_state(1)[0])
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """The class of an optimizer; a ValueError if the installed PyTorch does not have it."""
-    class_name, _ = OPTIMIZERS[name]
+    """The class of an optimizer; a ValueError if the installed PyTorch does not have it.
+
+    Args:
+        name: one of `methods.OPTIMIZERS`.
+    """
+    class_name = OPTIMIZERS[name].torch_class
     found: type[Optimizer] | None = Madam if name == "madam" else getattr(torch.optim, class_name, None)
     if found is None:
         raise ValueError(f"method: got {name!r}, but PyTorch {torch.__version__} has no torch.optim.{class_name}")
@@ -40,77 +47,85 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 def make_optimizer(
     model: nn.Module,
-    optimizer: str,
-    remedies: Sequence[str],
+    method: Method[Any],
     settings: Mapping[str, Any],
     *,
     seed: int = 0,
     original: bool = False,
     bounds: Rule = "fan_in",
-    statistics: bool = False,
+    track_clipped: bool = False,
     fused: bool = False,
 ) -> Optimizer:
-    """An optimizer of all parameters with its remedies attached.
+    """An optimizer of all parameters with the regularizers that act after every step.
 
     Args:
-        model: whose parameters are optimized.
-        optimizer: one of `optimizers`.
-        remedies: some of `REMEDIES`.
-        settings: those of the remedies (`kappa`, which may be a rule of ranges, `decay`, `sigma`), and any argument of
-            the optimizer that is a number, or `beta1` and `beta2` for its betas.
-        seed: of Shrink & Perturb's noise.
-        original: L2 Init and Shrink & Perturb as their own authors define them, not as run for the paper.
+        model: the module whose parameters are optimized.
+        method: the parsed method; regularizers that act at the switch are left to the caller.
+        settings: all settings of the method; `kappa` can be a rule of ranges.
+        seed: the run's seed, from which the seed of Shrink & Perturb's noise is derived.
+        original: L2 Init and Shrink & Perturb as their authors define them, instead of as in the paper's code.
         bounds: of clipping; see `clip_weights`.
-        statistics: count the entries that clipping changes.
-        fused: all tensors in one kernel, where the optimizer can.
+        track_clipped: count the entries that clipping changes.
+        fused: update all tensors in one kernel, if the optimizer can.
     """
-    made = _bare(model, optimizer, remedies, settings, fused)
-    for remedy in remedies:
-        if remedy == "l2":
-            l2(made, settings["decay"])
-        elif remedy == "l2init":
-            l2_init(made, settings["decay"], variant="kumar" if original else "paper")
-        elif remedy == "sp":
+    optimizer = _bare_optimizer(model, method, settings, fused)
+    for regularizer in method.every_step:
+        if regularizer == "l2":
+            l2(optimizer, settings["decay"])
+        elif regularizer == "l2init":
+            l2_init(optimizer, settings["decay"], variant="kumar" if original else "paper")
+        elif regularizer == "sp":
             shrink_and_perturb(
-                made,
+                optimizer,
                 settings["decay"],
                 settings["sigma"],
                 seed=noise_seed(seed),
                 variant="ash" if original else "paper",
             )
         else:
-            clip_weights(made, model, settings["kappa"], bounds=bounds, track_clipped=statistics)
-    return made
+            clip_weights(optimizer, model, settings["kappa"], bounds=bounds, track_clipped=track_clipped)
+    return optimizer
 
 
-def share_at_box(optimizer: Optimizer) -> float:
-    """The share of entries at a side of their box, of those in clipped tensors; 0 where nothing is clipped."""
+def fraction_at_bound(optimizer: Optimizer) -> float:
+    """The fraction of entries at a side of their box, over all clipped tensors; 0 without clipping."""
     clipper = find_clipper(optimizer)
     sides = {} if clipper is None else clipper.sides()
-    at = sum(int(at_side(tensor, side).sum()) for tensor, side in sides.items())
-    return at / max(1, sum(tensor.numel() for tensor in sides))
+    at_bound = sum(int(at_side(tensor, side).sum()) for tensor, side in sides.items())
+    return at_bound / max(1, sum(tensor.numel() for tensor in sides))
 
 
 def at_side(tensor: Tensor, side: float | Tensor) -> Tensor:
-    """Which entries lie at a side of the box [-side, side]: bool, of the tensor's shape."""
+    """Whether each entry lies at a side of the box [-side, side]: bool, of the tensor's shape."""
     at: Tensor = tensor.detach().abs() >= side * (1 - 1e-6)
     return at
 
 
-def _bare(
-    model: nn.Module, optimizer: str, remedies: Sequence[str], settings: Mapping[str, float], fused: bool
-) -> Optimizer:
-    kind = optimizer_class(optimizer)
-    known = inspect.signature(kind).parameters
-    arguments: dict[str, Any] = {name: value for name, value in settings.items() if name not in own_settings(remedies)}
-    if "betas" in known and {"beta1", "beta2"} & arguments.keys():
-        first, second = known["betas"].default
-        arguments["betas"] = (arguments.pop("beta1", first), arguments.pop("beta2", second))
-    for name in arguments:
-        check_name("settings", name, known)
-    if fused and "fused" in known:
+def _bare_optimizer(model: nn.Module, method: Method[Any], settings: Mapping[str, Any], fused: bool) -> Optimizer:
+    """The optimizer without regularizers."""
+    name = method.optimizer.base
+    kind = optimizer_class(name)
+    parameters = inspect.signature(kind).parameters
+    own = {*method.optimizer.settings, *method.optimizer.options}
+    others = {setting for part in method.regularizers for setting in part.settings} - own  # rules have `lr` as well
+    given = {_ARGUMENTS.get(key, key): value for key, value in settings.items() if key not in others}
+    if "betas" in parameters and {"beta1", "beta2"} & given.keys():
+        first, second = parameters["betas"].default
+        given["betas"] = (given.pop("beta1", first), given.pop("beta2", second))
+    arguments: dict[str, Any] = {
+        key: _as_annotated(value, parameters[check_name("settings", key, parameters)]) for key, value in given.items()
+    }
+    if fused and "fused" in parameters:
         arguments["fused"] = True
     try:
         return kind(model.parameters(), **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"method: {optimizer} with {dict(settings)}: {error}") from error
+        raise ValueError(f"method: {name} with {dict(settings)}: {error}") from error
+
+
+def _as_annotated(value: Any, parameter: inspect.Parameter) -> Any:
+    """Settings are floats; a few arguments are integers (Muon's `ns_steps`) or booleans (Adam's `amsgrad`)."""
+    for kind in (int, bool):
+        if parameter.annotation in (kind, kind.__name__) and value == kind(value):
+            return kind(value)
+    return value

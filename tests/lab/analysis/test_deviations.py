@@ -35,8 +35,8 @@ def test_the_papers_runs_do_not_deviate(env: str, method: str) -> None:
 
 
 def test_deviations_do_not_depend_on_how_they_were_given() -> None:
-    assert ppo(scale="laptop") == {"lr": 0.001, "anneal": False}
-    assert ppo(steps=1_000_000, anneal=False, lr=0.001) == ppo(scale="laptop")
+    assert ppo(scale="laptop") == {"lr": 0.001, "anneal_lr": False}
+    assert ppo(steps=1_000_000, anneal_lr=False, lr=0.001) == ppo(scale="laptop")
     assert ppo(settings={"eps": 1e-8, "beta2": 0.9}) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
     assert ppo(hidden=(256, 256), bounds="fan_in") == {"hidden": "256,256", "bounds": "fan_in"}
 
@@ -89,14 +89,14 @@ def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_res
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_the_papers_runs_of_atari_do_not_deviate_whatever_is_looked_at(agent: str, ratio: float) -> None:
-    looks = {"points": 50, "episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
+    looks = {"points": 50, "eval_episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
     assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
 
 
 def test_a_short_run_and_another_suite_are_told() -> None:
     assert game(frames=1_000_000) == "frames 1,000,000"
     told = game(suite="minatar", game="asterix")
-    assert all(part in told for part in ("suite minatar", "frames 300,000", "environments 1", "clip_rewards no"))
+    assert all(part in told for part in ("suite minatar", "frames 300,000", "num_envs 1", "clip_rewards no"))
 
 
 def test_a_figure_names_short_deviations_of_its_runs() -> None:

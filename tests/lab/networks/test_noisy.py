@@ -5,7 +5,7 @@ import torch
 
 from weightclip.bounds import resolve_bounds
 from weightclip.clipping import clip_weights
-from weightclip.lab.networks.noisy import NoisyLinear, draw_noise, still
+from weightclip.lab.networks.noisy import NoisyLinear, draw_noise, noise_disabled
 
 
 def test_it_is_the_layer_of_the_paper_with_a_matrix_of_noise() -> None:
@@ -43,7 +43,7 @@ def test_all_layers_of_a_network_are_drawn_and_stilled() -> None:
     loud = network(x)
     assert not torch.equal(quiet, loud)
     assert torch.equal(loud, network(x))
-    with still(network):
+    with noise_disabled(network):
         assert torch.equal(network(x), quiet)
     assert torch.equal(network(x), loud)
 

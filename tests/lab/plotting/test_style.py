@@ -1,4 +1,4 @@
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.plotting.style import style_of
 
 

@@ -17,7 +17,7 @@ class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * e_w) x + mu_b + sigma_b * e_b, with noise e_w = f(e_out) f(e_in)^T and e_b = f(e_out).
 
     f(x) = sign(x) sqrt(|x|), and e_in, e_out are normal. [n, inputs] -> [n, outputs]. The noise stays until
-    `draw_noise`; there is none within `still`.
+    `draw_noise`; there is none within `noise_disabled`.
 
     Args:
         inputs, outputs: their numbers.
@@ -63,7 +63,7 @@ def draw_noise(network: nn.Module, generator: torch.Generator) -> None:
 
 
 @contextmanager
-def still(*networks: nn.Module) -> Iterator[None]:
+def noise_disabled(*networks: nn.Module) -> Iterator[None]:
     """No noise in any layer meanwhile; afterwards that of before."""
     layers = [layer for network in networks for layer in noisy_layers(network)]
     noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]

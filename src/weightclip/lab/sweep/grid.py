@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from weightclip._validation import check_count, check_name
-from weightclip.lab.config import check_field, read_toml
+from weightclip.lab.config import check_field, read_toml, rename_presets
 from weightclip.lab.experiment import NONE, Experiment
 
 PAPER = "paper"
@@ -46,7 +46,7 @@ def read_presets(
             f"{option}: got {name!r}, expected {PAPER!r} or a TOML file, for example with {_example(option)}{problem}"
         )
     try:
-        return read_toml(path.read_text(encoding="utf-8"))
+        return rename_presets(experiment.config, read_toml(path.read_text(encoding="utf-8")))
     except ValueError as error:  # invalid TOML or invalid UTF-8
         raise ValueError(f"{option}: {path} is not TOML: {error}; expected for example {_example(option)}") from error
 

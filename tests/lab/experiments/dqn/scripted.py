@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from weightclip.lab.experiments.dqn.games import Step
+from weightclip.lab.experiments.dqn.environments import Step
 
 
 @dataclass(frozen=True)

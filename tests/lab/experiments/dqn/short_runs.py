@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from weightclip.lab.experiments.dqn.config import Config, resolve
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 
 
 def config(agent: str = "dqn", method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
@@ -14,11 +14,11 @@ def config(agent: str = "dqn", method: str = "adam+wc", seed: int = 0, **more: A
         "game": "breakout",
         "frames": 400,
         "points": 4,
-        "warm_up": 60,
-        "memory": 300,
-        "batch": 16,
-        "episodes": 2,
-        "target_every": 20,
+        "learning_starts": 60,
+        "buffer_size": 300,
+        "batch_size": 16,
+        "eval_episodes": 2,
+        "target_update_interval": 20,
         "covariance": 0,
         **more,
     }

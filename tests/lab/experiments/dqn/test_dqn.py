@@ -17,7 +17,7 @@ def agent(**more: object) -> DQN:
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    found = made.targets(made.moved(sampled))
+    found = made.targets(made.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following), made.target(following)
     for k in range(6):
@@ -31,7 +31,7 @@ def test_targets_are_those_of_the_definition(double: bool) -> None:
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 def test_an_update_goes_down_the_gradient_of_the_weighted_loss(loss: str) -> None:
     made, sampled = agent(loss=loss), batch()
-    targets = made.targets(made.moved(sampled))
+    targets = made.targets(made.to_device(sampled))
     before = made.online.head[2].bias.detach().clone()
     values = made.online(torch.from_numpy(sampled.states[0]))
     gradient = torch.zeros(6)

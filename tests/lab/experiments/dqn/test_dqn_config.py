@@ -14,29 +14,34 @@ def identify(config: Config) -> str:
 
 def test_on_atari_what_is_not_given_is_tianshous() -> None:
     config = resolve(Config(agent="rainbow"))
-    assert (config.lr, config.kappa, config.environments, config.memory) == (6.25e-5, 1.0, 10, 100_000)
-    assert (config.frames, config.steps, config.warm_up, config.epsilon_steps) == (
+    assert (config.lr, config.kappa, config.num_envs, config.buffer_size) == (6.25e-5, 1.0, 10, 100_000)
+    assert (config.frames, config.steps, config.learning_starts, config.exploration_steps) == (
         10_000_000,
         2_500_000,
         320,
         1_000_000,
     )
-    assert (config.sticky, config.clip_rewards, config.stack, config.game) == (0.0, True, 4, "space_invaders")
+    assert (config.sticky_action_prob, config.clip_rewards, config.stack, config.game) == (
+        0.0,
+        True,
+        4,
+        "space_invaders",
+    )
     assert resolve(Config()).lr == 0.0001
     assert resolve(Config(method="adam")).kappa is None
 
 
 TIANSHOUS = {
-    "batch": 32,
+    "batch_size": 32,
     "gamma": 0.99,
     "n_step": 3,
     "double": True,
-    "target_every": 500,
-    "epsilon": 1.0,
-    "epsilon_final": 0.05,
-    "epsilon_test": 0.005,
-    "scaled": False,
-    "lives": True,
+    "target_update_interval": 500,
+    "exploration_initial_eps": 1.0,
+    "exploration_final_eps": 0.05,
+    "evaluation_eps": 0.005,
+    "scale_pixels": False,
+    "terminal_on_life_loss": True,
 }
 
 
@@ -44,7 +49,10 @@ TIANSHOUS = {
     ("agent", "own"),
     [
         ("dqn", {"loss": "squared"}),
-        ("rainbow", {"alpha": 0.5, "beta": 0.4, "beta_steps": 5_000_000, "noise": 0.1, "dueling": True, "noisy": True}),
+        (
+            "rainbow",
+            {"alpha": 0.5, "beta": 0.4, "beta_steps": 5_000_000, "noisy_sigma": 0.1, "dueling": True, "noisy": True},
+        ),
         ("rainbow", {"atoms": 51, "v_min": -10.0, "v_max": 10.0}),
     ],
 )
@@ -55,7 +63,7 @@ def test_agents_are_those_of_tianshous_examples(agent: str, own: dict[str, objec
 
 def test_on_minatar_runs_are_shorter() -> None:
     config = resolve(Config(suite="minatar", game="Asterix"))
-    assert (config.steps, config.stack, config.environments, config.game) == (300_000, 1, 1, "asterix")
+    assert (config.steps, config.stack, config.num_envs, config.game) == (300_000, 1, 1, "asterix")
 
 
 def test_the_papers_tables() -> None:
@@ -85,24 +93,24 @@ def test_schedules() -> None:
         ({"agent": "sac"}, "agent: got 'sac'"),
         ({"replay_ratio": 0.0}, "replay_ratio: got 0.0"),
         ({"replay_ratio": -1.0}, "replay_ratio: got -1.0"),
-        ({"epsilon": 2.0}, "epsilon: got 2.0, expected a number from 0 to 1"),
+        ({"exploration_initial_eps": 2.0}, "exploration_initial_eps: got 2.0, expected a number from 0 to 1"),
         ({"agent": "rainbow", "v_min": 3.0, "v_max": 2.0}, "v_max: got 2.0, expected more than v_min, 3.0"),
         ({"agent": "rainbow", "v_max": float("inf")}, "v_max: got inf, expected a finite number"),
         ({"agent": "rainbow", "v_min": float("nan")}, "v_min: got nan, expected a finite number"),
         ({"agent": "rainbow", "atoms": 1}, "atoms: got 1, expected a whole number of at least 2"),
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
-        ({"memory": 50}, "memory: got 50, expected at least 90"),
-        ({"warm_up": 10}, "warm_up: got 10, expected at least 72: enough for a batch"),
-        ({"frames": 1280}, "warm_up: got 320, expected fewer than the run's 320 steps"),
-        ({"frames": 30}, "frames: got 30, expected at least 40: a step of all games"),
+        ({"buffer_size": 50}, "buffer_size: got 50, expected at least 90"),
+        ({"learning_starts": 10}, "learning_starts: got 10, expected at least 72: enough for a batch"),
+        ({"frames": 1280}, "learning_starts: got 320, expected fewer than the run's 320 steps"),
+        ({"frames": 30}, "frames: got 30, expected at least 40: one step of all environments"),
         ({"frames": 2000}, "points: got 100, expected at most 50 here"),
-        ({"covariance_at": (150,)}, "covariance_at: got 150, expected percents of the run"),
-        ({"covariance": 1}, "covariance: got 1, expected at least 2 transitions, or 0: none"),
-        ({"covariance_at": ()}, "covariance_at: got (), expected percents of the run, such as (50, 100)"),
-        ({"covariance_at": 100}, "covariance_at: got 100, expected percents of the run, such as (50, 100)"),
+        ({"covariance_at": (150,)}, "covariance_at: got 150, expected percentages of the run"),
+        ({"covariance": 1}, "covariance: got 1, expected at least 2 transitions, or 0 for none"),
+        ({"covariance_at": ()}, "covariance_at: got (), expected percentages of the run, such as (50, 100)"),
+        ({"covariance_at": 100}, "covariance_at: got 100, expected whole numbers, such as (100,)"),
         (
             {"covariance_at": (50, 100), "points": 3},
-            "covariance_at: got 50, expected percents of the run, from 1 to 100, at ends of its 3 parts",
+            "covariance_at: got 50, expected percentages of the run, from 1 to 100, at ends of its 3 parts",
         ),
         ({"double": "no"}, "double: got 'no', expected True or False"),
         ({"loss": "l3"}, "loss: got 'l3'"),
@@ -123,7 +131,10 @@ def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
         ({"agent": "dqn", "noisy": False}, "noisy: got False, but dqn has no such option"),
         ({"agent": "dqn", "v_max": 20.0}, "v_max: got 20.0, but dqn has no such option"),
         ({"agent": "rainbow", "loss": "huber"}, "loss: got 'huber', but rainbow has no such option"),
-        ({"suite": "minatar", "lives": False}, "lives: got False, but minatar has no such option"),
+        (
+            {"suite": "minatar", "terminal_on_life_loss": False},
+            "terminal_on_life_loss: got False, but minatar has no such option",
+        ),
     ],
 )
 def test_options_of_another_agent_or_suite_are_refused(given: dict[str, object], message: str) -> None:
@@ -137,15 +148,15 @@ def test_what_changes_nothing_makes_no_other_run() -> None:
 
     rainbow, minatar = Config(agent="rainbow"), Config(suite="minatar", game="asterix")
     assert same(replace(minatar, covariance=0), covariance_at=(50, 100))
-    assert same(replace(rainbow, noisy=False), noise=0.3)
+    assert same(replace(rainbow, noisy=False), noisy_sigma=0.3)
     assert same(replace(rainbow, alpha=0.0), beta=0.9, beta_steps=10)
     assert same(replace(minatar, covariance_at=(50, 100)), covariance_at=(100, 50, 100))
     assert same(Config(frames=40_000), frames=40_030)  # ten games of four frames a step
-    assert not same(rainbow, noise=0.3)
+    assert not same(rainbow, noisy_sigma=0.3)
     assert not same(rainbow, beta=0.9)
     assert not same(rainbow, alpha=0.9)
     assert not same(Config(), loss="huber")
-    assert not same(Config(), lives=False)
+    assert not same(Config(), terminal_on_life_loss=False)
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
@@ -161,8 +172,8 @@ def test_however_a_game_is_written_it_is_one_run(written: tuple[str, ...]) -> No
 
 
 def test_whole_numbers_make_no_other_run() -> None:
-    whole = Config(replay_ratio=1, gamma=1, beta=1, noise=1, v_max=9, agent="rainbow")
-    same = Config(replay_ratio=1.0, gamma=1.0, beta=1.0, noise=1.0, v_max=9.0, agent="rainbow")
+    whole = Config(replay_ratio=1, gamma=1, beta=1, noisy_sigma=1, v_max=9, agent="rainbow")
+    same = Config(replay_ratio=1.0, gamma=1.0, beta=1.0, noisy_sigma=1.0, v_max=9.0, agent="rainbow")
     assert identify(resolve(whole)) == identify(resolve(same))
 
 
@@ -170,7 +181,7 @@ def test_whole_numbers_make_no_other_run() -> None:
 def test_help_has_the_defaults_of_the_suite(suite: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "replay-ratio", "--suite", suite, "--game", "asterix", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for name, metavar in (("frames", "N"), ("warm-up", "N"), ("sticky", "NUMBER")):
+    for name, metavar in (("frames", "N"), ("learning-starts", "N"), ("sticky-action-prob", "NUMBER")):
         value = getattr(resolve(Config(suite=suite, game="asterix")), name.replace("-", "_"))
         text = f"{value:_}" if isinstance(value, int) else f"{value:g}"
         assert f"(default: {text})" in shown.partition(f"--{name} {metavar}")[2].partition(" --")[0]

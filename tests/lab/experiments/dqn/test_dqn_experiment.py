@@ -56,8 +56,9 @@ def test_before_a_game_has_ended_there_is_no_return() -> None:
 def test_all_games_of_minatar_are_those_that_the_paper_has(
     capsys: pytest.CaptureFixture[str], tmp_path: object
 ) -> None:
-    options = "--suite minatar --agents dqn --replay-ratios 0.1,1 --frames 400 --points 4 --warm-up 60 --memory 300"
-    command = f"sweep replay-ratio {options} --seeds 2 --dry-run --out {tmp_path}"
+    options = "--suite minatar --agents dqn --replay-ratios 0.1,1 --frames 400 --points 4"
+    sizes = "--learning-starts 60 --buffer-size 300"
+    command = f"sweep replay-ratio {options} {sizes} --seeds 2 --dry-run --out {tmp_path}"
     assert main(command.split()) == 0
     assert "24 runs: 0 done, 24 to run" in capsys.readouterr().out
 

@@ -8,8 +8,8 @@ from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.config import Config
+from weightclip.lab.experiments.dqn.environments import Atari, Step
 from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
-from weightclip.lab.experiments.dqn.games import Atari, Step
 from weightclip.lab.experiments.dqn.runs import run_config
 from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer
@@ -37,11 +37,11 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
     more = {
         "suite": "atari",
         "game": "Pong",
-        "environments": 2,
+        "num_envs": 2,
         "frames": 480,
         "points": 2,
-        "warm_up": 60,
-        "episodes": 1,
+        "learning_starts": 60,
+        "eval_episodes": 1,
     }
     monkeypatch.setattr(training, "LONGEST", 3)  # steps of an evaluation
     numbers = ["frames_per_second", "updates_per_second"]
@@ -85,7 +85,7 @@ def test_an_interrupted_run_resumes_with_new_games(tmp_path: Path) -> None:
 
 def test_before_the_first_update_there_is_no_loss() -> None:
     lines: list[str] = []
-    table = run_config(config(warm_up=150), on_event=lines.append).table
+    table = run_config(config(learning_starts=150), on_event=lines.append).table
     for column in ("training_loss", "q", "gradient_l2"):
         assert table[column].is_null().to_list() == [True, False, False, False]
     assert not lines
@@ -114,5 +114,5 @@ def test_identities_depend_on_what_changes_the_numbers() -> None:
     def identify(one: Config) -> str:
         return EXPERIMENT.identify(one, None)
 
-    assert identify(config(save_memory=True)) == identify(config(save_memory=False, threads=2))
+    assert identify(config(save_buffer=True)) == identify(config(save_buffer=False, threads=2))
     assert identify(config(replay_ratio=1.0)) != identify(config(replay_ratio=2.0))

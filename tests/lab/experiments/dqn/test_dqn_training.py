@@ -13,10 +13,10 @@ from short_runs import config
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.agent import Update
 from weightclip.lab.experiments.dqn.config import Config
-from weightclip.lab.experiments.dqn.games import Step
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.environments import Step
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 from weightclip.lab.experiments.dqn.training import Trainer, stacked
-from weightclip.lab.networks.noisy import noisy_layers, still
+from weightclip.lab.networks.noisy import noise_disabled, noisy_layers
 from weightclip.lab.networks.q_networks import QNetwork
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def without_speed(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 1.0, 4.0, 0.3])
 @pytest.mark.parametrize("environments", [1, 3])
 def test_the_replay_ratio_is_exact_over_the_run(ratio: float, environments: int) -> None:
-    trainer, rows = trained(replay_ratio=ratio, environments=environments, warm_up=80)
+    trainer, rows = trained(replay_ratio=ratio, num_envs=environments, learning_starts=80)
     steps = trainer.steps
     assert steps == 400 - 400 % environments
     assert trainer.agent.updates == int(Fraction(str(ratio)) * (steps - 80))
@@ -66,7 +66,7 @@ def test_a_row_tells_what_was_measured() -> None:
 
 def test_a_row_has_means_over_its_part() -> None:
     trainer = Trainer(config(method="adam", replay_ratio=0.5), CPU)
-    learn, receive, updates, episodes = trainer.agent.learn, trainer.games.receive, [], []
+    learn, receive, updates, episodes = trainer.agent.learn, trainer.envs.receive, [], []
 
     def learning(batch: Batch) -> Update:
         updates.append(learn(batch))
@@ -78,7 +78,7 @@ def test_a_row_has_means_over_its_part() -> None:
         return step
 
     trainer.agent.learn = learning  # type: ignore[method-assign]
-    trainer.games.receive = receiving  # type: ignore[method-assign]
+    trainer.envs.receive = receiving  # type: ignore[method-assign]
     for part in range(3):
         updates.clear()
         episodes.clear()
@@ -97,16 +97,16 @@ def test_a_row_has_means_over_its_part() -> None:
 
 
 def test_settings_reach_the_memory_and_the_network() -> None:
-    trainer = Trainer(config("rainbow", alpha=0.5, noise=0.3, scaled=True), CPU)
+    trainer = Trainer(config("rainbow", alpha=0.5, noisy_sigma=0.3, scale_pixels=True), CPU)
     for layer in noisy_layers(trainer.agent.online):
         torch.testing.assert_close(layer.sigma_bias, torch.full_like(layer.sigma_bias, 0.3 / layer.in_features**0.5))
-    assert trainer.agent.online.scale == Trainer(config(scaled=True), CPU).agent.online.scale == 1 / 255
+    assert trainer.agent.online.scale == Trainer(config(scale_pixels=True), CPU).agent.online.scale == 1 / 255
     assert Trainer(config("rainbow"), CPU).agent.online.scale == Trainer(config(), CPU).agent.online.scale == 1
     trainer.play(400)
-    assert len(trainer.memory) <= 300
-    drawn = trainer.memory.sample(2000, np.random.default_rng(0)).places
-    trainer.memory.prioritise(drawn, np.where(drawn % 2, 16.0, 1.0))
-    weights = trainer.memory.sample(200, np.random.default_rng(0), beta=1.0).weights
+    assert len(trainer.replay_buffer) <= 300
+    drawn = trainer.replay_buffer.sample(2000, np.random.default_rng(0)).places
+    trainer.replay_buffer.update_priorities(drawn, np.where(drawn % 2, 16.0, 1.0))
+    weights = trainer.replay_buffer.sample(200, np.random.default_rng(0), beta=1.0).weights
     assert np.unique(weights.round(4)).tolist() == [0.25, 1.0]  # by the priorities, 16^0.5 and 1^0.5
     trainer.close()
 
@@ -119,7 +119,7 @@ def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
 
 def test_progress_is_told_after_the_warm_up() -> None:
     told: list[int] = []
-    trainer = Trainer(config(warm_up=150), CPU)
+    trainer = Trainer(config(learning_starts=150), CPU)
     trainer.learn(0, lambda steps, score: told.append(steps))
     assert told == [100]  # at the part's end
     trainer.learn(1, lambda steps, score: told.append(steps))
@@ -136,7 +136,7 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
         other = Trainer(config(agent), CPU)
         other.load_state(state)
         assert other.steps == 200
-        assert len(other.memory) == 200  # of the games under way, too: they were cut
+        assert len(other.replay_buffer) == 200  # of the games under way, too: they were cut
         rows.append([other.learn(part) for part in (2, 3)])
         assert other.agent.updates == other.config.updates_after(400)
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
@@ -146,7 +146,7 @@ def test_it_goes_on_with_the_draws_that_come_next() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(trainer.state())
-    trainer._begin()  # as the other one did
+    trainer._start_episodes()  # as the other one did
     for key, generator in trainer._generators.items():
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
@@ -169,15 +169,15 @@ def test_it_goes_on_with_the_last_values_that_there_were(monkeypatch: pytest.Mon
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The seeds of all games that are begun from now on."""
     found: list[list[int]] = []
-    make_games = training.make_games
+    make_environments = training.make_environments
 
     def making(*arguments: Any) -> Any:
-        games = make_games(*arguments)
+        games = make_environments(*arguments)
         reset = games.reset
         games.reset = lambda seeds: (found.append(list(seeds)), reset(seeds))[1]  # type: ignore[method-assign]
         return games
 
-    monkeypatch.setattr(training, "make_games", making)
+    monkeypatch.setattr(training, "make_environments", making)
     return found
 
 
@@ -202,9 +202,11 @@ def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> Non
 
 def test_training_and_evaluation_are_in_the_games_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    make_games = training.make_games
-    monkeypatch.setattr(training, "make_games", lambda *given: (asked.append(given), make_games(*given))[1])
-    Trainer(config(environments=3, sticky=0.3), CPU).evaluate(0)
+    make_environments = training.make_environments
+    monkeypatch.setattr(
+        training, "make_environments", lambda *given: (asked.append(given), make_environments(*given))[1]
+    )
+    Trainer(config(num_envs=3, sticky_action_prob=0.3), CPU).evaluate(0)
     assert asked == [("minatar", "breakout", 3, 0.3), ("minatar", "breakout", 2, 0.3)]
 
 
@@ -218,16 +220,16 @@ def test_units_are_looked_at_without_noise() -> None:
         return values(states)
 
     trainer.agent.values = looking  # type: ignore[method-assign]
-    assert 0 <= trainer._look()["dormant"] <= 1
+    assert 0 <= trainer._network_metrics()["dormant"] <= 1
 
 
 def test_without_its_memory_it_fills_a_new_one_first() -> None:
-    trainer, _ = trained(2, save_memory=False)
+    trainer, _ = trained(2, save_buffer=False)
     state = trainer.state()
     assert not any(name.startswith("memory/") for name in state)
-    other = Trainer(config(save_memory=False), CPU)
+    other = Trainer(config(save_buffer=False), CPU)
     other.load_state(state)
-    assert len(other.memory) == 0
+    assert len(other.replay_buffer) == 0
     other.learn(2)
     other.learn(3)
     assert other.agent.updates == other.config.updates_after(400)
@@ -235,27 +237,27 @@ def test_without_its_memory_it_fills_a_new_one_first() -> None:
 
 @pytest.mark.parametrize("replay_ratio", [0.25, 4.0])
 def test_what_was_missed_meanwhile_is_spread_over_later_steps(replay_ratio: float) -> None:
-    more = {"save_memory": False, "environments": 2, "replay_ratio": replay_ratio}
+    more = {"save_buffer": False, "num_envs": 2, "replay_ratio": replay_ratio}
     trainer, _ = trained(2, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
     other.load_state(trainer.state())
     before, made = other.agent.updates, []
-    practise = other.practise
+    practise = other.train
 
     def noting(updates: int) -> torch.Tensor:
         made.append(updates)
         return practise(updates)
 
-    other.practise = noting  # type: ignore[method-assign]
+    other.train = noting  # type: ignore[method-assign]
     for part in (2, 3):
         other.learn(part)
     assert sum(made[:30]) == 0  # 60 steps until the memory is as full as after the warm-up
-    assert max(made) <= other.config.most_updates == max(2, 4 * replay_ratio)
+    assert max(made) <= other.config.max_updates == max(2, 4 * replay_ratio)
     assert other.agent.updates == before + sum(made) == other.config.updates_after(400)
 
 
 def test_all_that_is_due_is_made_in_the_end() -> None:
-    more = {"save_memory": False, "points": 10, "n_step": 1}
+    more = {"save_buffer": False, "points": 10, "n_step": 1}
     trainer, _ = trained(9, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
     other.load_state(trainer.state())
@@ -289,7 +291,7 @@ def test_a_covariance_is_taken_when_it_is_asked_for() -> None:
 
 
 def test_without_transitions_there_is_no_covariance() -> None:
-    more = {"points": 400, "n_step": 10, "covariance": 6, "covariance_at": (1,), "episodes": 1}
+    more = {"points": 400, "n_step": 10, "covariance": 6, "covariance_at": (1,), "eval_episodes": 1}
     trainer, _ = trained(4, **more)
     assert trainer.covariances() == {}
 
@@ -298,20 +300,20 @@ def test_without_transitions_there_is_no_covariance() -> None:
 def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> None:
     trainer, _ = trained(2, agent=agent, method="adam", covariance=6)
     learner, drawn = trainer.agent, []
-    sample_uniformly = trainer.memory.sample_uniformly
+    sample_uniformly = trainer.replay_buffer.sample_uniformly
 
     def noting(number: int, generator: np.random.Generator) -> Batch:
         drawn.append(sample_uniformly(number, generator))
         return drawn[-1]
 
-    trainer.memory.sample_uniformly = noting  # type: ignore[method-assign]
+    trainer.replay_buffer.sample_uniformly = noting  # type: ignore[method-assign]
     found = trainer.covariance()
     gradients = []
-    with still(learner.online, learner.target):
+    with noise_disabled(learner.online, learner.target):
         for k in range(6):
             names = ("actions", "returns", "discounts", "weights", "places")
             one = {name: getattr(drawn[0], name)[k : k + 1] for name in names}
-            batch = learner.moved(Batch(drawn[0].states[:, k : k + 1], **one))
+            batch = learner.to_device(Batch(drawn[0].states[:, k : k + 1], **one))
             targets = learner.targets(batch)
             learner.online.zero_grad()
             learner.errors(learner.online(batch.states), batch.actions, targets).sum().backward()
@@ -326,9 +328,9 @@ CUT = (Event(1.0), Event(4.0), Event(0.0, truncated=True))
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
     """A trainer on games by these scripts."""
-    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(*scripts))
-    lives = more.pop("lives", True)  # which MinAtar's games do not have, but these do
-    return Trainer(replace(config(environments=len(scripts), **more), lives=lives), CPU)
+    monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(*scripts))
+    lives = more.pop("terminal_on_life_loss", True)  # which MinAtar's games do not have, but these do
+    return Trainer(replace(config(num_envs=len(scripts), **more), terminal_on_life_loss=lives), CPU)
 
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
@@ -336,10 +338,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more:
 def test_rewards_and_ends_are_remembered_as_they_are_wanted(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
-    more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "lives": lives}
+    more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}
     trainer = scripted(monkeypatch, WHOLE, CUT, **more)
     trainer.play(30)
-    batch = trainer.memory.sample(500, np.random.default_rng(0))
+    batch = trainer.replay_buffer.sample(500, np.random.default_rng(0))
     before, after = (places(states) for states in batch.states)
     seen = set()
     for k, (game, episode, step) in enumerate(before):
@@ -356,7 +358,7 @@ def test_rewards_and_ends_are_remembered_as_they_are_wanted(
 @pytest.mark.parametrize("lives", [False, True])
 def test_what_it_acts_on_is_of_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", lives=lives)
+    trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
     for _ in range(12):
         for e, state in enumerate(trainer._stacks):
@@ -372,11 +374,11 @@ def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pyt
     long = [Event(1.0)] * 250
     trainer = scripted(monkeypatch, long, long, n_step=3)
     trainer.play(20)
-    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(long, long, beginning=7))
-    other = Trainer(config(environments=2, n_step=3), CPU)
+    monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(long, long, beginning=7))
+    other = Trainer(config(num_envs=2, n_step=3), CPU)
     other.load_state(trainer.state())
     other.play(20)
-    batch = other.memory.sample(1000, np.random.default_rng(0))
+    batch = other.replay_buffer.sample(1000, np.random.default_rng(0))
     before, after = (places(states) for states in batch.states)
     assert {place[1] for place in before} == {0, 7}
     for k, (game, episode, step) in enumerate(before):
@@ -389,15 +391,15 @@ def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pyt
 
 
 def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", epsilon_steps=150, beta_steps=250)
-    chances, betas, learned, prioritised = [], [], [], []
+    trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
+    chances, betas, learned, prioritized = [], [], [], []
 
     def noise() -> torch.Tensor:
         return torch.cat([layer.noise_in for layer in noisy_layers(trainer.agent.online)])
 
     noises = [noise()]
     act, learn = trainer.agent.act, trainer.agent.learn
-    sample, prioritise = trainer.memory.sample, trainer.memory.prioritise
+    sample, prioritise = trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities
 
     def noting_act(states: Any, epsilon: float, generator: Any) -> Any:
         chances.append((trainer.steps, epsilon))
@@ -415,11 +417,11 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
         return sample(number, generator, beta)
 
     def noting_prioritise(places: Any, errors: Any) -> None:
-        prioritised.append((places, errors))
+        prioritized.append((places, errors))
         prioritise(places, errors)
 
     trainer.agent.act, trainer.agent.learn = noting_act, noting_learn  # type: ignore[method-assign]
-    trainer.memory.sample, trainer.memory.prioritise = noting_sample, noting_prioritise  # type: ignore[method-assign]
+    trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities = noting_sample, noting_prioritise  # type: ignore[method-assign]
     monkeypatch.setattr(trainer, "evaluate", lambda part: 0.0)
     for part in range(4):
         trainer.learn(part)
@@ -427,7 +429,7 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
     assert len(betas) == trainer.agent.updates == 340
     assert all(beta == pytest.approx(0.4 + 0.6 * min(1, steps / 250)) for steps, beta in betas)
     assert {steps for steps, _ in betas} == {*range(62, 402, 2)}
-    for (drawn, update), (changed, errors) in zip(learned, prioritised, strict=True):
+    for (drawn, update), (changed, errors) in zip(learned, prioritized, strict=True):
         np.testing.assert_array_equal(drawn, changed)
         np.testing.assert_array_equal(update.errors.numpy(), errors)
 
@@ -438,14 +440,14 @@ def test_rainbow_explores_by_the_noise_of_its_layers(
 ) -> None:
     games = [Scripted([Event(terminated=True)], constant=True) for _ in range(2)]
     making = iter(games)
-    monkeypatch.setattr(training, "make_games", lambda *_: next(making))
-    greedy = {"epsilon": 0.0, "epsilon_final": 0.0, "epsilon_test": 0.0, "episodes": 1}
+    monkeypatch.setattr(training, "make_environments", lambda *_: next(making))
+    greedy = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "evaluation_eps": 0.0, "eval_episodes": 1}
     # A step size this small leaves the weights alone: only the noise of an update can change the greedy action.
-    trainer = Trainer(config("rainbow", method="adam", lr=1e-30, environments=1, noise=noise, **greedy), CPU)
+    trainer = Trainer(config("rainbow", method="adam", lr=1e-30, num_envs=1, noisy_sigma=noise, **greedy), CPU)
     trainer.play(40)
     weights = [p.clone() for p in trainer.agent.online.parameters()]
     for _ in range(30):
-        trainer.practise(1)
+        trainer.train(1)
         trainer.play(2)
     for before, p in zip(weights, trainer.agent.online.parameters(), strict=True):
         torch.testing.assert_close(before, p)
@@ -458,19 +460,19 @@ def test_rainbow_explores_by_the_noise_of_its_layers(
 
 def test_without_priorities_errors_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE)
-    monkeypatch.setattr(trainer.memory, "prioritise", lambda *_: pytest.fail("nobody needs these errors"))
+    monkeypatch.setattr(trainer.replay_buffer, "update_priorities", lambda *_: pytest.fail("nobody needs these errors"))
     trainer.play(40)
-    assert trainer.practise(2).shape == (2,)
+    assert trainer.train(2).shape == (2,)
 
 
 def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, agent="rainbow", episodes=2, epsilon_test=0.25, clip_rewards=True)
+    trainer = scripted(monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True)
     trainer.play(40)
-    trainer.practise(1)
+    trainer.train(1)
     noises = [layer.noise_in.clone() for layer in noisy_layers(trainer.agent.online)]
     assert all(noise.abs().sum() > 0 for noise in noises)
     longer = (*[Event(0.25)] * 9, Event(10.0, truncated=True))
-    monkeypatch.setattr(training, "make_games", lambda *_: Scripted(WHOLE, longer))
+    monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(WHOLE, longer))
     act = trainer.agent.act
     seen = []
 
@@ -490,18 +492,18 @@ def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPa
 
 def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 27_000  # steps: 108,000 frames
-    random = {"episodes": 2, "epsilon_test": 1.0}  # actions without a network, so that it is fast
+    random = {"eval_episodes": 2, "evaluation_eps": 1.0}  # actions without a network, so that it is fast
     trainer = scripted(monkeypatch, WHOLE, **random)
     long, endless = [*[Event(1.0)] * (limit - 2), Event(500.0, terminated=True)], [Event(1.0)] * (limit + 10)
     games = Scripted(long, endless, constant=True)
-    monkeypatch.setattr(training, "make_games", lambda *_: games)
+    monkeypatch.setattr(training, "make_environments", lambda *_: games)
     assert trainer.evaluate(0) == (limit - 2 + 500 + limit) / 2
     assert len(games.sent) == limit
 
 
 def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", episodes=1)
+    trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
     act, seen = trainer.agent.act, []
 
     def noting(states: Any, epsilon: float, generator: Any) -> Any:
@@ -523,7 +525,8 @@ def test_stacks_begin_with_their_first_frame() -> None:
 def test_what_it_acts_on_is_what_the_memory_gives_back() -> None:
     """Stacks while playing and stacks that are sampled are one thing."""
     trainer = Trainer(
-        config(suite="atari", game="SpaceInvaders", frames=40_000, environments=2, memory=3000, warm_up=50), CPU
+        config(suite="atari", game="SpaceInvaders", frames=40_000, num_envs=2, buffer_size=3000, learning_starts=50),
+        CPU,
     )
     acted: dict[bytes, int] = {}
     act = trainer.agent.act
@@ -536,7 +539,7 @@ def test_what_it_acts_on_is_what_the_memory_gives_back() -> None:
     trainer.agent.act = noting  # type: ignore[method-assign]
     trainer.play(600)
     trainer.close()
-    sampled = trainer.memory.sample(200, np.random.default_rng(0))
+    sampled = trainer.replay_buffer.sample(200, np.random.default_rng(0))
     assert all(state.tobytes() in acted for state in sampled.states[0])
     going_on = sampled.discounts > 0
     assert going_on.sum() > 150
@@ -554,8 +557,17 @@ def test_the_network_is_that_of_the_suite() -> None:
 def test_dqn_learns_breakout() -> None:
     """Random actions have a return of about 0.5. These seeds had 3.7 to 3.8 in training, 3.6 to 5.6 evaluated."""
     for seed in range(3):
-        more = {"lr": 3e-4, "frames": 40_000, "warm_up": 1000, "memory": 40_000, "batch": 32, "target_every": 500}
-        trainer, rows = trained(method="adam", seed=seed, replay_ratio=0.25, epsilon_steps=20_000, episodes=20, **more)
+        more = {
+            "lr": 3e-4,
+            "frames": 40_000,
+            "learning_starts": 1000,
+            "buffer_size": 40_000,
+            "batch_size": 32,
+            "target_update_interval": 500,
+        }
+        trainer, rows = trained(
+            method="adam", seed=seed, replay_ratio=0.25, exploration_steps=20_000, eval_episodes=20, **more
+        )
         assert rows[0]["return"] < 1.5
         assert rows[-1]["return"] > 2.5
         assert rows[-1]["test_return"] > 2.0

@@ -3,7 +3,7 @@ import pytest
 import torch
 from short_runs import batch, config
 
-from weightclip.lab.experiments.dqn.rainbow import Rainbow, projected
+from weightclip.lab.experiments.dqn.rainbow import Rainbow, project
 from weightclip.lab.networks.noisy import NoisyLinear, draw_noise
 
 
@@ -37,7 +37,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
     probabilities = torch.from_numpy(generator.dirichlet(np.ones(51), 8)).float()
     places = torch.from_numpy(generator.normal(0, 8, (8, 51))).float()
     places[0], places[1] = atoms, 10.0  # exactly on atoms, and on the last one
-    found = projected(probabilities, places, atoms)
+    found = project(probabilities, places, atoms)
     for k in range(8):
         expected = by_hand(probabilities[k].tolist(), places[k].tolist(), atoms.tolist())
         assert found[k].tolist() == pytest.approx(expected, abs=1e-5)
@@ -47,7 +47,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_are_those_of_the_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
-    found = made.targets(made.moved(sampled))
+    found = made.targets(made.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
     online, target = made.online(following).exp(), made.target(following).exp()
     atoms = made.atoms.tolist()
@@ -61,7 +61,7 @@ def test_targets_are_those_of_the_definition(double: bool) -> None:
 
 def test_the_loss_is_the_weighted_cross_entropy_and_the_errors_are_the_priorities() -> None:
     made, sampled = agent(noisy=False), batch()
-    targets = made.targets(made.moved(sampled))
+    targets = made.targets(made.to_device(sampled))
     outputs = made.online(torch.from_numpy(sampled.states[0]))
     errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
     update = made.learn(sampled)
@@ -80,7 +80,7 @@ def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
     made, same, sampled = agent(), agent(), batch()
     draw_noise(same.online, same._noise)
     draw_noise(same.target, same._noise)
-    targets = same.targets(same.moved(sampled))
+    targets = same.targets(same.to_device(sampled))
     outputs = same.online(torch.from_numpy(sampled.states[0]))
     errors = [-sum((targets[k] * outputs[k, sampled.actions[k]]).tolist()) for k in range(6)]
     assert made.learn(sampled).errors.tolist() == pytest.approx(errors, rel=1e-5)

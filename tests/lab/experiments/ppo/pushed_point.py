@@ -47,7 +47,15 @@ gym.register(NAME, Toy, max_episode_steps=LIMIT)
 
 def config(method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
     """Small, and soon over."""
-    given = {"env": NAME, "rollout": 64, "minibatches": 4, "epochs": 2, "steps": 4 * 64, "hidden": (8, 8), **more}
+    given = {
+        "env": NAME,
+        "num_steps": 64,
+        "num_minibatches": 4,
+        "update_epochs": 2,
+        "steps": 4 * 64,
+        "hidden": (8, 8),
+        **more,
+    }
     return resolve(Config(method=method, seed=seed, **given))
 
 

@@ -107,7 +107,7 @@ def test_what_has_no_vectors_is_refused(name: str, message: str) -> None:
     [
         (
             "Ant",
-            "env: got 'Ant', expected a version, too; there are Ant-v2, Ant-v3, Ant-v4, Ant-v5; did you mean 'Ant-v4'",
+            "env: got 'Ant', expected a version as well; there are Ant-v2, Ant-v3, Ant-v4, Ant-v5; did you mean 'Ant-v",
         ),
         ("Hopper", "Hopper-v4, Hopper-v5; did you mean 'Hopper-v5'?"),
         ("pushed_point:WeightclipToy", "there are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),

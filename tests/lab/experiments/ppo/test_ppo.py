@@ -43,7 +43,9 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
 @pytest.mark.parametrize(("env", "iterations"), [("Walker2d-v4", 3), ("Ant-v5", 1)])
 def test_in_lockstep_each_seed_learns_what_it_learns_alone_on_mujoco(env: str, iterations: int) -> None:
     def made(seeds: range) -> Learners:
-        configs = [Config(env=env, rollout=256, minibatches=4, epochs=4, steps=1024, seed=seed) for seed in seeds]
+        configs = [
+            Config(env=env, num_steps=256, num_minibatches=4, update_epochs=4, steps=1024, seed=seed) for seed in seeds
+        ]
         return Learners([resolve(one) for one in configs])
 
     together, alone = made(range(8)), made(range(5, 6))
@@ -62,8 +64,8 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone_on_mujoco(env: str, i
 def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
     env: str, rollout: int, iterations: int, lr: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"lr": lr, "value_weight": 0.3, "gamma": 0.97, "lam": 0.9, "clip": 0.1, "gradient_norm": 0.3}
-    ours = learners("adam", range(2), env=env, rollout=rollout, steps=iterations * rollout, **given)
+    given = {"lr": lr, "vf_coef": 0.3, "gamma": 0.97, "gae_lambda": 0.9, "clip_coef": 0.1, "max_grad_norm": 0.3}
+    ours = learners("adam", range(2), env=env, num_steps=rollout, steps=iterations * rollout, **given)
     observations, actions = ours.stack.members[0].actor_mean[0].in_features, ours.stack.members[0].actor_logstd.numel()
     noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
     seed = 0  # of the plain loop under way
@@ -88,7 +90,7 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
     monkeypatch.setattr(plain_ppo, "Normal", Drawn)
     monkeypatch.setattr(plain_ppo, "Agent", Kept)
     monkeypatch.setattr(np.random, "shuffle", shuffle)
-    settings = plain_ppo.Settings(rollout=rollout, minibatches=4, epochs=2, **given)
+    settings = plain_ppo.Settings(num_steps=rollout, num_minibatches=4, update_epochs=2, **given)
     plain = [plain_ppo.train(env, seed, iterations, settings) for seed in range(2)]
     for iteration in range(iterations):
         _, episodes = ours.iterate(iteration)
@@ -101,7 +103,7 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
 
 @pytest.mark.parametrize(("clip_values", "normalise"), [(True, True), (False, True), (True, False)])
 def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) -> None:
-    ours = learners("adam", range(2), clip=0.1, clip_values=clip_values, normalise_advantages=normalise)
+    ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalise)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
     with torch.no_grad():  # away from the policy that acted
@@ -157,7 +159,7 @@ def test_advantages_are_the_sums_of_their_definition() -> None:
 
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_a_truncated_episode_ends_unless_it_is_bootstrapped(bootstrap: bool) -> None:
-    ours = learners("adam", range(2), bootstrap=bootstrap, rollout=128)
+    ours = learners("adam", range(2), bootstrap_truncated=bootstrap, num_steps=128)
     rollout = ours.collect()
     cut = rollout.truncated.bool()
     assert cut.any()
@@ -173,7 +175,7 @@ def test_a_truncated_episode_ends_unless_it_is_bootstrapped(bootstrap: bool) -> 
 
 
 def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = learners("adam", range(2), bootstrap=True, rollout=128)
+    ours = learners("adam", range(2), bootstrap_truncated=True, num_steps=128)
     step = ours.environments.step
 
     def both(actions: np.ndarray, stopped: dict[int, str]) -> Step:
@@ -188,24 +190,24 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
     torch.testing.assert_close(ours.advantages(rollout).returns[last], rollout.rewards[last])
 
 
-def test_each_gradient_is_shortened_by_itself() -> None:
-    ours = learners("adam", range(2), gradient_norm=0.5)
+def test_each_gradient_is_clipped_by_itself() -> None:
+    ours = learners("adam", range(2), max_grad_norm=0.5)
     ours.stack.gradients.zero_()
     ours.stack.gradients[0, :4] = 3.0
     ours.stack.gradients[1, :4] = 0.1
-    before = ours._shorten_gradients()
+    before = ours._clip_gradients()
     assert before.tolist() == pytest.approx([6.0, 0.2])
     assert ours.stack.gradients.norm(dim=1).tolist() == pytest.approx([0.5, 0.2], rel=1e-5)
 
 
 def test_the_step_size_falls_to_nothing() -> None:
-    ours = learners("adam", range(1), lr=0.1, anneal=True)
+    ours = learners("adam", range(1), lr=0.1, anneal_lr=True)
     seen = []
     for iteration in range(4):
         ours.iterate(iteration)
         seen.append(ours.optimizers[0].param_groups[0]["lr"])
     assert seen == pytest.approx([0.1, 0.075, 0.05, 0.025])
-    constant = learners("adam", range(1), lr=0.1, anneal=False)
+    constant = learners("adam", range(1), lr=0.1, anneal_lr=False)
     constant.iterate(3)
     assert constant.optimizers[0].param_groups[0]["lr"] == 0.1
 
@@ -273,14 +275,16 @@ def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> 
     ours = learners("adam", range(4))
     clock = itertools.count()
     monkeypatch.setattr("weightclip.lab.experiments.ppo.ppo.time.perf_counter", lambda: float(next(clock)))
-    steps = [4 * ours.config.rollout, ours.config.rollout]
+    steps = [4 * ours.config.num_steps, ours.config.num_steps]
     assert ours.iterate(0)[0][0]["speed"] == steps[0]
     ours.stopped = dict.fromkeys((1, 2, 3), "")
     assert ours.iterate(1)[0][0]["speed"] == steps[1]
 
 
 def test_it_learns() -> None:
-    ours = learners("adam", range(2), rollout=512, minibatches=8, epochs=10, lr=0.003, steps=20 * 512, anneal=False)
+    ours = learners(
+        "adam", range(2), num_steps=512, num_minibatches=8, update_epochs=10, lr=0.003, steps=20 * 512, anneal_lr=False
+    )
     first, *_, last = (np.mean([row["return"] for row in ours.iterate(iteration)[0]]) for iteration in range(12))
     assert last > first + 2
 
@@ -294,9 +298,9 @@ def test_a_learner_goes_on_with_all_but_its_episode() -> None:
         for s, state in enumerate(states):
             other.load_state(s, state)
         other.begin_episodes()
-        for name, array in other.normaliser.arrays().items():
+        for name, array in other.normalizer.arrays().items():
             if not name.startswith("observations"):  # which have seen a new episode's first one
-                np.testing.assert_array_equal(array, ours.normaliser.arrays()[name])
+                np.testing.assert_array_equal(array, ours.normalizer.arrays()[name])
         torch.testing.assert_close(other.stack.weights, ours.stack.weights, rtol=0, atol=0)
         for s in range(2):
             assert len(ours.optimizers[s].state) == len(other.optimizers[s].state) > 0
@@ -309,7 +313,7 @@ def test_a_learner_goes_on_with_all_but_its_episode() -> None:
                 from_array(generator, states[s][f"generator/{key}"])
         seeds = [int(deepcopy(own[2]).integers(2**31)) for own in ours.generators]
         first = Environments(ours.config.env, 2).reset(seeds)
-        np.testing.assert_array_equal(other._now, other.normaliser.normalised(first))
+        np.testing.assert_array_equal(other._now, other.normalizer.normalize(first))
     rows = [other.iterate(1)[0] for other in others]
     for one, other in zip(*rows):
         assert {**one, "speed": 0} == {**other, "speed": 0}

@@ -9,13 +9,13 @@ def test_what_is_not_given_is_the_papers() -> None:
     walker, ant = (resolve(Config(env=env)) for env in ("Walker2d-v4", "Ant-v4"))
     assert (walker.lr, walker.kappa, walker.settings) == (0.0003, 3.0, {"eps": 1e-5})
     assert ant.kappa == 5.0
-    assert (walker.steps, walker.epochs, walker.anneal, walker.iterations) == (10_000_000, 10, True, 4882)
+    assert (walker.steps, walker.update_epochs, walker.anneal_lr, walker.iterations) == (4882 * 2048, 10, True, 4882)
     assert resolve(Config(method="adam")).kappa is None
 
 
 def test_a_laptop_has_its_own_schedule() -> None:
     config = resolve(Config(env="Hopper-v4", scale="laptop"))
-    assert (config.anneal, config.step_size(3)) == (False, config.lr)
+    assert (config.anneal_lr, config.step_size(3)) == (False, config.lr)
     assert config.steps < 10_000_000
 
 
@@ -33,7 +33,7 @@ def test_the_papers_tables() -> None:
 
 def test_equal_betas_are_a_method() -> None:
     config = resolve(Config(method="adam-equal-betas+wc", settings={"beta1": 0.95}))
-    assert config.parts() == ("adam", ("wc",))
+    assert config.method == "adam-equal-betas+wc"
     assert config.settings == {"eps": 1e-5, "beta1": 0.95, "beta2": 0.95}
     second = resolve(Config(method="adam-equal-betas", settings={"beta2": 0.9}))
     assert second.settings == {"eps": 1e-5, "beta1": 0.9, "beta2": 0.9}
@@ -71,17 +71,17 @@ def test_a_misspelt_method_is_told_the_nearest_one(method: str) -> None:
         ),
         ({"method": "adamm"}, "method: got 'adamm'"),
         ({"method": "adam", "kappa": 1.0}, "kappa: got 1.0, but adam has no such setting"),
-        ({"settings": {"momentum": 1}}, "settings: got 'momentum'"),
+        ({"settings": {"momentum": 1}}, "momentum: got 1, but adam+wc has no such setting; it has lr, kappa, beta1"),
         ({"bounds": "default"}, "bounds: got 'default', expected one of paper, fan_in"),
         ({"steps": 100}, "steps: got 100, expected at least the 2048 of a rollout"),
-        ({"minibatches": 30}, "minibatches: got 30, expected a divisor of the rollout's 2048 steps"),
-        ({"minibatches": 2048}, "minibatches: got 2048, expected a divisor"),
+        ({"num_minibatches": 30}, "num_minibatches: got 30, expected a divisor of the rollout's 2048 steps"),
+        ({"num_minibatches": 2048}, "num_minibatches: got 2048, expected a divisor"),
         ({"gamma": 1.5}, "gamma: got 1.5, expected a number from 0 to 1"),
-        ({"clip": 0.0}, "clip: got 0.0"),
+        ({"clip_coef": 0.0}, "clip_coef: got 0.0"),
         ({"hidden": (64, 0)}, "hidden: got 0"),
         ({"env": 3}, "env: got 3, expected a name"),
-        ({"hidden": 64}, "hidden: got 64, expected the units of each layer"),
-        ({"anneal": "no"}, "anneal: got 'no', expected True or False"),
+        ({"hidden": 64}, "hidden: got 64, expected whole numbers, such as (64, 64)"),
+        ({"anneal_lr": "no"}, "anneal_lr: got 'no', expected True or False"),
         ({"problem": "x"}, "problem: got 'x'"),
         ({"scale": "huge"}, "scale: got 'huge'"),
     ],

@@ -80,7 +80,7 @@ def test_every_figure_on_ppo_can_be_reproduced() -> None:
 
 
 def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
-    options = "--rollout 64 --minibatches 4 --epochs 2 --steps 256 --hidden 8,8 --best"
+    options = "--num-steps 64 --num-minibatches 4 --update-epochs 2 --steps 256 --hidden 8,8 --best"
     command = (
         f"sweep policy-collapse --envs {NAME} --methods adam,adam+wc --seeds 2 {options} --dry-run --out {tmp_path}"
     )
@@ -88,11 +88,9 @@ def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureF
     assert "4 runs: 0 done, 4 to run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("option", "loss"), [("--no-clip-values", "value_loss"), ("--no-normalise-advantages", "policy_loss")]
-)
+@pytest.mark.parametrize(("option", "loss"), [("--no-clip-vloss", "value_loss"), ("--no-norm-adv", "policy_loss")])
 def test_an_option_that_switches_off_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
-    small = "--rollout 64 --minibatches 4 --epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip 0.01"
+    small = "--num-steps 64 --num-minibatches 4 --update-epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip-coef 0.01"
     for out, given in (("usual", []), ("off", [option])):
         command = f"run policy-collapse --env {NAME} --method adam {small} --out {tmp_path / out}"
         assert main([*command.split(), *given]) == 0

@@ -119,7 +119,7 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in reported)
     assert sum(f"env {NAME}" in note for note in reported) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
-    usual = {"epochs": 10, "rollout": 2048, "minibatches": 32, "hidden": (64, 64)}
+    usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": (64, 64)}
     papers = draw_metrics(moved_to("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
     assert not any("not the paper's" in note for note in papers.notes)
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"

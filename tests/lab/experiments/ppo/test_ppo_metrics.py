@@ -15,7 +15,15 @@ from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
 from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.networks.actor_critic import ActorCritic
 
-GIVEN = {"lr": 0.01, "clip": 0.1, "kappa": 2.0, "gamma": 0.97, "lam": 0.9, "gradient_norm": 0.3, "entropy_weight": 0.01}
+GIVEN = {
+    "lr": 0.01,
+    "clip_coef": 0.1,
+    "kappa": 2.0,
+    "gamma": 0.97,
+    "gae_lambda": 0.9,
+    "max_grad_norm": 0.3,
+    "ent_coef": 0.01,
+}
 
 
 def clip_to_boxes(network: ActorCritic, kappa: float) -> None:
@@ -64,32 +72,32 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
     seen, actions, old = rollout.observations[s], rollout.actions[s], rollout.log_probs[s]
     with torch.no_grad():
         judged = network.critic(seen).squeeze(1)
-    values, advantages, last = judged[:-1], torch.zeros(given.rollout), 0.0
-    for t in reversed(range(given.rollout)):
+    values, advantages, last = judged[:-1], torch.zeros(given.num_steps), 0.0
+    for t in reversed(range(given.num_steps)):
         going_on = 1.0 - rollout.ended[s, t].item()
         delta = rollout.rewards[s, t].item() + given.gamma * judged[t + 1].item() * going_on - judged[t].item()
-        advantages[t] = last = delta + given.gamma * given.lam * going_on * last
+        advantages[t] = last = delta + given.gamma * given.gae_lambda * going_on * last
     returns = advantages + values
     optimizer = torch.optim.Adam(network.parameters(), lr=given.lr, eps=1e-5)
     orders = np.random.default_rng(np.random.SeedSequence([given.seed, 1]))
     clipped, norms, parts = [], [], (network.actor_mean, network.critic)
-    for _ in range(given.epochs):
-        for rows in np.split(orders.permutation(given.rollout), given.minibatches):
+    for _ in range(given.update_epochs):
+        for rows in np.split(orders.permutation(given.num_steps), given.num_minibatches):
             means, found = network(seen[rows])
             policy = Normal(means, network.actor_logstd.exp().expand_as(means))
             log_ratio = policy.log_prob(actions[rows]).sum(1) - old[rows]
             ratio, entropy = log_ratio.exp(), policy.entropy().sum(1).mean()
             own = (advantages[rows] - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
-            near = ratio.clamp(1 - given.clip, 1 + given.clip)
+            near = ratio.clamp(1 - given.clip_coef, 1 + given.clip_coef)
             policy_loss = -torch.min(ratio * own, near * own).mean()
             new, before = found.squeeze(1), values[rows]
-            near = before + (new - before).clamp(-given.clip, given.clip)
+            near = before + (new - before).clamp(-given.clip_coef, given.clip_coef)
             value_loss = 0.5 * torch.max((new - returns[rows]) ** 2, (near - returns[rows]) ** 2).mean()
             outputs = torch.cat([unit for part in parts for unit in tanh_outputs(part, seen[rows])])
             optimizer.zero_grad()
-            (policy_loss + given.value_weight * value_loss - given.entropy_weight * entropy).backward()
-            norms.append(nn.utils.clip_grad_norm_(network.parameters(), given.gradient_norm).item())
-            clipped.append(((ratio < 1 - given.clip) | (ratio > 1 + given.clip)).float().mean().item())
+            (policy_loss + given.vf_coef * value_loss - given.ent_coef * entropy).backward()
+            norms.append(nn.utils.clip_grad_norm_(network.parameters(), given.max_grad_norm).item())
+            clipped.append(((ratio < 1 - given.clip_coef) | (ratio > 1 + given.clip_coef)).float().mean().item())
             optimizer.step()
             clip_to_boxes(network, given.kappa)
     episodes = [one for one in rollout.episodes if one.learner == s]
@@ -137,13 +145,13 @@ def test_a_row_is_what_its_definitions_say(monkeypatch: pytest.MonkeyPatch) -> N
         assert 0.05 < row["clip_fraction"] < 0.95
         assert 0 < row["clipped"] < 1
         assert abs(row["old_approx_kl"]) > 1e-3
-        assert row["gradient_l2"] > ours.config.gradient_norm
+        assert row["gradient_l2"] > ours.config.max_grad_norm
         assert row["speed"] > 0
 
 
 def test_where_no_episode_ends_those_that_ended_last_count_also_after_a_pause() -> None:
     def made() -> Learners:
-        return Learners([config("adam", seed, rollout=4, minibatches=2, steps=100 * 4) for seed in (0, 1)])
+        return Learners([config("adam", seed, num_steps=4, num_minibatches=2, steps=100 * 4) for seed in (0, 1)])
 
     ours, other = made(), made()
     for iteration in range(8):  # more steps than an episode can have
@@ -174,8 +182,8 @@ def test_what_was_measured_before_a_seed_broke_stands_and_nothing_after(monkeypa
         return np.where([[False], [steps == 40], [False]], math.nan, observe(*seen))
 
     monkeypatch.setattr(ours.environments, "step", counted)
-    observe = ours.normaliser.observe
-    monkeypatch.setattr(ours.normaliser, "observe", broken)
+    observe = ours.normalizer.observe
+    monkeypatch.setattr(ours.normalizer, "observe", broken)
     rows, episodes = ours.iterate(1)
     assert ours.stopped == {1: "its actions are not finite"}
     own = [one for one in episodes if one.learner == 1]

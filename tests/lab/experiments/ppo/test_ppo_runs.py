@@ -276,7 +276,7 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
 
 
 def test_before_an_episode_has_ended_there_is_no_return() -> None:
-    (record,) = run_configs([config(rollout=8, minibatches=2, steps=64)])
+    (record,) = run_configs([config(num_steps=8, num_minibatches=2, steps=64)])
     table = record.table
     early = table["episodes"].cum_sum() == 0
     assert early.any()

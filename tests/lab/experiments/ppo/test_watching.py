@@ -39,7 +39,7 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
     np.testing.assert_allclose(
         saved.arrays["weights"], learners.stack.weights[0].detach().numpy(), rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(saved.arrays["mean"], learners.normaliser.observations.mean[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(saved.arrays["mean"], learners.normalizer.observations.mean[0], rtol=1e-3, atol=1e-4)
 
 
 def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
 
 def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
     run_configs([config("sgd", lr=1e30)], tmp_path)
-    with pytest.raises(ValueError, match="the run had stopped, as its weights were not finite"):
+    with pytest.raises(ValueError, match="the run stopped because its weights were not finite"):
         find_policy(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.C
 def test_mistakes_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
-        ([str(tmp_path / "nothing")], "with no run; expected the path of one, or its beginning"),
+        ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or its beginning"),
         ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
         ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a seed such as 4"),
         ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),

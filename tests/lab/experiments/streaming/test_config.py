@@ -1,10 +1,11 @@
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from weightclip.lab.config import field_types
 from weightclip.lab.experiments.streaming.config import Config, resolve
 
 
@@ -27,7 +28,7 @@ def test_resolving_twice_changes_nothing() -> None:
 
 
 def test_every_field_has_a_line_of_help() -> None:
-    assert all("\n" not in field.metadata["help"] for field in fields(Config))
+    assert all(one.help.text and "\n" not in one.help.text for one in field_types(Config).values())
 
 
 @pytest.mark.parametrize(

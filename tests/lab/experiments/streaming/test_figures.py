@@ -10,6 +10,7 @@ from matplotlib.image import imread
 from matplotlib.lines import Line2D
 
 from tidy_runs import EMNIST, IMAGENET, MNIST, runs, some_value
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.experiments.streaming.figures import (
     PANELS,
     draw_run,
@@ -18,7 +19,6 @@ from weightclip.lab.experiments.streaming.figures import (
     figure_4,
     figure_10,
 )
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
 from weightclip.lab.plotting.style import style_of
 
 

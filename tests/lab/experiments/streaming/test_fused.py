@@ -10,12 +10,12 @@ from tiny import tiny_dataset
 
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
 from weightclip.lab.data import load
-from weightclip.lab.experiments.streaming.config import Config, resolve
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, resolve
 from weightclip.lab.experiments.streaming.fused import CHUNK, Fused
 from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, parse_method
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
+from weightclip.lab.experiments.streaming.rules import parse_rules, rule_components
 from weightclip.regularizers.shrink_and_perturb import ShrinkAndPerturb
 
 DATA = tiny_dataset()
@@ -208,7 +208,7 @@ def test_the_shared_table(name: str, tmp_path: Any) -> None:
     vector = VECTORS[name]
     optimizer, _, remedy = name.partition("+")
     variant = "original" if "kumar" in name or "ash" in name else "paper"
-    method = parse_method(optimizer + KERNEL_NAMES.get(remedy, ""), variant)
+    method = parse_rules(optimizer + KERNEL_NAMES.get(remedy, ""), rule_components(variant))
     kernel = load_kernel(kernel_source(method, "relu", "float64", True), tmp_path)
     given = {"lr": vector.lr, **vector.settings}
     settings = np.array([given.get(key, default) for key, default in method.settings.items()], dtype=np.float64)

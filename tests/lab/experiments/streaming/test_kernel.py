@@ -18,9 +18,9 @@ import weightclip as wc
 from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.fused import Fused
 from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel, rules_text
-from weightclip.lab.experiments.streaming.methods import parse_method
 from weightclip.lab.experiments.streaming.problem import make_task
 from weightclip.lab.experiments.streaming.reference import Reference
+from weightclip.lab.experiments.streaming.rules import parse_rules
 from weightclip.lab.networks.mlp import mlp
 
 DATA = tiny_dataset()
@@ -71,9 +71,10 @@ print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 
 def started(rules: Path, cache: Path) -> tuple[str, int]:
     """In a new process: what is learned, and how many functions were compiled for it."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(rules)],
-        env={**os.environ, "WEIGHTCLIP_CACHE": str(cache), "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "WEIGHTCLIP_CACHE": str(cache), "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
@@ -96,14 +97,14 @@ def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    kernel = load_kernel(kernel_source(parse_method("sgd"), "relu", "float64", False) + "\n", tmp_path / "file" / "in")
+    kernel = load_kernel(kernel_source(parse_rules("sgd"), "relu", "float64", False) + "\n", tmp_path / "file" / "in")
     assert kernel.STATES == 0
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_only_what_a_method_needs_is_in_its_kernel(tmp_path: Path) -> None:
     kernels = {
-        name: load_kernel(kernel_source(parse_method(name), "relu", "float32", True), tmp_path)
+        name: load_kernel(kernel_source(parse_rules(name), "relu", "float32", True), tmp_path)
         for name in ("sgd", "adam+l2init", "madam")
     }
     assert {name: (kernel.STATES, kernel.INITIAL) for name, kernel in kernels.items()} == {
@@ -120,7 +121,7 @@ def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list
     """Packed instructions of 256 bits or, with AVX-512, of 512 bits, on processors that have them."""
     if not os.path.exists("/proc/cpuinfo") or "avx2" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX2 here")
-    source = kernel_source(parse_method(method), "leaky_relu", "float32", True).replace("cache=True", "cache=False")
+    source = kernel_source(parse_rules(method), "leaky_relu", "float32", True).replace("cache=True", "cache=False")
     scope: dict[str, object] = {"__name__": "kernel_to_inspect"}
     exec(compile(source, "kernel_to_inspect", "exec"), scope)
     one = [np.zeros(8, np.float32) for _ in range(4)]

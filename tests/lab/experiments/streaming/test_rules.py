@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REMEDIES, Rule, load_rules, sign
+from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REGULARIZERS, Rule, load_rules, sign
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "lion_rule.py"
 
@@ -27,8 +27,8 @@ def test_settings_are_the_arguments_that_are_nothing_else() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "max_update": 10.0, "kappa": None}
-    assert REMEDIES["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
-    assert REMEDIES["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
+    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
+    assert REGULARIZERS["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
     assert Rule("step", update=step).settings == {"lr": 0.1}
 
 
@@ -43,7 +43,7 @@ def test_rules_are_plain_functions() -> None:
     [
         ({}, "rule mine: got no function"),
         ({"update": step, "state": ("w",)}, "rule mine: got the state 'w'"),
-        ({"after": keep, "state": ("m",)}, "rule mine: got a state, expected one only beside an update"),
+        ({"after": keep, "state": ("m",)}, "rule mine: got a state, expected one only together with an update"),
         ({"after": keep, "snapshot": "never"}, "rule mine: got the snapshot 'never'"),
         ({"update": 3}, "rule mine: got 3 as update, expected a function"),
         ({"update": step, "state": "m"}, "rule mine: got the state 'm', expected a tuple"),
@@ -92,5 +92,5 @@ def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_pat
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_bytes(b"x = '\xff'\n")
-    with pytest.raises(ValueError, match=r"mine.py is not a text in UTF-8"):
+    with pytest.raises(ValueError, match=r"mine.py', which is not UTF-8 text"):
         load_rules(path)

@@ -11,10 +11,10 @@ SMALL = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend
 def test_settings_without_a_field_have_a_prefix() -> None:
     assert EXPERIMENT.settings("input-permuted-mnist", "adam+wc") == [
         "lr",
+        "kappa",
         "settings.beta1",
         "settings.beta2",
         "settings.eps",
-        "kappa",
     ]
     config = EXPERIMENT.configure("input-permuted-mnist", {"method": "adam", "settings.beta1": 0.5})
     assert config.settings["beta1"] == 0.5

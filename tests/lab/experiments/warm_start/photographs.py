@@ -27,7 +27,7 @@ def config(method: str = "sgd", **changes: object) -> Config:
         "images": 48,
         "test_images": 20,
         "epochs": 2,
-        "batch": 8,
+        "batch_size": 8,
         "width": 4,
         "lr": 0.05,
         **changes,

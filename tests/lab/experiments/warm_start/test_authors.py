@@ -94,7 +94,7 @@ def test_a_second_stage_never_stands_beside_their_first() -> None:
         {"width": 16},
         {"test_images": 500},
         {"images": 20_000},
-        {"batch": 32},
+        {"batch_size": 32},
         {"stem": "cifar"},
         {"augment": True},
     ],

@@ -128,7 +128,7 @@ def test_what_the_one_clip_changed_is_kept() -> None:
 
 def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
     """In the paper's variant, with a last batch that is smaller."""
-    one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch=8)
+    one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch_size=8)
     network = make_network(one.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     clipper = clip_weights(optimizer, network, 5.0, bounds="paper", track_clipped=True)
@@ -224,7 +224,7 @@ def test_other_methods_learn(method: str) -> None:
 def test_arguments_of_the_optimizer_reach_it() -> None:
     one = trainer("sgd", settings={"momentum": 0.9})
     assert one.optimizer.param_groups[0]["momentum"] == 0.9
-    with pytest.raises(ValueError, match=r"settings: got 'momentun', expected one of .* did you mean 'momentum'"):
+    with pytest.raises(ValueError, match=r"momentun: got 0.9, but sgd has no such setting; .* did you mean 'momentum'"):
         trainer("sgd", settings={"momentun": 0.9})
 
 

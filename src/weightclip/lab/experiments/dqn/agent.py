@@ -1,4 +1,4 @@
-"""What DQN and Rainbow have in common: two networks, an optimizer with its remedies, and an update."""
+"""The base class of DQN and Rainbow: two networks, an optimizer with its regularizers, and an update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weightclip.lab.checkpoint import Arrays, flatten, load_training_state, training_state, unflatten
 from weightclip.lab.device import to_device
 from weightclip.lab.experiments.dqn.config import Config
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 
 _TARGET = "target/"
 
@@ -40,7 +40,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update had: the loss [], the errors [n], and what the online network said [n, ...]."""
+    """The result of an update: the loss [], the errors [n], and the outputs of the online network [n, ...]."""
 
     loss: Tensor
     errors: Tensor
@@ -51,10 +51,10 @@ class Agent(ABC):
     """Learns the values of actions.
 
     Args:
-        config: a resolved one.
+        config: a resolved configuration.
         frame: the shape of a frame, [channels, height, width].
-        actions: how many.
-        device: where the networks are.
+        actions: the number of actions.
+        device: of the networks.
     """
 
     def __init__(self, config: Config, frame: Sequence[int], actions: int, device: torch.device) -> None:
@@ -68,14 +68,14 @@ class Agent(ABC):
 
     @abstractmethod
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
-        """The network, with the initial weights of the seed."""
+        """The network, initialized with the seed."""
 
     @abstractmethod
     def q_values(self, outputs: Tensor) -> Tensor:
-        """The value of each action, [n, actions], from what a network says, [n, ...]."""
+        """The value of each action from the outputs of a network: [n, ...] -> [n, actions]."""
 
     def values(self, states: Tensor) -> Tensor:
-        """The value of each action by the online network: [n, channels, height, width] -> [n, actions]."""
+        """The value of each action under the online network: [n, channels, height, width] -> [n, actions]."""
         return self.q_values(self.online(states))
 
     @abstractmethod
@@ -84,25 +84,25 @@ class Agent(ABC):
 
     @abstractmethod
     def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each transition, [n], from what the online network says of its state."""
+        """The loss of each transition, [n], from the outputs of the online network."""
 
     def learn(self, batch: Batch) -> Update:
-        """One update, on a batch."""
-        moved = self.moved(batch)
-        targets = self.targets(moved)
-        outputs = self.online(moved.states)
-        errors = self.errors(outputs, moved.actions, targets)
-        loss = (moved.weights * errors).mean()
+        """One update on a batch."""
+        transitions = self.to_device(batch)
+        targets = self.targets(transitions)
+        outputs = self.online(transitions.states)
+        errors = self.errors(outputs, transitions.actions, targets)
+        loss = (transitions.weights * errors).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.updates += 1
-        if self.updates % self.config.target_every == 0:
+        if self.updates % self.config.target_update_interval == 0:
             self.target.load_state_dict(self.online.state_dict())
         return Update(loss.detach(), errors.detach(), outputs.detach())
 
     def act(self, states: NDArray[np.uint8], epsilon: float, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Actions [e]: the best ones, but with a probability epsilon any."""
+        """Epsilon-greedy actions, [e]: random with probability epsilon, else the best ones."""
         number = len(states)
         random = generator.random(number) < epsilon
         actions = generator.integers(self.actions, size=number)
@@ -112,15 +112,15 @@ class Agent(ABC):
             actions = np.where(random, actions, best)
         return actions
 
-    def moved(self, batch: Batch) -> Transitions:
-        """The batch on the device, by one copy; frames in floating point."""
-        frames = batch.states.transpose(0, 1, 3, 4, 2)  # as they lie in memory
+    def to_device(self, batch: Batch) -> Transitions:
+        """The batch on the device, in one transfer; frames as floats."""
+        frames = batch.states.transpose(0, 1, 3, 4, 2)  # the order in memory
         columns = (frames, batch.actions, batch.returns, batch.discounts, batch.weights)
         states, *numbers = to_device(columns, self.device)
         return Transitions(*states.permute(0, 1, 4, 2, 3).float(), *numbers)
 
     def state(self) -> Arrays:
-        """Both networks, and the state of the optimizer and of what is attached to it."""
+        """Both networks, and the optimizer with its regularizers."""
         return {
             **training_state(self.online, self.optimizer),
             **flatten(self.target.state_dict(), _TARGET),
@@ -128,7 +128,7 @@ class Agent(ABC):
         }
 
     def load_state(self, state: Arrays) -> None:
-        """Go on where `state` was taken."""
+        """Restore a `state`."""
         own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
         load_training_state(self.online, self.optimizer, own)
         target = {name.removeprefix(_TARGET): array for name, array in state.items() if name.startswith(_TARGET)}

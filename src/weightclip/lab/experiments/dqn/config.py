@@ -1,225 +1,221 @@
-"""The configuration of a run of DQN or Rainbow: what a user may set, the defaults, and the checks."""
+"""The configuration of a run of DQN or Rainbow: fields, defaults and checks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from weightclip._validation import check_count, check_finite, check_fraction, check_name, check_number, check_truth
+from weightclip._validation import check_name
 from weightclip.lab.config import (
+    BOUNDS,
     METHOD,
     OUTPUT,
     PROBLEM,
+    Help,
     MethodConfig,
-    check_names,
-    option,
-    packaged_presets,
-    with_settings,
+    check_fields,
+    fill,
+    paper_tables,
+    resolve_method,
+    resolver,
 )
-from weightclip.lab.experiments.dqn.games import FRAME_SKIP, STACK, SUITES, suite_name
+from weightclip.lab.constraints import AtLeast, Between, Finite, OneOf, Positive
+from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, STACK, SUITES, suite_name
 
 NAME = "replay-ratio"
-"""Of the experiment, and of its one problem."""
+"""Name of the experiment and of its one problem."""
 
-METHODS = ("adam", "adam+wc")
-"""Those of the paper."""
+PAPER_METHODS = ("adam", "adam+wc")
+"""Methods of the paper."""
 
 PAPER_RATIOS = (1.0, 0.1)
-"""What the paper runs, and Tianshou's own, which it compares with."""
+"""The paper's replay ratio, and Tianshou's default, which it is compared with."""
 
 AGENTS = ("dqn", "rainbow")
-LOSSES = ("squared", "huber")
-RAINBOWS = ("alpha", "beta", "beta_steps", "dueling", "noisy", "noise", "atoms", "v_min", "v_max")
-OTHERS = {"dqn": RAINBOWS, "rainbow": ("loss",), "minatar": ("lives",)}
-"""Options that an agent, or a suite, does not have."""
-
-TRUTHS = ("double", "dueling", "noisy", "scaled", "clip_rewards", "lives", "save_memory")
-SHARES = ("sticky", "gamma", "epsilon", "epsilon_final", "epsilon_test", "alpha", "beta")
-COUNTS = ("frames", "environments", "memory", "batch", "n_step", "target_every", "points", "episodes", "threads")
+NOT_OPTIONS = {
+    "dqn": ("alpha", "beta", "beta_steps", "dueling", "noisy", "noisy_sigma", "atoms", "v_min", "v_max"),
+    "rainbow": ("loss",),
+    "minatar": ("terminal_on_life_loss",),
+}
+"""Agent or suite -> fields that it does not have."""
 
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. What is None takes the value of the suite, the agent and the method (`resolve`)."""
+    """One run. A field that is None takes the value of the suite, the agent and the method (`resolve`).
 
-    how = ("device", "threads", "save_memory")
+    The algorithm's options have Stable-Baselines3's or CleanRL's names.
+    """
 
-    problem: str = field(default=NAME, metadata=option(NAME))
-    seed: int = field(default=0, metadata=option("of initial weights, games, exploration, replay and noise"))
-    suite: str = field(default="atari", metadata=option("atari or minatar", PROBLEM))
-    agent: str = field(default="dqn", metadata=option("dqn or rainbow", PROBLEM))
-    game: str = field(default="SpaceInvaders", metadata=option("for example SpaceInvaders or space_invaders", PROBLEM))
-    replay_ratio: float = field(default=1.0, metadata=option("gradient updates per environment step", PROBLEM))
-    bounds: str | None = field(default=None, metadata=option("of clipping: fan_in (by layer) or paper", METHOD))
-    frames: int | None = field(default=None, metadata=option("total frames; an Atari step has 4", PROBLEM))
-    environments: int | None = field(default=None, metadata=option("parallel environments", PROBLEM))
-    sticky: float | None = field(default=None, metadata=option("probability of sticky actions", PROBLEM))
-    memory: int | None = field(default=None, metadata=option("replay buffer size in transitions"))
-    batch: int = field(default=32, metadata=option("batch size"))
-    gamma: float = field(default=0.99, metadata=option("discount factor"))
-    n_step: int = field(default=3, metadata=option("n of n-step returns"))
-    double: bool = field(default=True, metadata=option("double Q-learning"))
-    loss: str = field(default="squared", metadata=option("loss of DQN: squared or huber"))
-    target_every: int = field(default=500, metadata=option("updates between copies to the target network"))
-    warm_up: int | None = field(default=None, metadata=option("steps before the first update"))
-    epsilon: float = field(default=1.0, metadata=option("initial epsilon"))
-    epsilon_final: float = field(default=0.05, metadata=option("final epsilon"))
-    epsilon_steps: int | None = field(default=None, metadata=option("epsilon annealing steps"))
-    epsilon_test: float = field(default=0.005, metadata=option("epsilon during evaluation"))
-    alpha: float = field(default=0.5, metadata=option("priority exponent of Rainbow; 0 is uniform replay"))
-    beta: float = field(default=0.4, metadata=option("initial importance-sampling exponent of Rainbow"))
-    beta_steps: int = field(default=5_000_000, metadata=option("steps in which beta is annealed to 1"))
-    dueling: bool = field(default=True, metadata=option("dueling network of Rainbow"))
-    noisy: bool = field(default=True, metadata=option("noisy layers of Rainbow"))
-    noise: float = field(default=0.1, metadata=option("initial sigma of noisy layers"))
-    atoms: int = field(default=51, metadata=option("atoms of Rainbow's value distribution"))
-    v_min: float = field(default=-10.0, metadata=option("value of the first atom"))
-    v_max: float = field(default=10.0, metadata=option("value of the last atom"))
-    scaled: bool = field(default=False, metadata=option("divide pixels by 255"))
-    clip_rewards: bool | None = field(default=None, metadata=option("learn from the signs of rewards", PROBLEM))
-    lives: bool = field(default=True, metadata=option("losing a life ends a training episode", PROBLEM))
-    points: int = field(default=100, metadata=option("rows of the table: equal parts of the run", OUTPUT))
-    episodes: int = field(default=5, metadata=option("episodes per evaluation", OUTPUT))
-    covariance: int = field(
-        default=32, metadata=option("transitions of the gradient covariance matrix; 0 records none", OUTPUT)
+    experiment = NAME
+    execution_fields = ("device", "threads", "save_buffer")
+
+    problem: Annotated[str, OneOf(NAME), Help("the problem")] = NAME
+    suite: Annotated[str, OneOf(*SUITES), Help("collection of games", PROBLEM)] = "atari"
+    agent: Annotated[str, OneOf(*AGENTS), Help("algorithm", PROBLEM)] = "dqn"
+    game: Annotated[str, Help("for example SpaceInvaders or space_invaders", PROBLEM)] = "SpaceInvaders"
+    replay_ratio: Annotated[float, Positive(), Help("gradient updates per environment step", PROBLEM)] = 1.0
+    bounds: Annotated[str | None, OneOf(*BOUNDS), Help("clipping bounds: fan_in (by layer) or paper", METHOD)] = None
+    frames: Annotated[int | None, AtLeast(1), Help("total frames; an Atari step has 4", PROBLEM)] = None
+    num_envs: Annotated[int | None, AtLeast(1), Help("parallel environments", PROBLEM)] = None
+    sticky_action_prob: Annotated[float | None, Between(0, 1), Help("probability of sticky actions", PROBLEM)] = None
+    buffer_size: Annotated[int | None, AtLeast(1), Help("replay buffer size in transitions")] = None
+    batch_size: Annotated[int, AtLeast(1), Help("batch size")] = 32
+    gamma: Annotated[float, Between(0, 1), Help("discount factor")] = 0.99
+    n_step: Annotated[int, AtLeast(1), Help("n of n-step returns")] = 3
+    double: Annotated[bool, Help("double Q-learning")] = True
+    loss: Annotated[str, OneOf("squared", "huber"), Help("loss of DQN")] = "squared"
+    target_update_interval: Annotated[int, AtLeast(1), Help("updates between copies to the target network")] = 500
+    learning_starts: Annotated[int | None, AtLeast(0), Help("environment steps before the first update")] = None
+    exploration_initial_eps: Annotated[float, Between(0, 1), Help("initial epsilon")] = 1.0
+    exploration_final_eps: Annotated[float, Between(0, 1), Help("final epsilon")] = 0.05
+    exploration_steps: Annotated[int | None, AtLeast(0), Help("epsilon annealing steps")] = None
+    evaluation_eps: Annotated[float, Between(0, 1), Help("epsilon during evaluation")] = 0.005
+    alpha: Annotated[float, Between(0, 1), Help("priority exponent of Rainbow; 0 is uniform replay")] = 0.5
+    beta: Annotated[float, Between(0, 1), Help("initial importance-sampling exponent of Rainbow")] = 0.4
+    beta_steps: Annotated[int, AtLeast(0), Help("beta annealing steps (to 1)")] = 5_000_000
+    dueling: Annotated[bool, Help("dueling network of Rainbow")] = True
+    noisy: Annotated[bool, Help("noisy layers of Rainbow")] = True
+    noisy_sigma: Annotated[float, AtLeast(0), Help("initial sigma of noisy layers")] = 0.1
+    atoms: Annotated[int, AtLeast(2), Help("atoms of Rainbow's value distribution")] = 51
+    v_min: Annotated[float, Finite(), Help("value of the first atom")] = -10.0
+    v_max: Annotated[float, Finite(), Help("value of the last atom")] = 10.0
+    scale_pixels: Annotated[bool, Help("divide pixels by 255")] = False
+    clip_rewards: Annotated[bool | None, Help("learn from the signs of rewards", PROBLEM)] = None
+    terminal_on_life_loss: Annotated[bool, Help("losing a life ends a training episode", PROBLEM)] = True
+    points: Annotated[int, AtLeast(1), Help("rows of the table: equal parts of the run", OUTPUT)] = 100
+    eval_episodes: Annotated[int, AtLeast(1), Help("episodes per evaluation", OUTPUT)] = 5
+    covariance: Annotated[
+        int, AtLeast(0), Help("transitions of the gradient covariance matrix; 0 records none", OUTPUT)
+    ] = 32
+    covariance_at: Annotated[tuple[int, ...], AtLeast(1), Help("when to record it, in percent of the run", OUTPUT)] = (
+        100,
     )
-    covariance_at: tuple[int, ...] = field(
-        default=(100,), metadata=option("when to record it, in percent of the run", OUTPUT)
-    )
-    device: str = field(default="auto", metadata=option("auto, cpu, cuda, cuda:1, ..."))
-    threads: int = field(default=1, metadata=option("CPU threads of PyTorch"))
-    save_memory: bool = field(
-        default=True,
-        metadata=option("save the replay buffer in checkpoints", OUTPUT),
-    )
+    device: Annotated[str, Help("auto, cpu, cuda, cuda:1, ...")] = "auto"
+    threads: Annotated[int, AtLeast(1), Help("CPU threads of PyTorch")] = 1
+    save_buffer: Annotated[bool, Help("save the replay buffer in checkpoints", OUTPUT)] = True
 
     @property
     def stack(self) -> int:
-        """Frames that make a state."""
+        """Frames per state."""
         return STACK[self.suite]
 
     @property
     def steps(self) -> int:
-        """Of all games together; of a resolved configuration."""
-        return check_count("frames", self.frames) // FRAME_SKIP[self.suite]
+        """Environment steps, over all environments, of a resolved configuration."""
+        assert self.frames is not None
+        return self.frames // FRAME_SKIP[self.suite]
 
     def updates_after(self, steps: int) -> int:
-        """How many there are after so many steps: exactly the replay ratio of those after the warm-up, rounded down."""
-        return int(_exact(self.replay_ratio) * max(0, steps - (self.warm_up or 0)))
+        """Updates due after `steps` steps: replay ratio * (steps - learning_starts), exact, rounded down."""
+        return int(_exact(self.replay_ratio) * max(0, steps - (self.learning_starts or 0)))
 
     @property
-    def most_updates(self) -> int:
-        """At most so many between two steps of all games: twice those of the replay ratio, for a run that is behind."""
-        return 2 * math.ceil(_exact(self.replay_ratio) * (self.environments or 1))
+    def max_updates(self) -> int:
+        """Maximum number of updates between two steps of all environments.
+
+        Twice the replay ratio's, so that a run that is behind catches up.
+        """
+        return 2 * math.ceil(_exact(self.replay_ratio) * (self.num_envs or 1))
 
     @property
-    def least_warm_up(self) -> int:
-        """Steps after which the memory has enough for a batch."""
-        return self.batch + (self.environments or 1) * (self.n_step + 1)
+    def min_learning_starts(self) -> int:
+        """Steps after which the replay buffer holds a batch."""
+        return self.batch_size + (self.num_envs or 1) * (self.n_step + 1)
 
     def epsilon_after(self, steps: int) -> float:
-        """The probability of a random action after so many steps."""
-        done = min(1.0, steps / max(1, self.epsilon_steps or 0))
-        return self.epsilon + done * (self.epsilon_final - self.epsilon)
+        """The probability of a random action after `steps` steps."""
+        done = min(1.0, steps / max(1, self.exploration_steps or 0))
+        return self.exploration_initial_eps + done * (self.exploration_final_eps - self.exploration_initial_eps)
 
     def beta_after(self, steps: int) -> float:
-        """That of importance weights after so many steps."""
+        """The importance-sampling exponent after `steps` steps."""
         return self.beta + min(1.0, steps / max(1, self.beta_steps)) * (1.0 - self.beta)
 
 
 @cache
 def _exact(ratio: float) -> Fraction:
-    """0.1 as 1/10: as it is written."""
+    """The decimal number as written: 0.1 is 1/10."""
     return Fraction(str(ratio))
 
 
 def presets(suite: str = "atari", agent: str = "dqn") -> dict[str, Any]:
-    """The settings searched (`grid`) and found best (`best`), of an agent on a suite."""
-    tables = packaged_presets(__package__)
+    """The settings searched (`grid`) and selected (`best`) for an agent on a suite."""
+    tables = paper_tables(__package__)
     table = tables[check_name("suite", suite, SUITES)][check_name("agent", agent, AGENTS)]
-    return {"grid": table["grid"], "best": {NAME: {**table["best"], **tables["rivals"]}}}
+    return {"grid": table["grid"], "best": {NAME: {**table["best"], **tables["baselines"]}}}
 
 
+@resolver
 def resolve(config: Config) -> Config:
-    """The same configuration, checked, with nothing left open."""
-    check_names(config, ("problem", "suite", "agent", "game", "method", "loss", "device"))
-    check_name("problem", config.problem, (NAME,))
-    check_name("loss", config.loss, LOSSES)
-    check_name("agent", config.agent, AGENTS)
-    usual = packaged_presets(__package__)[check_name("suite", config.suite, SUITES)]["usual"]
-    config = replace(config, **_no_others(config))
-    config = replace(config, **{name: value for name, value in usual.items() if getattr(config, name) is None})
-    config = replace(config, **_checked(config))
-    config = replace(config, frames=_whole_frames(config))
+    """Check a configuration and fill in every field."""
+    config = check_fields(config)
+    config = replace(config, **_unused(config))
+    config = fill(config, paper_tables(__package__)[config.suite]["defaults"])
+    config = replace(config, frames=_whole_frames(config), covariance_at=_covariance_at(config))
+    _check_atoms(config)
     _check_sizes(config)
-    config = with_settings(config, presets(config.suite, config.agent)["best"][NAME])
-    bounds = config.checked_bounds(config.bounds, "fan_in")
+    config = resolve_method(config, presets(config.suite, config.agent)["best"][NAME])
+    bounds = config.clipping_bounds(config.bounds, "fan_in")
     return replace(config, game=suite_name(config.suite, config.game), bounds=bounds)
 
 
-def _no_others(config: Config) -> dict[str, Any]:
-    """What changes nothing, alike in all runs; a ValueError for an option that the agent or the suite does not have."""
+def _unused(config: Config) -> dict[str, Any]:
+    """Defaults for fields without effect, so that they make no other run.
+
+    A field that the agent or the suite does not have raises a ValueError unless it has its default.
+    """
     usual = {one.name: one.default for one in fields(Config)}
     for owner in (config.agent, config.suite):
-        for name in OTHERS.get(owner, ()):
+        for name in NOT_OPTIONS.get(owner, ()):
             if getattr(config, name) != usual[name]:
                 raise ValueError(f"{name}: got {getattr(config, name)!r}, but {owner} has no such option")
     off = {
         *(() if config.covariance else ("covariance_at",)),
-        *(() if config.noisy else ("noise",)),
+        *(() if config.noisy else ("noisy_sigma",)),
         *(() if config.alpha else ("beta", "beta_steps")),
     }
     return {name: usual[name] for name in off}
 
 
 def _whole_frames(config: Config) -> int:
-    """Those of whole steps of all games."""
-    frames, step = check_count("frames", config.frames), FRAME_SKIP[config.suite] * (config.environments or 1)
+    """The frames rounded down to whole steps of all environments."""
+    frames, step = config.frames or 0, FRAME_SKIP[config.suite] * (config.num_envs or 1)
     if frames < step:
-        raise ValueError(f"frames: got {frames}, expected at least {step}: a step of all games")
+        raise ValueError(f"frames: got {frames}, expected at least {step}: one step of all environments")
     return frames - frames % step
 
 
-def _checked(config: Config) -> dict[str, Any]:
-    """What is no name, each as the type of its field: a 1 and a 1.0 make one run."""
-    found: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
-    found["atoms"] = check_count("atoms", config.atoms, least=2)
-    for name in ("warm_up", "epsilon_steps", "beta_steps", "covariance"):
-        found[name] = check_count(name, getattr(config, name), least=0)
-    if found["covariance"] == 1:
-        raise ValueError("covariance: got 1, expected at least 2 transitions, or 0: none")
-    found |= {name: check_fraction(name, getattr(config, name)) for name in SHARES}
-    found |= {name: check_finite(name, getattr(config, name)) for name in ("v_min", "v_max")}
-    found |= {name: check_truth(name, getattr(config, name)) for name in TRUTHS}
-    found["replay_ratio"] = check_number("replay_ratio", config.replay_ratio)
-    found["noise"] = check_number("noise", config.noise, zero=True)
-    if not found["v_min"] < found["v_max"]:
-        raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
-    if not isinstance(config.covariance_at, Sequence) or not config.covariance_at:
-        raise ValueError(
-            f"covariance_at: got {config.covariance_at!r}, expected percents of the run, such as (50, 100)"
-        )
-    found["covariance_at"] = tuple(sorted({check_count("covariance_at", percent) for percent in config.covariance_at}))
-    for percent in found["covariance_at"]:
+def _covariance_at(config: Config) -> tuple[int, ...]:
+    if not config.covariance_at:
+        raise ValueError("covariance_at: got (), expected percentages of the run, such as (50, 100)")
+    for percent in config.covariance_at:
         if percent > 100 or percent * config.points % 100:
             ends = f"ends of its {config.points} parts"
-            raise ValueError(f"covariance_at: got {percent}, expected percents of the run, from 1 to 100, at {ends}")
-    return found
+            raise ValueError(f"covariance_at: got {percent}, expected percentages of the run, from 1 to 100, at {ends}")
+    return tuple(sorted(set(config.covariance_at)))
+
+
+def _check_atoms(config: Config) -> None:
+    if config.covariance == 1:
+        raise ValueError("covariance: got 1, expected at least 2 transitions, or 0 for none")
+    if not config.v_min < config.v_max:
+        raise ValueError(f"v_max: got {config.v_max!r}, expected more than v_min, {config.v_min!r}")
 
 
 def _check_sizes(config: Config) -> None:
-    environments, memory = check_count("environments", config.environments), check_count("memory", config.memory)
-    least = environments * (config.n_step + config.stack + 2)
-    if memory < max(least, config.batch):
-        raise ValueError(f"memory: got {memory}, expected at least {max(least, config.batch)}")
-    if config.steps <= (config.warm_up or 0):
-        raise ValueError(f"warm_up: got {config.warm_up}, expected fewer than the run's {config.steps} steps")
-    if config.steps < config.points * environments:
-        raise ValueError(f"points: got {config.points}, expected at most {max(1, config.steps // environments)} here")
-    if (config.warm_up or 0) < config.least_warm_up:
-        least = config.least_warm_up
-        raise ValueError(f"warm_up: got {config.warm_up}, expected at least {least}: enough for a batch")
+    """Check that the replay buffer and the run are large enough."""
+    num_envs, buffer_size, starts = config.num_envs or 1, config.buffer_size or 0, config.learning_starts or 0
+    least = max(num_envs * (config.n_step + config.stack + 2), config.batch_size)
+    if buffer_size < least:
+        raise ValueError(f"buffer_size: got {buffer_size}, expected at least {least}")
+    if config.steps <= starts:
+        raise ValueError(f"learning_starts: got {starts}, expected fewer than the run's {config.steps} steps")
+    if config.steps < config.points * num_envs:
+        raise ValueError(f"points: got {config.points}, expected at most {max(1, config.steps // num_envs)} here")
+    if starts < config.min_learning_starts:
+        least = config.min_learning_starts
+        raise ValueError(f"learning_starts: got {starts}, expected at least {least}: enough for a batch")

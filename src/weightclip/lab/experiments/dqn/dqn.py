@@ -1,7 +1,7 @@
 """DQN (Mnih et al., 2015): the target of Q(s, a) is R + gamma^m max_a' Q'(s', a'), R the return of the m steps to s'.
 
-Q' is the target network, a copy of Q that is taken now and then. Double (van Hasselt et al., 2016): a' is the action
-that Q finds best.
+Q' is the target network, a copy of Q that is updated periodically. Double DQN (van Hasselt et al., 2016): a' maximizes
+Q instead of Q'.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from weightclip.lab.networks.q_networks import QNetwork
 
 
 class DQN(Agent):
-    """Learns the value of each action; explores by random actions."""
+    """Learns the value of each action; explores with random actions."""
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
-        return QNetwork(channels, size, actions, self.config.scaled, self.config.seed)
+        return QNetwork(channels, size, actions, self.config.scale_pixels, self.config.seed)
 
     def q_values(self, outputs: Tensor) -> Tensor:
         return outputs
@@ -34,7 +34,7 @@ class DQN(Agent):
         return targets
 
     def errors(self, outputs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-        """(Q(s, a) - target)^2, or Huber's: half of that near 0, |Q(s, a) - target| - 1/2 beyond 1."""
+        """e^2 with e = Q(s, a) - target, or the Huber loss: e^2 / 2 if |e| <= 1, else |e| - 1/2."""
         chosen = outputs.gather(1, actions.unsqueeze(1)).squeeze(1)
         if self.config.loss == "huber":
             return smooth_l1_loss(chosen, targets, reduction="none")

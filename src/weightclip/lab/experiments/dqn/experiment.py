@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import commands, methods_help
+from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
-    OTHER,
     Callbacks,
     Comparison,
     Event,
@@ -20,15 +19,16 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.dqn.config import AGENTS, METHODS, NAME, Config, presets, resolve
-from weightclip.lab.experiments.dqn.games import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
+from weightclip.lab.experiments.dqn.config import AGENTS, NAME, PAPER_METHODS, Config, presets, resolve
+from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
 from weightclip.lab.experiments.dqn.schema import SCHEMA, compare_with_paper
+from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
-HELP = f"""{methods_help(METHODS)}
+HELP = f"""{methods_help(PAPER_METHODS, TORCH, TORCH_OPTIMIZERS)}
 
 games:
   all of Atari; the paper's: {", ".join(PAPER_GAMES)}
@@ -50,11 +50,8 @@ class ReplayRatio(Experiment[Config]):
             raise IncompatibleError(f"game: got {config.game!r}, but MinAtar has only {known}")
         return resolve(config)
 
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return [*Config.named_settings(method), *(f"{OTHER}{name}" for name in Config.other_settings(method))]
-
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
-        axes = {"method": METHODS, "agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,)}
+        axes = {"method": PAPER_METHODS, "agent": AGENTS, "game": tuple(PAPER_GAMES), "replay_ratio": (1.0,)}
         found = presets(options.get("suite", "atari"), options.get("agent", "dqn"))
         return {**commands(__package__), **found, "axes": axes, "help": HELP}
 

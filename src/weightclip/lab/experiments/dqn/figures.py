@@ -20,7 +20,7 @@ from weightclip.lab.analysis.selection import select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
-from weightclip.lab.experiments.dqn.games import PAPER_GAMES
+from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (

@@ -1,7 +1,8 @@
-"""Rainbow (Hessel et al., 2018): DQN with all that was found to improve it.
+"""Rainbow (Hessel et al., 2018): DQN with six extensions.
 
-Double, dueling, n-step, prioritised replay with importance weights, distributional (Bellemare et al., 2017: the return
-of an action as a distribution on atoms z_1 < ... < z_k), and noisy layers, whose noise explores.
+Double and dueling networks, n-step returns, prioritized replay with importance weights, a distributional value function
+(Bellemare et al., 2017: the return of an action as a distribution on atoms z_1 < ... < z_k), and noisy layers for
+exploration.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from torch import Tensor, nn
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.agent import Agent, Transitions, Update
 from weightclip.lab.experiments.dqn.config import Config
-from weightclip.lab.experiments.dqn.memory import Batch
+from weightclip.lab.experiments.dqn.replay_buffer import Batch
 from weightclip.lab.networks.noisy import draw_noise
 from weightclip.lab.networks.q_networks import RainbowNetwork
 from weightclip.lab.optimizers import noise_seed
 
 _LAYERS = 5
-"""Keeps the noise of layers apart from what else is drawn with the same seed, initial weights among it."""
+"""Separates the noise of layers from the other random streams of the same seed."""
 
 
 class Rainbow(Agent):
@@ -33,26 +34,28 @@ class Rainbow(Agent):
 
     def network(self, channels: int, size: Sequence[int], actions: int) -> nn.Module:
         c = self.config
-        return RainbowNetwork(channels, size, actions, c.scaled, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noise)
+        return RainbowNetwork(
+            channels, size, actions, c.scale_pixels, c.seed, c.atoms, c.dueling, c.noisy, sigma=c.noisy_sigma
+        )
 
     def q_values(self, outputs: Tensor) -> Tensor:
         """The mean of each action's distribution."""
         return (outputs.exp() * self.atoms).sum(2)
 
     def learn(self, batch: Batch) -> Update:
-        """One update; both networks have other noise in each, which stays while acting."""
+        """One update with new noise in both networks; the noise is kept while acting."""
         draw_noise(self.online, self._noise)
         draw_noise(self.target, self._noise)
         return super().learn(batch)
 
     @torch.no_grad()
     def targets(self, batch: Transitions) -> Tensor:
-        """The distribution of R + gamma^m Z'(s', a') on the atoms, [n, atoms]; a' is the best by Q, or by Q'."""
+        """The distribution of R + gamma^m Z'(s', a') on the atoms, [n, atoms]; a' maximizes Q (double) or Q'."""
         following = self.target(batch.next_states)
         chooser = self.online(batch.next_states) if self.config.double else following
         chosen = of_actions(following, self.q_values(chooser).argmax(1)).exp()
-        places = batch.returns.unsqueeze(1) + batch.discounts.unsqueeze(1) * self.atoms
-        return projected(chosen, places, self.atoms)
+        values = batch.returns.unsqueeze(1) + batch.discounts.unsqueeze(1) * self.atoms
+        return project(chosen, values, self.atoms)
 
     def state(self) -> Arrays:
         return {**super().state(), "noise": self._noise.get_state().numpy()}
@@ -71,18 +74,18 @@ def of_actions(outputs: Tensor, actions: Tensor) -> Tensor:
     return outputs.gather(1, actions.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])).squeeze(1)
 
 
-def projected(probabilities: Tensor, places: Tensor, atoms: Tensor) -> Tensor:
-    """A distribution on any places, moved to the atoms.
+def project(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
+    """Project a distribution on any values onto the atoms (Bellemare et al., 2017).
 
-    What lies between two of them goes to both, more to the nearer one. Places beyond the atoms count as at the first
-    or the last one. [n, k], [n, k], [k] -> [n, k].
+    The probability of a value is split linearly between the two nearest atoms. Values beyond the first or the last atom
+    count as that atom. [n, k], [n, k], [k] -> [n, k].
 
     Examples:
-        >>> projected(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.25, 9.0, 9.0]]), torch.tensor([0.0, 1.0, 2.0]))
+        >>> project(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.25, 9.0, 9.0]]), torch.tensor([0.0, 1.0, 2.0]))
         tensor([[0.3750, 0.1250, 0.5000]])
     """
     step = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
-    at = ((places.clamp(atoms[0], atoms[-1]) - atoms[0]) / step).clamp(0, len(atoms) - 1)
+    at = ((values.clamp(atoms[0], atoms[-1]) - atoms[0]) / step).clamp(0, len(atoms) - 1)
     low = at.floor().clamp(max=len(atoms) - 2)
     upper = at - low
     found = torch.zeros_like(probabilities)

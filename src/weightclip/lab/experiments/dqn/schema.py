@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.dqn.config import METHODS, NAME, PAPER_RATIOS, Config, presets, resolve
-from weightclip.lab.experiments.dqn.games import PAPER_GAMES
+from weightclip.lab.experiments.dqn.config import NAME, PAPER_METHODS, PAPER_RATIOS, Config, presets, resolve
+from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 METRICS = by_name(
@@ -31,7 +31,7 @@ COVARIANCE = "covariance"
 SCHEMA = Schema(
     NAME,
     problems=(NAME,),
-    methods=METHODS,
+    methods=PAPER_METHODS,
     fields=config_fields(Config),
     text_fields=text_fields(Config),
     settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
@@ -46,7 +46,7 @@ SCHEMA = Schema(
 )
 
 
-NOT_LEARNED = ("points", "episodes", "covariance", "covariance_at")
+NOT_LEARNED = ("points", "eval_episodes", "covariance", "covariance_at")
 """Fields that do not change what is learned."""
 
 
@@ -54,9 +54,9 @@ def compare_with_paper(config: Config) -> Comparison:
     """The paper's setting and the deviations from it."""
     game = config.game if config.game in PAPER_GAMES else next(iter(PAPER_GAMES))
     ratio = config.replay_ratio if config.replay_ratio in PAPER_RATIOS else PAPER_RATIOS[0]
-    method = config.method if config.method in METHODS else METHODS[0]
+    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
     paper = resolve(Config(agent=config.agent, game=game, replay_ratio=ratio, method=method))
     differing = deviations(config, paper, SCHEMA, NOT_LEARNED)
-    if config.method not in METHODS or config.suite != "atari" or config.game not in PAPER_GAMES:
+    if config.method not in PAPER_METHODS or config.suite != "atari" or config.game not in PAPER_GAMES:
         return None, differing
     return presets("atari", config.agent)["best"][NAME][config.method], differing

@@ -1,4 +1,4 @@
-"""A sum tree: numbers in an array, drawn with a probability in proportion to them, in logarithmic time."""
+"""A sum tree: samples indices in proportion to their priorities in logarithmic time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Places = NDArray[np.int64]
 
 
 class SumTree:
-    """Priorities, all 0 at first.
+    """Priorities, initially 0.
 
-    The tree is an array: node i has the children 2 i and 2 i + 1 and is their sum; the leaves are its second half.
+    The tree is an array: node i is the sum of its children 2 i and 2 i + 1; the leaves are its second half.
 
     Args:
-        size: how many priorities.
+        size: the number of priorities.
     """
 
     def __init__(self, size: int) -> None:
@@ -35,7 +35,7 @@ class SumTree:
         _set(self.nodes, self._leaves, places, np.broadcast_to(np.asarray(priorities, np.float64), places.shape))
 
     def draw(self, number: int, generator: np.random.Generator) -> Places:
-        """Places [number], one from each of so many equal parts of the total."""
+        """Indices [number], by stratified sampling: one from each of `number` equal parts of the total."""
         at = (np.arange(number) + generator.random(number)) * (self.total / number)
         return _find(self.nodes, self._leaves, at)
 
@@ -47,7 +47,7 @@ def _set(nodes: Floats, leaves: int, places: Places, priorities: Floats) -> None
         nodes[i] = priorities[k]
         while i > 1:
             i //= 2
-            nodes[i] = nodes[2 * i] + nodes[2 * i + 1]  # not by differences: rounding would add up
+            nodes[i] = nodes[2 * i] + nodes[2 * i + 1]  # recomputed, as differences would accumulate rounding errors
 
 
 @njit(cache=True)
@@ -57,7 +57,7 @@ def _find(nodes: Floats, leaves: int, at: Floats) -> Places:
         i, rest = 1, at[k]
         while i < leaves:
             i *= 2
-            # To the right if that is where it lies; where rounding says so but nothing is there, to the left.
+            # Right if it lies there; left if rounding leads to a subtree without priority.
             if rest >= nodes[i] and nodes[i + 1] > 0.0:
                 rest -= nodes[i]
                 i += 1

@@ -1,99 +1,104 @@
-"""The configuration of a PPO run: what a user may set, the defaults, and the checks."""
+"""The configuration of a PPO run: fields, defaults and checks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from weightclip._validation import check_count, check_fraction, check_name, check_number, check_truth
-from weightclip.lab.config import METHOD, PROBLEM, MethodConfig, check_names, option, packaged_presets, with_settings
-from weightclip.lab.methods import OPTIMIZERS, split_method
+from weightclip._validation import check_name
+from weightclip.lab.config import (
+    BOUNDS,
+    METHOD,
+    PROBLEM,
+    Help,
+    MethodConfig,
+    check_fields,
+    fill,
+    paper_tables,
+    resolve_method,
+    resolver,
+)
+from weightclip.lab.constraints import AtLeast, Between, OneOf, Positive
+from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
+from weightclip.lab.methods import TORCH_WITH_EQUAL_BETAS, Components, TorchPart
 
 NAME = "policy-collapse"
-"""Of the experiment, and of its one problem."""
+"""Name of the experiment and of its one problem."""
 
-METHODS = ("adam", "adam+wc")
-"""Those of the paper."""
-
-EQUAL_BETAS = "adam-equal-betas"
-"""Adam with beta2 = beta1, which Dohare et al. (2023b) recommend against policy collapse."""
+PAPER_METHODS = ("adam", "adam+wc")
+"""Methods of the paper."""
 
 EQUAL_BETA = 0.99
-"""Both, in their public configurations (shibhansh/loss-of-plasticity, lop/rl/cfg/ant/ns.yml)."""
+"""beta1 and beta2 of Dohare et al.'s public configurations (shibhansh/loss-of-plasticity, lop/rl/cfg/ant/ns.yml)."""
 
 ENVIRONMENTS = ("Ant-v4", "Walker2d-v4", "Humanoid-v4", "HumanoidStandup-v4")
-"""Those of the paper."""
+"""Environments of the paper."""
 
 FIGURE_7 = ENVIRONMENTS[1:3]
-"""Those of the paper's figure 7."""
+"""Environments of the paper's figure 7."""
 
 LOCKSTEP = 8
-"""So many seeds train together; more gain little."""
+"""Number of seeds that train together; more give little additional speed."""
 
 SCALES = ("paper", "laptop")
-COUNTS = ("steps", "epochs", "rollout", "minibatches")
-SHARES = ("gamma", "lam")
 
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. What is None takes the value of the scale, the environment and the method (`resolve`)."""
+    """One run. A field that is None takes the value of the scale, the environment and the method (`resolve`).
 
-    how = ("scale",)
+    The algorithm's options have CleanRL's names.
+    """
 
-    problem: str = field(default=NAME, metadata=option(NAME))
-    seed: int = field(default=0, metadata=option("of initial weights, environments, actions and minibatches"))
-    env: str = field(default="Ant-v4", metadata=option("id of a Gymnasium environment with Box actions", PROBLEM))
-    scale: str = field(
-        default="paper", metadata=option("paper, or laptop (shorter, not the paper's; tuned on Hopper-v4)", PROBLEM)
-    )
-    bounds: str | None = field(
-        default=None, metadata=option("of clipping: paper (clips the log-std as well) or fan_in (by layer)", METHOD)
-    )
-    steps: int | None = field(default=None, metadata=option("total environment steps", PROBLEM))
-    anneal: bool | None = field(default=None, metadata=option("anneal the step size linearly to 0"))
-    epochs: int | None = field(default=None, metadata=option("update epochs per rollout"))
-    rollout: int = field(default=2048, metadata=option("steps per rollout"))
-    minibatches: int = field(default=32, metadata=option("minibatches per epoch"))
-    gamma: float = field(default=0.99, metadata=option("discount factor"))
-    lam: float = field(default=0.95, metadata=option("lambda of generalized advantage estimation"))
-    clip: float = field(default=0.2, metadata=option("clipping coefficient of the probability ratio"))
-    clip_values: bool = field(default=True, metadata=option("clip the value loss"))
-    normalise_advantages: bool = field(default=True, metadata=option("normalise advantages in each minibatch"))
-    value_weight: float = field(default=0.5, metadata=option("coefficient of the value loss"))
-    entropy_weight: float = field(default=0.0, metadata=option("coefficient of the entropy bonus"))
-    gradient_norm: float = field(default=0.5, metadata=option("maximum norm of the gradient"))
-    hidden: tuple[int, ...] = field(default=(64, 64), metadata=option("units of each hidden layer"))
-    bootstrap: bool = field(default=False, metadata=option("bootstrap the value at the end of truncated episodes"))
+    experiment = NAME
+    execution_fields = ("scale",)
 
-    @classmethod
-    def split(cls, method: str) -> tuple[str, tuple[str, ...]]:
-        check_name("method", method.partition("+")[0], sorted((*OPTIMIZERS, EQUAL_BETAS)))
-        return split_method(re.sub(rf"^{EQUAL_BETAS}(?=\+|$)", "adam", method))
+    problem: Annotated[str, OneOf(NAME), Help("the problem")] = NAME
+    env: Annotated[str, Help("id of a Gymnasium environment with Box actions", PROBLEM)] = "Ant-v4"
+    scale: Annotated[
+        str, OneOf(*SCALES), Help("paper, or laptop (shorter, not the paper's; tuned on Hopper-v4)", PROBLEM)
+    ] = "paper"
+    bounds: Annotated[
+        str | None,
+        OneOf(*BOUNDS),
+        Help("clipping bounds: paper (clips the log-std as well) or fan_in (by layer)", METHOD),
+    ] = None
+    steps: Annotated[
+        int | None, AtLeast(1), Help("total environment steps, rounded down to whole rollouts", PROBLEM)
+    ] = None
+    anneal_lr: Annotated[bool | None, Help("anneal the step size linearly to 0")] = None
+    update_epochs: Annotated[int | None, AtLeast(1), Help("epochs over each rollout")] = None
+    num_steps: Annotated[int, AtLeast(1), Help("environment steps per rollout")] = 2048
+    num_minibatches: Annotated[int, AtLeast(1), Help("minibatches per epoch")] = 32
+    gamma: Annotated[float, Between(0, 1), Help("discount factor")] = 0.99
+    gae_lambda: Annotated[float, Between(0, 1), Help("lambda of generalized advantage estimation")] = 0.95
+    clip_coef: Annotated[float, Positive(infinite=True), Help("clipping coefficient of the probability ratio")] = 0.2
+    clip_vloss: Annotated[bool, Help("clip the value loss")] = True
+    norm_adv: Annotated[bool, Help("normalize advantages in each minibatch")] = True
+    vf_coef: Annotated[float, AtLeast(0), Help("coefficient of the value loss")] = 0.5
+    ent_coef: Annotated[float, AtLeast(0), Help("coefficient of the entropy bonus")] = 0.0
+    max_grad_norm: Annotated[float, Positive(infinite=True), Help("maximum norm of the gradient")] = 0.5
+    hidden: Annotated[tuple[int, ...], AtLeast(1), Help("units of each hidden layer")] = (64, 64)
+    bootstrap_truncated: Annotated[bool, Help("bootstrap the value at the end of truncated episodes")] = False
+
+    def components(self) -> Components[TorchPart]:
+        return TORCH_WITH_EQUAL_BETAS
 
     @property
     def iterations(self) -> int:
-        """Rollouts and updates; of a resolved configuration."""
+        """The number of rollouts, each followed by an update, of a resolved configuration."""
         assert self.steps is not None
-        return self.steps // self.rollout
-
-    @property
-    def passes(self) -> int:
-        """Over each rollout: the epochs of a resolved configuration."""
-        assert self.epochs is not None
-        return self.epochs
+        return self.steps // self.num_steps
 
     def step_size(self, iteration: int) -> float:
-        """In iteration 0, 1, ...; of a resolved configuration."""
+        """The step size in iteration 0, 1, ... of a resolved configuration."""
         assert self.lr is not None
-        return self.lr * (1.0 - iteration / self.iterations if self.anneal else 1.0)
+        return self.lr * (1.0 - iteration / self.iterations if self.anneal_lr else 1.0)
 
 
 def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
-    """The settings searched (`grid`) and found best (`best`), in an environment at a scale."""
-    tables = packaged_presets(__package__)
+    """The settings searched (`grid`) and selected (`best`) in an environment at a scale."""
+    tables = paper_tables(__package__)
     table = tables[check_name("scale", scale, SCALES)]
     own = table.get("environments", {}).get(env, {})
     usual = {**tables["paper"]["best"], **table["best"]}
@@ -101,39 +106,31 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     return {"grid": table["grid"], "best": {NAME: best}}
 
 
+@resolver
 def resolve(config: Config) -> Config:
-    """The same configuration, checked, with nothing left open."""
-    check_names(config, ("problem", "env", "method", "scale"))
-    check_name("problem", config.problem, (NAME,))
-    size = packaged_presets(__package__)[check_name("scale", config.scale, SCALES)]["size"]
-    config = replace(config, **{name: value for name, value in size.items() if getattr(config, name) is None})
-    counts: dict[str, Any] = {name: check_count(name, getattr(config, name)) for name in COUNTS}
-    if counts["steps"] < counts["rollout"]:
-        raise ValueError(f"steps: got {config.steps}, expected at least the {config.rollout} of a rollout")
-    if counts["rollout"] % counts["minibatches"] or counts["rollout"] == counts["minibatches"]:
+    """Check a configuration and fill in every field."""
+    config = check_fields(config)
+    config = fill(config, paper_tables(__package__)[config.scale]["size"])
+    steps = config.steps or 0
+    if steps < config.num_steps:
+        raise ValueError(f"steps: got {steps}, expected at least the {config.num_steps} of a rollout")
+    if config.num_steps % config.num_minibatches or config.num_steps == config.num_minibatches:
         raise ValueError(
-            f"minibatches: got {config.minibatches}, expected a divisor of the rollout's {config.rollout} steps, "
-            "with 2 steps or more in each"
+            f"num_minibatches: got {config.num_minibatches}, expected a divisor of the rollout's {config.num_steps} "
+            "steps, with 2 steps or more in each"
         )
-    for name in SHARES:
-        check_fraction(name, getattr(config, name))
-    for name in ("clip", "gradient_norm"):
-        check_number(name, getattr(config, name), infinite=True)
-    for name in ("value_weight", "entropy_weight"):
-        check_number(name, getattr(config, name), zero=True)
-    for name in ("anneal", "clip_values", "normalise_advantages", "bootstrap"):
-        check_truth(name, getattr(config, name))
-    if not isinstance(config.hidden, Sequence):
-        raise ValueError(f"hidden: got {config.hidden!r}, expected the units of each layer, such as (64, 64)")
-    hidden = tuple(check_count("hidden", units) for units in config.hidden)
-    config = with_settings(config, presets(config.env, config.scale)["best"][NAME])
-    bounds = config.checked_bounds(config.bounds, "paper")
-    return replace(config, **counts, hidden=hidden, bounds=bounds, settings=_with_equal_betas(config))
+    config = resolve_method(config, presets(config.env, config.scale)["best"][NAME])
+    return replace(
+        config,
+        steps=steps - steps % config.num_steps,
+        bounds=config.clipping_bounds(config.bounds, "paper"),
+        settings=_with_equal_betas(config),
+    )
 
 
 def _with_equal_betas(config: Config) -> dict[str, float]:
     settings = dict(config.settings)
-    if config.method.startswith(EQUAL_BETAS):
+    if config.parsed_method().optimizer.name == EQUAL_BETAS:
         betas = {settings[name] for name in ("beta1", "beta2") if name in settings} or {EQUAL_BETA}
         if len(betas) > 1:
             both = f"beta1={settings['beta1']:g} and beta2={settings['beta2']:g}"

@@ -1,4 +1,4 @@
-"""Several environments of one kind, each with a learner of its own."""
+"""Several environments of one id, one for each learner."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of all environments gave; an environment whose episode ended has begun the next one.
+    """The result of a step of all environments; a new episode starts where one ended.
 
     Args:
-        observations: [s, d], the first one of the next episode where one ended.
+        observations: [s, d], where an episode ended the first observation of the next one.
         rewards: [s].
         terminated, truncated: [s], whether an episode ended, and how.
         final: [s, d], the last observation of an episode that ended; elsewhere as `observations`.
@@ -38,11 +38,11 @@ class Step:
 
 
 class Environments:
-    """Environments of one id, stepped one after the other; actions are clipped to their box.
+    """Environments of one id, stepped one after the other; actions are clipped to the action space.
 
     Args:
-        name: the id, for example "Walker2d-v4"; actions must be vectors of real numbers.
-        number: how many.
+        name: the id, for example "Walker2d-v4"; the action space must be a Box of real numbers.
+        number: the number of environments.
     """
 
     def __init__(self, name: str, number: int) -> None:
@@ -58,13 +58,13 @@ class Environments:
         self._now = np.zeros((number, self.observations))
 
     def reset(self, seeds: Sequence[int]) -> Array:
-        """Begin new episodes everywhere: the observations [s, d]."""
+        """Start new episodes in all environments: the observations [s, d]."""
         for i, (environment, seed) in enumerate(zip(self._environments, seeds, strict=True)):
             self._begin(i, environment, seed)
         return self._now.copy()
 
     def step(self, actions: NDArray[Any], stopped: Container[int] = ()) -> Step:
-        """Actions [s, a] -> what came of them; environments of learners that have stopped stand still."""
+        """Step with actions [s, a]; the environments of stopped learners are not stepped."""
         clipped = np.clip(actions, self._low, self._high)
         learners = len(self._environments)
         rewards = np.zeros(learners)
@@ -97,22 +97,22 @@ class Environments:
 
 
 def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
-    """An environment by its id, whose observations are flat vectors of numbers.
+    """An environment by its id, with flat observations.
 
-    A ValueError for one that is not there, that has no version, or whose actions are no vector.
+    A ValueError for an unknown id, an id without version, or unsupported spaces.
     """
-    _hear_mujoco()
+    _log_mujoco_warnings()
     with warnings.catch_warnings():
-        # That v4 is out of date is known: the paper has it.
+        # The paper uses v4, which is deprecated.
         warnings.filterwarnings("ignore", r".*is out of date", DeprecationWarning)
-        # Gymnasium would take the latest one, which is another environment than the one of the paper.
+        # Without a version, Gymnasium would use the latest one, which is not the one of the paper.
         warnings.filterwarnings("error", r".*Using the latest versioned environment", UserWarning)
         try:
             environment = gym.make(name, disable_env_checker=True, **options)
         except UserWarning:
-            raise ValueError(f"env: got {name!r}, expected a version, too; {_versions(name)}") from None
+            raise ValueError(f"env: got {name!r}, expected a version as well; {_versions(name)}") from None
         except gym.error.DependencyNotInstalled as error:
-            raise ValueError(f"env: {name} needs more than is installed: {error}") from error
+            raise ValueError(f"env: got {name!r}, which needs a package that is not installed: {error}") from error
         except (gym.error.Error, ImportError) as error:
             raise ValueError(f"env: got {name!r}: {' '.join(str(error).split())}") from error
     if not _is_real(environment.action_space):
@@ -120,11 +120,11 @@ def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
             f"env: got {name!r}, whose actions are {environment.action_space}; expected vectors of real numbers (Box)"
         )
     if _is_real(environment.observation_space):
-        return environment  # flat without a wrapper, which would take its time in every step
+        return environment  # flat already; a wrapper would slow down every step
     if not environment.observation_space.is_np_flattenable:
         raise ValueError(
             f"env: got {name!r}, whose observations are {environment.observation_space}; "
-            "expected what can be made a vector of numbers"
+            "expected a space that can be flattened to a vector"
         )
     return gym.wrappers.FlattenObservation(environment)
 
@@ -134,15 +134,15 @@ def _is_real(space: gym.Space[Any]) -> bool:
 
 
 def _versions(name: str) -> str:
-    """Those that Gymnasium knows, with the paper's as a hint, or else the latest."""
+    """The versions that Gymnasium knows, and a suggestion: the paper's, or else the latest."""
     own = name.rpartition(":")[2]
     there = [one for one in gym.registry if one.rpartition("-v")[0] == own]
     near = next((one for one in ENVIRONMENTS if one in there), there[-1])
     return f"there are {', '.join(there)}; did you mean {near!r}?"
 
 
-def _hear_mujoco() -> None:
-    """Log what MuJoCo warns of; by itself it writes to the terminal, and to a file where the user happens to be."""
+def _log_mujoco_warnings() -> None:
+    """Log MuJoCo's warnings; by default it writes them to the terminal and to a file in the working directory."""
     try:
         import mujoco  # type: ignore[import-untyped]
     except ImportError:  # not every environment needs it
@@ -151,5 +151,5 @@ def _hear_mujoco() -> None:
 
 
 def _log(warning: str) -> None:
-    if "settotalmass" not in warning:  # in Gymnasium's own models: nothing that a user can mend
+    if "settotalmass" not in warning:  # caused by Gymnasium's own models
         logging.getLogger(__name__).warning("MuJoCo: %s", warning)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weightclip.lab.config import commands, methods_help
+from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
-    OTHER,
     Callbacks,
     Comparison,
     Event,
@@ -22,19 +21,20 @@ from weightclip.lab.experiments.ppo.config import (
     ENVIRONMENTS,
     EQUAL_BETAS,
     LOCKSTEP,
-    METHODS,
     NAME,
+    PAPER_METHODS,
     Config,
     presets,
     resolve,
 )
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
+from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
-HELP = f"""{methods_help(METHODS)}
+HELP = f"""{methods_help(PAPER_METHODS, TORCH, TORCH_OPTIMIZERS)}
   also: {EQUAL_BETAS}, Adam with beta2 = beta1
 
 environments:
@@ -52,12 +52,9 @@ class PolicyCollapse(Experiment[Config]):
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         return resolve(Config(problem=problem, **arguments_of(Config, settings)))
 
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return [*Config.named_settings(method), *(f"{OTHER}{name}" for name in Config.other_settings(method))]
-
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         found = presets(options.get("env", ""), options.get("scale", "paper"))
-        return {**commands(__package__), **found, "axes": {"method": METHODS, "env": ENVIRONMENTS}, "help": HELP}
+        return {**commands(__package__), **found, "axes": {"method": PAPER_METHODS, "env": ENVIRONMENTS}, "help": HELP}
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)
@@ -86,7 +83,7 @@ class PolicyCollapse(Experiment[Config]):
         return run_configs(configs, out, overwrite, callbacks)
 
     def length(self, config: Config) -> int:
-        return config.iterations * config.rollout
+        return config.iterations * config.num_steps
 
     def figures(self) -> Sequence[Figure]:
         from weightclip.lab.experiments.ppo.figures import FIGURES

@@ -1,10 +1,10 @@
-"""PPO (Schulman et al., 2017) with continuous actions, in all that affects learning as CleanRL's; seeds in lockstep.
+"""PPO (Schulman et al., 2017) with continuous actions, equivalent to CleanRL's; several seeds train in lockstep.
 
-Each seed has an environment, networks, an optimizer with its remedies, normalisers and generators of its own. What they
-share is time: a step of all environments needs one batched product, a minibatch of all learners one backward pass. Each
-learns what it would learn alone, up to rounding.
+Each seed has its own environment, networks, optimizer, normalizers and generators. The seeds share matrix products: a
+step of all environments needs one batched product, a minibatch of all learners one backward pass. Each seed learns what
+it would learn alone, up to rounding.
 
-An iteration: `collect` steps the environments, `advantages` looks back, `update` learns.
+An iteration: `collect` a rollout, compute `advantages`, `update`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from weightclip.diagnostics import approximate_kl, l2_norm, saturated_fraction, 
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments
-from weightclip.lab.experiments.ppo.normalise import Normaliser
+from weightclip.lab.experiments.ppo.normalize import Normalizer
 from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
-from weightclip.lab.optimizers import share_at_box
+from weightclip.lab.optimizers import fraction_at_bound
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-LESS_SATURATED = 0.9
-OF_WEIGHTS = ("weight_l2", "clipped", "lipschitz_policy", "lipschitz_value", "log_std")
-"""What is measured of the weights alone."""
+SATURATED_90 = 0.9
+WEIGHT_METRICS = ("weight_l2", "clipped", "lipschitz_policy", "lipschitz_value", "log_std")
+"""Metrics of the weights alone."""
 
 _NOISE, _ORDER, _EPISODES = range(3)
-"""Keep the draws of one seed apart."""
+"""Separate the random streams of one seed."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode that ended: whose it was, at which of the learner's steps (from 1), its return and length."""
+    """A finished episode: the learner, the learner's step at its end (from 1), its return and length."""
 
     learner: int
     step: int
@@ -49,17 +49,17 @@ class Episode:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one iteration saw: [s, t, ...] for s learners and t steps.
+    """The data of one iteration: [s, t, ...] for s learners and t steps.
 
     Args:
-        observations: normalised, [s, t + 1, d]; the last one is not acted on.
-        actions: [s, t, a], as drawn, not clipped.
-        log_probs: [s, t], of the actions when they were drawn.
-        rewards: normalised, [s, t].
+        observations: [s, t + 1, d], normalized; no action follows the last one.
+        actions: [s, t, a], as sampled, not clipped.
+        log_probs: [s, t], of the actions under the policy that sampled them.
+        rewards: [s, t], normalized.
         ended: [s, t], 1 where the episode ended with that step, else 0.
-        truncated: [s, t], 1 where it ended because its time was over, and for no other reason.
-        final: [s, t, d], where an episode was truncated its last observation, normalised; elsewhere nothing of meaning.
-        episodes: those that ended.
+        truncated: [s, t], 1 where the episode was truncated and not terminated, else 0.
+        final: [s, t, d], the last observation, normalized, of a truncated episode; undefined elsewhere.
+        episodes: the episodes that ended.
     """
 
     observations: Tensor
@@ -74,7 +74,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Targets:
-    """Looking back on a rollout: advantages, the returns that values are to meet, and the values: [s, t] each."""
+    """Advantages, returns (the targets of the value function) and values of a rollout: [s, t] each."""
 
     advantages: Tensor
     returns: Tensor
@@ -83,11 +83,11 @@ class Targets:
 
 @dataclass(frozen=True)
 class Losses:
-    """Of a minibatch of each learner.
+    """Losses of one minibatch for each learner.
 
     Args:
         policy, value, entropy: [s].
-        ratio, log_ratio: [s, n], of the new to the old probability of an action.
+        ratio, log_ratio: [s, n], new / old probability of an action.
         units: outputs of tanh units, [s, n, units] for each hidden layer of both networks.
     """
 
@@ -99,18 +99,18 @@ class Losses:
     units: list[Tensor]
 
     def total(self, config: Config) -> Tensor:
-        """What is minimised, [s]."""
-        return self.policy - config.entropy_weight * self.entropy + config.value_weight * self.value
+        """The loss to minimize: policy loss - ent_coef * entropy + vf_coef * value loss, [s]."""
+        return self.policy - config.ent_coef * self.entropy + config.vf_coef * self.value
 
 
 class Learners:
     """Several seeds of one configuration, in lockstep.
 
-    A learner whose actions or weights are no longer finite stops, with the reason in `stopped`; the others go on. What
-    was measured of it in that iteration stands, NaN where there was nothing to measure; nothing is measured after it.
+    A learner whose actions or weights are not finite stops, with the reason in `stopped`; the others continue. Its
+    metrics of that iteration are kept, NaN where there was nothing to measure; later ones are NaN.
 
     Args:
-        configs: resolved ones, that differ in their seeds alone.
+        configs: resolved configurations that differ only in their seeds.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
@@ -125,26 +125,26 @@ class Learners:
             config.make_optimizer(member, config.bounds, fused=True)
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
-        self.normaliser = Normaliser(len(seeds), observations, self.config.gamma)
+        self.normalizer = Normalizer(len(seeds), observations, self.config.gamma)
         self.generators = [
             [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
         ]
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
-        self._now = self.normaliser.observe(self.environments.reset(seeds))
+        self._now = self.normalizer.observe(self.environments.reset(seeds))
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
-        """Iteration 0, 1, ...: a row for each learner, and the episodes that ended; NaN for those that had stopped."""
+        """Run iteration 0, 1, ...: a row for each learner (NaN if it stopped before), and the finished episodes."""
         began, stopped_before = time.perf_counter(), frozenset(self.stopped)
-        if self.config.anneal:
+        if self.config.anneal_lr:
             for optimizer in self.optimizers:
                 optimizer.param_groups[0]["lr"] = self.config.step_size(iteration)
-        rollout = self.collect(iteration * self.config.rollout)
+        rollout = self.collect(iteration * self.config.num_steps)
         not_updated = frozenset(self.stopped)
         measured = self.update(rollout, self.advantages(rollout))
         self._stop(~torch.isfinite(self.stack.weights.detach()).all(1).numpy(), "its weights are not finite")
         weights = [self._weights(s) for s in range(len(self.configs))]
-        speed = (len(self.configs) - len(stopped_before)) * self.config.rollout / (time.perf_counter() - began)
+        speed = (len(self.configs) - len(stopped_before)) * self.config.num_steps / (time.perf_counter() - began)
         rows = []
         for s in range(len(self.configs)):
             own = [(one.score, one.length) for one in rollout.episodes if one.learner == s]
@@ -161,10 +161,10 @@ class Learners:
             rows.append({name: math.nan if s in stopped_before else float(value) for name, value in row.items()})
         return rows, rollout.episodes
 
-    @np.errstate(over="ignore", invalid="ignore")  # a learner that breaks is told of by name
+    @np.errstate(over="ignore", invalid="ignore")  # a diverged learner is reported by name
     def collect(self, steps_before: int = 0) -> Rollout:
-        """Step the environments with the policy as it is; each had `steps_before` steps so far."""
-        learners, steps = len(self.configs), self.config.rollout
+        """Collect a rollout with the current policy; each environment has made `steps_before` steps."""
+        learners, steps = len(self.configs), self.config.num_steps
         observations = np.empty((steps + 1, learners, self.environments.observations), np.float32)
         final = np.zeros_like(observations[1:])
         rewards, ended, truncated = np.empty((3, steps, learners), np.float32)
@@ -183,12 +183,12 @@ class Learners:
             self._stop(~np.isfinite(actions[t]).all(axis=1), "its actions are not finite")
             step = self.environments.step(actions[t], self.stopped)
             active = self._active()
-            self._now = self.normaliser.observe(step.final, active)
-            rewards[t] = self.normaliser.reward(step.rewards, step.terminated, active)
+            self._now = self.normalizer.observe(step.final, active)
+            rewards[t] = self.normalizer.reward(step.rewards, step.terminated, active)
             ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
-            if step.episodes:  # both observations count, the last one and the first one of the next episode
+            if step.episodes:  # the last observation and the first one of the next episode both update the statistics
                 final[t] = self._now
-                self._now = self.normaliser.observe(step.observations, step.terminated | step.truncated)
+                self._now = self.normalizer.observe(step.observations, step.terminated | step.truncated)
                 episodes += [Episode(s, steps_before + t + 1, score, length) for s, score, length in step.episodes]
         observations[steps] = self._now
         log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_2PI).sum(axis=2)
@@ -205,62 +205,63 @@ class Learners:
 
     @torch.no_grad()
     def advantages(self, rollout: Rollout) -> Targets:
-        """Generalised advantage estimates: A_t = delta_t + gamma lambda A_(t+1), delta_t = r_t + gamma V_(t+1) - V_t.
+        """Generalized advantage estimation: A_t = delta_t + gamma lambda A_(t+1), delta_t = r_t + gamma V_(t+1) - V_t.
 
-        Both stop at the end of an episode. A truncated episode counts as a terminated one, unless the configuration has
-        it bootstrapped: then gamma V(final observation) is added to its last reward.
+        V_(t+1) and A_(t+1) are 0 at the end of an episode. A truncated episode counts as terminated; with
+        `bootstrap_truncated`, gamma V(final observation) is added to its last reward.
         """
         config, critic = self.config, layers_of(self.stack.tensors(), "critic")
         values = batched(critic, rollout.observations)[0].squeeze(2)  # [s, t + 1]
         rewards, continues = rollout.rewards, 1.0 - rollout.ended
-        if config.bootstrap:
+        if config.bootstrap_truncated:
             rewards = rewards + config.gamma * batched(critic, rollout.final)[0].squeeze(2) * rollout.truncated
         deltas = rewards + config.gamma * values[:, 1:] * continues - values[:, :-1]
-        advantages = discounted_sums(deltas, config.gamma * config.lam * continues)
+        advantages = discounted_sums(deltas, config.gamma * config.gae_lambda * continues)
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
 
     def update(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        """All passes over the rollout, minibatch by minibatch; what was measured, [s] each."""
+        """Update for `update_epochs` epochs in minibatches: the metrics, [s] each."""
         config, learners = self.config, len(self.configs)
+        assert config.update_epochs is not None  # resolved
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
         parts = [rollout.observations[:, :-1], rollout.actions, torch.stack(scalars, dim=2)]
-        flat = [part.reshape(learners * config.rollout, -1) for part in parts]
-        first = torch.arange(learners).unsqueeze(1) * config.rollout
+        flat = [part.reshape(learners * config.num_steps, -1) for part in parts]
+        first = torch.arange(learners).unsqueeze(1) * config.num_steps
         clipped, norms = torch.zeros(2, learners)
-        for _ in range(config.passes):
-            order = np.stack([own[_ORDER].permutation(config.rollout) for own in self.generators])
-            for rows in (torch.from_numpy(order) + first).chunk(config.minibatches, dim=1):
+        for _ in range(config.update_epochs):
+            order = np.stack([own[_ORDER].permutation(config.num_steps) for own in self.generators])
+            for rows in (torch.from_numpy(order) + first).chunk(config.num_minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
                 losses = self._losses(*batch)
                 self.stack.gradients.zero_()
                 losses.total(config).sum().backward()  # type: ignore[no-untyped-call]
-                norms += self._shorten_gradients()
+                norms += self._clip_gradients()
                 for s, optimizer in enumerate(self.optimizers):
                     if s not in self.stopped:
                         optimizer.step()
-                clipped += ((losses.ratio.detach() - 1).abs() > config.clip).float().mean(1)
-        updates = config.minibatches * config.passes
+                clipped += ((losses.ratio.detach() - 1).abs() > config.clip_coef).float().mean(1)
+        updates = config.num_minibatches * config.update_epochs
         units = [[unit[s] for unit in losses.units] for s in range(learners)]
-        # What is NaN is not beyond any limit, so a learner that has broken would seem to have a share of nothing.
-        there = torch.where(losses.log_ratio.detach().isnan().any(1), math.nan, 1.0)
+        # Comparisons with NaN are False: the fractions of a diverged learner would be 0 instead of NaN.
+        finite = torch.where(losses.log_ratio.detach().isnan().any(1), math.nan, 1.0)
         return {
             "approx_kl": approximate_kl(losses.log_ratio),
             "old_approx_kl": -losses.log_ratio.detach().mean(1),
-            "clip_fraction": there * clipped / updates,
+            "clip_fraction": finite * clipped / updates,
             "policy_loss": losses.policy.detach(),
             "value_loss": losses.value.detach(),
             "entropy": losses.entropy.detach(),
             "explained_variance": 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1),
             "gradient_l2": norms / updates,
-            "saturated": there * torch.tensor([saturated_fraction(own) for own in units]),
-            "saturated_90": there * torch.tensor([saturated_fraction(own, LESS_SATURATED) for own in units]),
+            "saturated": finite * torch.tensor([saturated_fraction(own) for own in units]),
+            "saturated_90": finite * torch.tensor([saturated_fraction(own, SATURATED_90) for own in units]),
         }
 
     def _losses(self, observations: Tensor, actions: Tensor, scalars: Tensor) -> Losses:
-        """Of a minibatch of each learner: observations [s, n, d], actions [s, n, a], and the rest [s, n, 4]."""
+        """Losses of a minibatch for each learner: observations [s, n, d], actions [s, n, a], scalars [s, n, 4]."""
         config = self.config
         old_log_probs, advantages, returns, old_values = scalars.unbind(2)
-        if config.normalise_advantages:
+        if config.norm_adv:
             deviation, mean = torch.std_mean(advantages, dim=1, keepdim=True)
             advantages = (advantages - mean) / (deviation + 1e-8)
         tensors = self.stack.tensors()
@@ -271,11 +272,11 @@ class Learners:
         log_probs = (-0.5 * deviations.square() - log_std - HALF_LOG_2PI).sum(2)
         log_ratio = log_probs - old_log_probs
         ratio = log_ratio.exp()
-        near = ratio.clamp(1 - config.clip, 1 + config.clip)
+        near = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
         values = values.squeeze(2)
         errors = (values - returns).square()
-        if config.clip_values:
-            near_values = old_values + (values - old_values).clamp(-config.clip, config.clip)
+        if config.clip_vloss:
+            near_values = old_values + (values - old_values).clamp(-config.clip_coef, config.clip_coef)
             errors = torch.max(errors, (near_values - returns).square())
         return Losses(
             policy=torch.max(-advantages * ratio, -advantages * near).mean(1),
@@ -287,27 +288,27 @@ class Learners:
         )
 
     @torch.no_grad()
-    def _shorten_gradients(self) -> Tensor:
-        """Shorten each learner's gradient to the largest norm allowed; the norms before, [s]."""
+    def _clip_gradients(self) -> Tensor:
+        """Clip each learner's gradient to `max_grad_norm`; the norms before clipping, [s]."""
         norms: Tensor = torch.linalg.vector_norm(self.stack.gradients, dim=1)
-        self.stack.gradients.mul_((self.config.gradient_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
+        self.stack.gradients.mul_((self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
         return norms
 
     @torch.no_grad()
     def _weights(self, s: int) -> Row:
-        """What is measured of a learner's weights at an iteration's end; NaN if they are not finite."""
+        """Metrics of a learner's weights at the end of an iteration; NaN if they are not finite."""
         if not torch.isfinite(self.stack.weights[s]).all():
-            return dict.fromkeys(OF_WEIGHTS, math.nan)
+            return dict.fromkeys(WEIGHT_METRICS, math.nan)
         own = self.stack.members[s]
         both = weight_matrices(nn.ModuleList([own.actor_mean, own.critic]))
         numbers = (
             l2_norm(both).item(),
-            share_at_box(self.optimizers[s]),
+            fraction_at_bound(self.optimizers[s]),
             lipschitz_bounds(own.actor_mean).now[2],
             lipschitz_bounds(own.critic).now[2],
             own.actor_logstd.mean().item(),
         )
-        return dict(zip(OF_WEIGHTS, numbers, strict=True))
+        return dict(zip(WEIGHT_METRICS, numbers, strict=True))
 
     def _stop(self, which: NDArray[np.bool_], reason: str) -> None:
         if which.any():
@@ -320,42 +321,42 @@ class Learners:
         return ~np.isin(np.arange(len(self.configs)), list(self.stopped))
 
     def policy(self, s: int) -> Arrays:
-        """What learner s has learned: all weights of its networks in one row, and how observations are normalised."""
-        running = self.normaliser.observations
+        """The policy of learner s: all weights of its networks in one row, and the statistics of observations."""
+        running = self.normalizer.observations
         weights = self.stack.weights.detach()[s].numpy().copy()
         return {"weights": weights, "mean": running.mean[s].copy(), "var": running.var[s].copy()}
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""
         self.environments.close()
 
     def state(self, s: int) -> Arrays:
-        """All that learner s needs to go on, but for the episode under way: another one begins."""
+        """The state of learner s without the unfinished episode, which a resumed run replaces by a new one."""
         return {
             **training_state(self.stack.members[s], self.optimizers[s]),
-            **{f"normaliser/{name}": array[s].copy() for name, array in self.normaliser.arrays().items()},
+            **{f"normalizer/{name}": array[s].copy() for name, array in self.normalizer.arrays().items()},
             **{f"generator/{key}": to_array(own) for key, own in enumerate(self.generators[s])},
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
 
     def load_state(self, s: int, state: Arrays) -> None:
-        """Go on where learner s's state was taken, once all have theirs and `begin_episodes` is called."""
+        """Restore the state of learner s; call `begin_episodes` once all learners have theirs."""
         own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
         load_training_state(self.stack.members[s], self.optimizers[s], own)
-        for name, array in self.normaliser.arrays().items():
-            array[s] = state[f"normaliser/{name}"]
+        for name, array in self.normalizer.arrays().items():
+            array[s] = state[f"normalizer/{name}"]
         for key, generator in enumerate(self.generators[s]):
             from_array(generator, state[f"generator/{key}"])
         self._returns[s], self._lengths[s] = state["last"]
 
     def begin_episodes(self) -> None:
-        """Begin a new episode everywhere, seeded by each learner's own generator."""
+        """Start a new episode in every environment, seeded by the learner's own generator."""
         seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
-        self._now = self.normaliser.observe(self.environments.reset(seeds), self._active())
+        self._now = self.normalizer.observe(self.environments.reset(seeds), self._active())
 
 
 class _Policy:
-    """The policy's mean action in NumPy, with the weights as they are now: [s, d] -> [s, a]."""
+    """The mean action of the current policy in NumPy: [s, d] -> [s, a]."""
 
     def __init__(self, layers: Layers) -> None:
         self._layers = [

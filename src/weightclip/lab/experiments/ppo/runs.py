@@ -156,7 +156,7 @@ class _Run:
 
     def note(self, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
         """One more iteration."""
-        samples = (iteration + 1) * self.config.rollout
+        samples = (iteration + 1) * self.config.num_steps
         self.rows.append({**row, "iteration": iteration + 1, "samples": samples})
         self.episodes += [(one.step, one.score, one.length) for one in episodes]
 
@@ -221,7 +221,7 @@ def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run],
             run.keep(learners, s)
         began = now
         # Of all runs together, as those count that were finished before.
-        steps = sum(run.iterations() for run in everyone) * config.rollout // len(everyone)
+        steps = sum(run.iterations() for run in everyone) * config.num_steps // len(everyone)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
         callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)
         if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:

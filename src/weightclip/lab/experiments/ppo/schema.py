@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weightclip.lab.config import NAMED
 from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, METHODS, NAME, Config, presets, resolve
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 METRICS = by_name(
@@ -40,7 +40,7 @@ METRICS = by_name(
 SCHEMA = Schema(
     NAME,
     problems=(NAME,),
-    methods=METHODS,
+    methods=PAPER_METHODS,
     fields=config_fields(Config),
     text_fields=text_fields(Config),
     settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
@@ -58,9 +58,9 @@ SCHEMA = Schema(
 def compare_with_paper(config: Config) -> Comparison:
     """The paper's setting and the deviations from it. The paper does not say how long its runs are."""
     env = config.env if config.env in ENVIRONMENTS else ENVIRONMENTS[0]
-    paper = resolve(Config(env=env, method=config.method if config.method in METHODS else METHODS[0]))
+    paper = resolve(Config(env=env, method=config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]))
     differing = deviations(config, paper, SCHEMA, ("steps",))
-    if config.method not in METHODS or config.env not in ENVIRONMENTS or config.bounds == "fan_in":
+    if config.method not in PAPER_METHODS or config.env not in ENVIRONMENTS or config.bounds == "fan_in":
         return None, differing
     best = presets(config.env)["best"][NAME][config.method]
     return {name: value for name, value in best.items() if name in NAMED}, differing

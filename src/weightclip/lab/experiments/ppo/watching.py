@@ -1,4 +1,4 @@
-"""Looking at a learned policy: an episode, and a video of it."""
+"""Watching a trained policy: an episode, and a video of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.nn.utils import vector_to_parameters
 from weightclip.lab.checkpoint import Arrays, read_checkpoint
 from weightclip.lab.experiments.ppo.config import NAME
 from weightclip.lab.experiments.ppo.environments import make_environment
-from weightclip.lab.experiments.ppo.normalise import normalised
+from weightclip.lab.experiments.ppo.normalize import normalize
 from weightclip.lab.experiments.ppo.runs import CONFIG, POLICY
 from weightclip.lab.networks.actor_critic import ActorCritic
 from weightclip.lab.records.record import read_record
@@ -27,20 +27,20 @@ from weightclip.lab.records.store import checkpoint_path
 RECORD, CHECKPOINT = ".parquet", ".checkpoint.npz"
 
 MOST_FILES = 20_000
-"""Files of a directory that is searched for one run."""
+"""Maximum number of files in a directory that is searched for one run."""
 
-TOLD = 4
-"""Runs that are named where one was to be chosen."""
+LISTED = 4
+"""Maximum number of runs in the error message on an ambiguous path."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A policy of a run, finished or not.
+    """The policy of a finished or unfinished run.
 
     Args:
-        path: where it was read from.
-        config: the run's.
-        arrays: what `Learners.policy` says.
+        path: the file it was read from.
+        config: of the run.
+        arrays: as returned by `Learners.policy`.
     """
 
     path: Path
@@ -50,11 +50,11 @@ class Saved:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is seen of an episode at its beginning, or after a step.
+    """A frame of an episode: its start, or the state after a step.
 
     Args:
         picture: [height, width, 3].
-        rate: pictures for a second, at which the episode looks as fast as it is.
+        rate: frames per second of a video in real time.
         score: the return so far.
     """
 
@@ -64,59 +64,59 @@ class Moment:
 
 
 def find_policy(path: Path) -> Saved:
-    """The policy of the one run whose record, or checkpoint, is at a path, or begins with it.
+    """The policy of the one run whose record or checkpoint has this path, or a path that starts with it.
 
-    A ValueError says what is there instead: nothing, or several runs.
+    A ValueError if there is no such run, or more than one.
     """
     found = sorted(_runs(path))
     if len(found) != 1:
-        there = f"{len(found)} runs, {_told(found)}" if found else "no run"
-        raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one, or its beginning")
+        there = f"{len(found)} runs, {_listed(found)}" if found else "no run"
+        raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one run, or its beginning")
     return _checked(_saved(found[0]))
 
 
 def _saved(record: Path) -> Saved:
-    """What the record has of a policy, or the checkpoint where there is no record yet."""
+    """The policy in the record, or in the checkpoint if there is no record yet."""
     if record.exists():
         whole = read_record(record)
         if whole.experiment != NAME:
-            raise ValueError(f"{record}: it is a run of {whole.experiment}, expected one of {NAME}")
+            raise ValueError(f"{record}: got a run of {whole.experiment}, expected one of {NAME}")
         return Saved(record, whole.config, dict(whole.arrays))
     state = read_checkpoint(checkpoint_path(record)).state
     if CONFIG not in state:
-        raise ValueError(f"{checkpoint_path(record)}: it is no checkpoint of {NAME}")
+        raise ValueError(f"{checkpoint_path(record)}: got another checkpoint, expected one of {NAME}")
     arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
     return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
 
 
-def _told(records: Sequence[Path]) -> str:
-    """The first runs, each with what it has otherwise than the others."""
-    saved = [_saved(record) for record in records[:TOLD]]
+def _listed(records: Sequence[Path]) -> str:
+    """The first runs, each with the settings in which they differ."""
+    saved = [_saved(record) for record in records[:LISTED]]
     names = [name for name in saved[0].config if len({str(one.config.get(name)) for one in saved}) > 1]
     runs = [f"{one.path.name} ({', '.join(f'{name} {one.config.get(name)}' for name in names)})" for one in saved]
-    return ", ".join([*runs, *(["..."] if len(records) > TOLD else [])])
+    return ", ".join([*runs, *(["..."] if len(records) > LISTED else [])])
 
 
 def _checked(saved: Saved) -> Saved:
     if not all(np.isfinite(array).all() for array in saved.arrays.values()):
-        raise ValueError(f"{saved.path}: the run had stopped, as its weights were not finite; expected another one")
+        raise ValueError(f"{saved.path}: the run stopped because its weights were not finite; expected another one")
     return saved
 
 
 def _runs(path: Path) -> Iterator[Path]:
-    """The records that there are, or will be."""
-    # seed1 is the beginning of seed10, too, but seed1_ is not.
+    """Paths of the records of finished and unfinished runs."""
+    # seed10 starts with seed1, but not with seed1_.
     whole, part = (list(path.parent.glob(path.name + ending)) for ending in ("_*", "*"))
     within = _inside(path) if path.is_dir() else whole or part
     names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
     for name, one in names.items():
-        # Further tables of a record lie beside it: RECORD.episodes.parquet.
+        # Further tables of a record are in files of their own: RECORD.episodes.parquet.
         if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
             yield Path(name + RECORD)
 
 
 def _inside(directory: Path) -> Iterator[Path]:
-    """The files in a directory tree; a ValueError if it is far larger than any store of runs."""
+    """The files in a directory tree; a ValueError if there are too many."""
     for seen, path in enumerate(directory.rglob("*")):
         if seen == MOST_FILES:
             raise ValueError(f"run: got {str(directory)!r}, with more than {MOST_FILES:,} files; expected one run")
@@ -124,9 +124,9 @@ def _inside(directory: Path) -> Iterator[Path]:
 
 
 def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) -> Iterator[Moment]:
-    """The first steps of an episode with the policy's mean actions, or with noise as in training, as they come."""
+    """Play the first steps of an episode, frame by frame, with mean actions or with noise as in training."""
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl")  # what draws without a screen
+        os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display
     environment = make_environment(saved.config["env"], render_mode="rgb_array")
     network = _network(saved, int(np.prod(environment.action_space.shape or ())))
     generator = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
         score = 0.0
         yield Moment(_frame(environment), rate, score)
         for _ in range(steps):
-            x = normalised(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
+            x = normalize(np.ravel(seen), saved.arrays["mean"], saved.arrays["var"])
             with torch.no_grad():
                 mean = network.actor_mean(torch.from_numpy(x)).numpy()
             action = mean + deviation * generator.standard_normal(mean.shape, dtype=np.float32)
@@ -152,7 +152,7 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
 
 
 def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
-    """As MP4, or as GIF by the ending of the path, picture by picture; the episode's steps and return."""
+    """Write an episode as MP4, or as GIF by the suffix of the path: the number of steps and the return."""
     import imageio.v2 as imageio
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
     steps, every = 0, 1
     options: dict[str, Any] = {"fps": last.rate, "macro_block_size": 2}
     if path.suffix.lower() == ".gif":
-        every = max(1, round(last.rate / 50))  # viewers show at most 50 pictures in a second
+        every = max(1, round(last.rate / 50))  # viewers show at most 50 frames per second
         options = {"duration": 1000 * every / last.rate, "loop": 0}  # in milliseconds
     writer: Any = imageio.get_writer(path, mode="I", **options)
     with writer:
@@ -181,8 +181,8 @@ def _network(saved: Saved, actions: int) -> ActorCritic:
 def _frame(environment: Any) -> NDArray[np.uint8]:
     try:
         picture: NDArray[np.uint8] = environment.render()
-    except Exception as error:  # what fails without a screen, or without a library, has a type of its own each time
+    except Exception as error:  # each missing display or library raises an error of its own type
         raise ValueError(
-            f"env: {environment.spec.id} cannot be drawn here: {error}; for MuJoCo, see MUJOCO_GL"
+            f"env: {environment.spec.id} cannot be rendered here: {error}; for MuJoCo, see MUJOCO_GL"
         ) from error
     return picture

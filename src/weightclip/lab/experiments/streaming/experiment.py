@@ -11,7 +11,6 @@ from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
-    OTHER,
     Callbacks,
     Comparison,
     Event,
@@ -20,10 +19,9 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.streaming.config import NAME, NAMED, Config, resolve
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, presets
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import find_problem
-from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, REMEDIES, plugged_rules
+from weightclip.lab.experiments.streaming.rules import PAPER, plugged_rules, rule_components
 from weightclip.lab.experiments.streaming.schema import compare_with_paper, make_schema
 from weightclip.lab.records.schema import Schema
 
@@ -45,11 +43,6 @@ class Streaming(Experiment[Config]):
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         return resolve(Config(problem, **arguments_of(Config, settings)))
-
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        known = {name: options[name] for name in ("variant", "rules") if name in options}
-        found = Config(problem, method, **known).parsed_method().settings
-        return [name if name in NAMED else f"{OTHER}{name}" for name in found]
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         return {**commands(__package__), **presets(), "axes": {"method": PAPER_METHODS}, "help": _help()}
@@ -88,10 +81,7 @@ class Streaming(Experiment[Config]):
 
 def _help() -> str:
     """The methods, with the rules of other packages."""
-    plugged = plugged_rules()
-    optimizers = [name for name, rule in plugged.items() if rule.update is not None]
-    regularizers = [name for name, rule in plugged.items() if rule.update is None]
-    return methods_help(PAPER_METHODS, (*REMEDIES, *regularizers), ", ".join((*OPTIMIZERS, *optimizers)))
+    return methods_help(PAPER_METHODS, rule_components(PAPER, plugged_rules()))
 
 
 EXPERIMENT = Streaming()

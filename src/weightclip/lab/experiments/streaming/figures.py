@@ -14,8 +14,7 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiments.streaming.config import NAME
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
 from weightclip.lab.experiments.streaming.range_figure import check_ranges, figure_ranges
 from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.plotting.figure import Drawing, Figure

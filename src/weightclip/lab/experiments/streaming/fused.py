@@ -81,7 +81,7 @@ class Fused:
         self._noise = noise
         self._seed = config.seed
         self._step = 0
-        clips = any(rule.name == "wc" for rule in method.remedies)
+        clips = any(rule.name == "wc" for rule in method.regularizers)
         self._units = {
             "clipped": sum(one.entries for one in boxes) if clips else math.nan if "kappa" in settings else math.inf,
             "negative": sum(config.hidden) or math.nan,

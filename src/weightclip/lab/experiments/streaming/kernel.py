@@ -19,10 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from weightclip.lab.experiments.streaming.methods import Method
 from weightclip.lab.experiments.streaming.rules import Rule
 from weightclip.lab.experiments.streaming.translate import UNIFORM, Names, Translation, translate
 from weightclip.lab.files import write_whole
+from weightclip.lab.methods import Method
 
 FORMULAS = {
     "leaky_relu": ("z if z > F(0) else F(0.01) * z", "F(1) if h > F(0) else F(0.01)", "F(0)"),
@@ -32,7 +32,7 @@ FORMULAS = {
 """Of z, its value; given the value h, its derivative and whether it is saturated."""
 
 
-def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+def kernel_source(method: Method[Rule], activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
     """The text of the kernel for a method; `per_unit`: its units have boxes of their own."""
     from weightclip.lab.experiments.streaming import loop
 
@@ -41,7 +41,7 @@ def kernel_source(method: Method, activation: str, dtype: str, diagnostics: bool
     return f"{general}{_specialised(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
 
 
-def rules_text(method: Method) -> str:
+def rules_text(method: Method[Rule]) -> str:
     """All that a method's rules do, functions and numbers from elsewhere included: equal texts, equal rules."""
     return _specialised(method, "relu", "float64", diagnostics=False)
 
@@ -112,16 +112,16 @@ class _Part:
         return f"{self.text.name}({', '.join(self.states.get(read, read) for read in self.text.reads)})"
 
 
-def _specialised(method: Method, activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+def _specialised(method: Method[Rule], activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
     names = Names(tuple(method.settings), tuple(name for name in UNIFORM if not (per_unit and name == "box")))
     states = {state: f"state_{i}" for i, state in enumerate(method.optimizer.state)}
     parts = [
         _Part(kind, translate(getattr(rule, kind), rule, names, f"{kind}_{i}"), states, _clips(rule, kind))
         for kind in ("before", "update", "after")
-        for i, rule in enumerate(method.rules)
+        for i, rule in enumerate(method.parts)
         if getattr(rule, kind) is not None
     ]
-    snapshot = any(rule.snapshot == "first update" for rule in method.rules)
+    snapshot = any(rule.snapshot == "first update" for rule in method.parts)
     initial = any("w0" in part.text.reads for part in parts)
     precision = "exact" if dtype == "float64" else "fast"
     value, derivative, saturated = FORMULAS[activation]

@@ -28,7 +28,6 @@ from weightclip.lab.experiments.streaming.learner import Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.experiments.streaming.rules import ORIGINAL
 from weightclip.lab.networks.mlp import mlp
-from weightclip.lab.optimizers import make_optimizer
 from weightclip.madam import Madam
 
 STEPS_BETWEEN_REPORTS = 100
@@ -133,14 +132,5 @@ def make_reference(config: Config, dataset: Dataset) -> Reference:
     outputs = check_outputs(config, dataset.classes, dataset.name)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)
-    method, settings = config.parsed_method(), config.all_settings()
-    optimizer = make_optimizer(
-        model,
-        method.optimizer.name,
-        [remedy.name for remedy in method.remedies],
-        {**settings, **({} if config.kappa_rule is None else {"kappa": config.clipping_range()})},
-        seed=config.seed,
-        original=config.variant == ORIGINAL,
-        statistics=config.diagnostics,
-    )
+    optimizer = config.make_optimizer(model, original=config.variant == ORIGINAL, track_clipped=config.diagnostics)
     return Reference(model, optimizer, dataset, diagnostics=config.diagnostics)

@@ -1,16 +1,16 @@
-"""Update rules: each optimizer and remedy as scalar functions of one weight.
+"""Update rules: each optimizer and regularizer as scalar functions of one weight.
 
-This is all that a new method needs. The fused engine compiles these functions into one pass over the weights; here
-they are plain Python. A function names what it reads as its arguments:
+A new method needs nothing else. The fused engine compiles these functions into one pass over the weights; here they
+are plain Python. The arguments of a function name the quantities that it reads:
 
     w        the weight                       w0      its initial value (see `Rule.snapshot`)
-    g        its gradient                     step    1, 2, ... the number of this update
+    g        its gradient                     step    the number of this update: 1, 2, ...
     s        1/sqrt(fan_in) of its layer      noise   a draw from N(0, 1), new for each weight and step
-    box      kappa s, rounded towards 0       rms     the root mean square of its tensor at the start
+    box      kappa s, rounded toward 0        rms     the initial root mean square of its tensor
 
 Any other argument is a state (named in `Rule.state`, 0 at the start) or a setting (`lr`, `kappa`, `decay`, ...),
-with its default value if it has one. Besides arithmetic, comparisons, conditional expressions, `abs`, `min` and `max`,
-functions can call `sqrt`, `exp`, `log`, `tanh` and `sign` from this module, and functions of their own.
+with its default value if it has one. Functions can use arithmetic, comparisons, conditional expressions, `abs`, `min`,
+`max`, `sqrt`, `exp`, `log`, `tanh` and `sign` from this module, and other functions of the same kind.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from typing import Any
 
 from weightclip._validation import check_name
 from weightclip.lab import registry
+from weightclip.lab.methods import NAMED, Components, Method, parse_method
 
 READABLE = ("w", "g", "w0", "step", "s", "noise", "box", "rms")
-"""What every function can name; all else is a state or a setting."""
+"""Quantities that every function can read; any other argument is a state or a setting."""
 
-_REMEMBERED = re.compile(r"^<(.*) [0-9a-f]{12}>$")
-"""The name under which the text of a file of rules is remembered."""
+_CACHED_SOURCE = re.compile(r"^<(.*) [0-9a-f]{12}>$")
+"""The name under which `linecache` holds the source of a rules file."""
 
 sqrt, exp, log, tanh = math.sqrt, math.exp, math.log, math.tanh
 
@@ -47,13 +48,15 @@ def sign(x: float) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """What an optimizer or a remedy does to one weight.
+    """An optimizer or a regularizer, as functions of one weight.
 
-    before: g <- before(w, g, ...): the gradient that the optimizer sees.
-    update: w, *state <- update(w, g, *state, ...): the optimizer's step. Remedies have none.
-    after: w <- after(w, ...): what follows the step.
-    state: the names of the numbers kept for each weight; 0 at the start.
-    snapshot: when w0 is taken, before the first update ("start") or after it, before `after` ("first update").
+    Args:
+        name: in methods, for example "adam".
+        before: g <- before(w, g, ...), the gradient that the optimizer receives.
+        update: w, *state <- update(w, g, *state, ...), the optimizer's step. Regularizers have none.
+        after: w <- after(w, ...), applied after the step.
+        state: names of the numbers kept for each weight, initially 0.
+        snapshot: when w0 is taken: before the first update ("start"), or after it and before `after` ("first update").
     """
 
     name: str
@@ -77,7 +80,7 @@ class Rule:
             if not isinstance(name, str) or not name.isidentifier() or name in READABLE:
                 raise self._mistake(f"got the state {name!r}, expected a name other than {', '.join(READABLE)}")
         if self.update is None and self.state:
-            raise self._mistake("got a state, expected one only beside an update")
+            raise self._mistake("got a state, expected one only together with an update")
         if self.snapshot not in ("start", "first update"):
             raise self._mistake(f"got the snapshot {self.snapshot!r}, expected 'start' or 'first update'")
         for parameter in self._parameters():
@@ -88,7 +91,7 @@ class Rule:
                 raise self._mistake(f"got {default!r} as the default of {parameter.name}, expected a number")
 
     def reads(self, name: str) -> bool:
-        """Whether one of its functions has an argument of that name."""
+        """Whether one of its functions has an argument `name`."""
         return any(parameter.name == name for parameter in self._parameters())
 
     def _mistake(self, message: str) -> ValueError:
@@ -99,12 +102,28 @@ class Rule:
             yield from inspect.signature(function).parameters.values()
 
     @property
+    def base(self) -> str:
+        """The name in tables of best settings."""
+        return self.name
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """None: every setting of a rule has a value."""
+        return ()
+
+    @property
+    def built_in(self) -> bool:
+        """Whether this module defines the rule."""
+        return is_built_in(self)
+
+    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Those of `before`, `update` and `after` that it has."""
         return tuple(f for f in (self.before, self.update, self.after) if f is not None)
 
     @property
     def settings(self) -> dict[str, float | None]:
-        """Setting -> its default, or None where it has none."""
+        """Setting -> its default, or None without one."""
         found: dict[str, float | None] = {}
         for parameter in self._parameters():
             if parameter.name not in READABLE and parameter.name not in self.state:
@@ -171,9 +190,9 @@ OPTIMIZERS: Mapping[str, Rule] = MappingProxyType(
 )
 
 PAPER, ORIGINAL = "paper", "original"
-"""Two variants of L2 Init and Shrink & Perturb: as run for the paper, and as their own authors define them."""
+"""Variants of L2 Init and Shrink & Perturb: as in the paper's code, and as their authors define them."""
 
-REMEDIES: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
+REGULARIZERS: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
     {
         "l2": {PAPER: (l2 := Rule("l2", before=_decayed)), ORIGINAL: l2},
         "l2init": {
@@ -187,39 +206,44 @@ REMEDIES: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
         "wc": {PAPER: (wc := Rule("wc", after=_clipped)), ORIGINAL: wc},
     }
 )
-"""Remedy -> variant -> rule."""
+"""Regularizer -> variant -> rule."""
 
 
 def location(function: Callable[..., Any], line: int = 1) -> str:
-    """`mine.py, line 7`: where a function stands, or that line of it."""
+    """The file and line of a function, or of a line in it: `mine.py, line 7`."""
     code = function.__code__
-    file = _REMEMBERED.sub(r"\1", code.co_filename)
+    file = _CACHED_SOURCE.sub(r"\1", code.co_filename)
     return f"{file}, line {code.co_firstlineno + line - 1}"
 
 
 def is_built_in(rule: Rule) -> bool:
-    """Whether the rule is one of this module's."""
-    return rule in OPTIMIZERS.values() or any(rule in variants.values() for variants in REMEDIES.values())
+    """Whether this module defines the rule."""
+    return rule in OPTIMIZERS.values() or any(rule in variants.values() for variants in REGULARIZERS.values())
 
 
 @cache
 def plugged_rules() -> dict[str, Rule]:
-    """The rules of other packages, by name."""
+    """Rules of other packages, by name."""
     return registry.plugins(registry.METHODS, Rule)
 
 
-def load_rules(path: str | Path) -> dict[str, Rule]:
-    """The rules that a Python file defines, by their names."""
+def load_rules(path: str | Path) -> Mapping[str, Rule]:
+    """The rules that a Python file defines, by name. The file is executed once for each content that it has."""
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"rules: got {str(path)!r}, expected a Python file")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"rules: {path} is not a text in UTF-8") from error
-    # The source is remembered under a name of its own: what is compiled later is what was read here, whatever the file
-    # says then.
-    name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"  # see _REMEMBERED
+        raise ValueError(f"rules: got {str(path)!r}, which is not UTF-8 text; expected a Python file") from error
+    return _execute_rules(path, text)
+
+
+@cache
+def _execute_rules(path: Path, text: str) -> Mapping[str, Rule]:
+    # linecache holds the source under a name with its hash: the kernel is compiled from this text, even if the file
+    # has changed by then.
+    name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"  # see _CACHED_SOURCE
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     try:
@@ -229,29 +253,57 @@ def load_rules(path: str | Path) -> dict[str, Rule]:
         raise ValueError(f"rules: {_where(path, name, error)}: {type(error).__name__}: {reason}") from error
     rules = {rule.name: rule for rule in module.values() if isinstance(rule, Rule)}
     for rule in rules.values():
-        if (rule.name in OPTIMIZERS or rule.name in REMEDIES) and not is_built_in(rule):
+        if (rule.name in OPTIMIZERS or rule.name in REGULARIZERS) and not is_built_in(rule):
             where = location(rule.functions[0])
             raise ValueError(f"rules: {where}: got the name {rule.name!r}, which is built in; expected another one")
     rules = {name: rule for name, rule in rules.items() if not is_built_in(rule)}
     if not rules:
         raise ValueError(f"rules: {path} defines no Rule, expected for example NAME = Rule('name', update=function)")
-    return rules
+    return MappingProxyType(rules)
 
 
 def _where(path: Path, name: str, error: BaseException) -> str:
-    """The file, and the line of it that an error comes from."""
+    """The file and the line that raised an error."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     return str(path) if line is None else f"{path}, line {line}"
 
 
-def find_optimizer(name: str, own: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
-    """An optimizer of this module or of `own`."""
-    known = {**OPTIMIZERS, **{k: rule for k, rule in own.items() if rule.update is not None}}
-    return known[check_name("method", name, known)]
+def rule_components(variant: str = PAPER, own: Mapping[str, Rule] = MappingProxyType({})) -> Components[Rule]:
+    """The rules that methods are made of.
+
+    Args:
+        variant: of L2 Init and Shrink & Perturb.
+        own: further rules, of the user or of other packages.
+    """
+    check_name("variant", variant, (PAPER, ORIGINAL))
+    return Components(
+        {**OPTIMIZERS, **{name: rule for name, rule in own.items() if rule.update is not None}},
+        {
+            **{name: rules[variant] for name, rules in REGULARIZERS.items()},
+            **{name: rule for name, rule in own.items() if rule.update is None},
+        },
+    )
 
 
-def find_remedy(name: str, variant: str, own: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
-    """A remedy of this module or of `own`."""
-    known = {**{k: v[variant] for k, v in REMEDIES.items()}, **{k: r for k, r in own.items() if r.update is None}}
-    return known[check_name("method", name, known)]
+def parse_rules(name: str, components: Components[Rule] | None = None) -> Method[Rule]:
+    """`adam+l2init+wc` -> its rules; a ValueError for an unknown name or for rules that exclude each other."""
+    method = parse_method(name, components or rule_components())
+    if len({rule.snapshot for rule in method.parts if rule.reads("w0")}) > 1:
+        raise ValueError(f"method: got {name!r}, expected parts that take w0 at the same time")
+    return method
+
+
+def own_rules(method: Method[Rule]) -> tuple[Rule, ...]:
+    """The rules of a method that this module does not define."""
+    return tuple(rule for rule in method.parts if not rule.built_in)
+
+
+def state_hint(method: Method[Rule], setting: str) -> str:
+    """For a user's rule: an argument without a value may have been meant as a state."""
+    for rule in own_rules(method):
+        for function in rule.functions:
+            if setting in inspect.signature(function).parameters and setting not in NAMED:
+                states = ", ".join(rule.state) or "none"
+                return f", or add it to the states of rule {rule.name} ({location(function)}; its states: {states})"
+    return ""

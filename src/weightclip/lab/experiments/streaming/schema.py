@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.streaming.config import NAME, Config, resolve
-from weightclip.lab.experiments.streaming.methods import PAPER_METHODS, presets
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import all_problems
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 

@@ -6,7 +6,6 @@ epoch from the first on. Their two-stage runs count 600 epochs of 25,000 images,
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib.resources import files
 
@@ -15,14 +14,12 @@ import polars as pl
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
 from weightclip.lab.experiment import OTHER, Event, ignore
-from weightclip.lab.experiments.warm_start.config import METHODS, NAME, PAPER, SWITCH, Config, resolve
-from weightclip.lab.experiments.warm_start.schema import SCHEMA
-from weightclip.lab.records.columns import SCHEMA_TYPE
+from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, SWITCH, Config, resolve
 
 IMAGES = 50_000
 _STAGES = {"one_stage": 1, "two_stage": 2}
 _KEY = ("method", "stages", "kappa", "epoch")
-_SAME = ("variant", "lr", "images", "test_images", "batch", "width", "stem", "augment", "precision")
+_SAME = ("variant", "lr", "images", "test_images", "batch_size", "width", "stem", "augment", "precision")
 """What a run must share with the authors' to stand beside them; the number of epochs may differ."""
 
 
@@ -45,8 +42,8 @@ def authors_curves() -> pl.DataFrame:
 
 def authors_table() -> pl.DataFrame:
     """The same in the form of the tidy table, each mean as one run: for selection by either criterion."""
-    facts = resolve(Config(method=METHODS[0], variant=PAPER)).facts()
-    shared = {name: facts[name] for name in ("variant", "lr", "images", "batch", "width", "stem")}
+    facts = resolve(Config(method=PAPER_METHODS[0], variant=PAPER)).facts()
+    shared = {name: facts[name] for name in ("variant", "lr", "images", "batch_size", "width", "stem")}
     found = authors_curves()
     identity = pl.concat_str("method", "stages", pl.col("kappa").cast(pl.String).fill_null("-"), separator=" ")
     return found.select(
@@ -62,8 +59,6 @@ def authors_table() -> pl.DataFrame:
         pl.lit("authors").alias("checksum"),
         pl.lit(True).alias("official"),
         pl.lit(0.0).alias("seconds"),
-        *(pl.lit(None, pl.String).alias(name) for name in ("resumed", "deviations", "paper_setting")),
-        pl.lit(json.dumps(SCHEMA.as_dict())).cast(SCHEMA_TYPE).alias("schema"),
         identity.alias("identity"),
         "epoch",
         (pl.col("epoch") * IMAGES // pl.col("stages")).alias("samples"),
@@ -84,12 +79,12 @@ def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
     Returns:
         method, stages, kappa, epoch, mean, low, high, seeds, authors, authors_error, difference (mean - authors).
     """
-    wanted = resolve(Config(method=METHODS[0], variant=PAPER)).facts()
+    wanted = resolve(Config(method=PAPER_METHODS[0], variant=PAPER)).facts()
     own = runs.filter(experiment=NAME)
     if not own.is_empty():
         same = [pl.col(name) == wanted[name] for name in _SAME]
         bare = [pl.col(name).is_null() for name in own.columns if name.startswith(OTHER)]
-        own = own.filter(*same, *bare, pl.col("method").is_in(METHODS))
+        own = own.filter(*same, *bare, pl.col("method").is_in(PAPER_METHODS))
     if own.is_empty():
         raise ValueError(f"results: got no runs of {NAME} with variant paper at the paper's scale, expected some")
     theirs_stage = 1 + (pl.col("epoch") - 1) // wanted["epochs"]

@@ -1,4 +1,4 @@
-"""Batches of photographs: sliced, normalised and augmented as whole tensors."""
+"""Batches of photographs: indexed, normalized and augmented as whole tensors."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from weightclip.lab.data.images import Images
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
-"""Of CIFAR-10's colours, as the paper has them."""
+"""Mean and standard deviation of CIFAR-10's channels, as in the paper's code."""
 
 PADDING = 4
-"""Pixels that a random crop may move an image by."""
+"""Maximum shift of a random crop, in pixels."""
 
 _ORDER, _HALVES, _AUGMENTATION, _TEST = range(4)
-"""Keep the draws of one seed apart."""
+"""Separate the random streams of one seed."""
 
 
 def generator(seed: int, *keys: int) -> torch.Generator:
-    """A generator of its own for each seed and keys."""
+    """An independent generator for each seed and keys."""
     state = np.random.SeedSequence([seed, *keys]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
 
 def halves(total: int, images: int, stages: int, seed: int) -> list[Tensor]:
-    """The rows of each stage: `images` rows out of `total` at random, in as many parts as there are stages."""
+    """The rows of each stage: `images` random rows out of `total`, split into as many parts as there are stages."""
     chosen = torch.randperm(total, generator=generator(seed, _HALVES))[:images]
     return list(chosen.tensor_split(stages))
 
 
 def rows_to_test(total: int, images: int) -> Tensor:
-    """The rows to test on: the same ones whatever the seed."""
+    """The test rows, the same for every seed."""
     return torch.randperm(total, generator=generator(0, _TEST))[:images].sort().values
 
 
@@ -43,12 +43,12 @@ class Pixels:
 
     Args:
         images: the split.
-        device: where batches are made.
+        device: of the batches.
     """
 
     def __init__(self, images: Images, device: torch.device) -> None:
         self._shape = images.pixels.shape[1:]
-        # On the CPU this is the mapped file itself, which takes no memory of its own.
+        # On the CPU this is the memory-mapped file itself, without a copy.
         self._rows = torch.from_numpy(images.pixels.reshape(len(images.pixels), -1)).to(device)
         self.labels = torch.from_numpy(images.labels).to(device, torch.int64)
         deviation = 255 * torch.tensor(STD, device=device)
@@ -61,14 +61,14 @@ class Pixels:
         return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2), self.labels[rows]
 
 
-def epoch_batches(rows: Tensor, batch: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """The rows in a new order, `batch` at a time; a last one with a single row, which has no variance, is left out."""
+def epoch_batches(rows: Tensor, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
+    """The rows in a new order, in batches; a last batch with a single row, which has no variance, is dropped."""
     order = rows[torch.randperm(len(rows), generator=generator(seed, _ORDER, epoch))]
-    return (part for part in torch.split(order, batch) if len(part) > 1)
+    return (part for part in torch.split(order, batch_size) if len(part) > 1)
 
 
 def augmented(x: Tensor, seed: int, epoch: int, first: int) -> Tensor:
-    """Each image moved by up to 4 pixels, with zeros outside, and mirrored half the time: [n, 3, h, w] -> the same.
+    """Shift each image by up to 4 pixels, with zero padding, and mirror half of them: [n, 3, h, w] -> [n, 3, h, w].
 
     `first` is the position of the batch's first image in its epoch.
     """

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip._validation import check_count
-from weightclip.lab.config import commands, methods_help
+from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
     NO_CALLBACKS,
     NONE,
-    OTHER,
     Callbacks,
     Comparison,
     Event,
@@ -23,9 +22,8 @@ from weightclip.lab.experiment import (
 )
 from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
-    METHODS,
     NAME,
-    REMEDIES,
+    PAPER_METHODS,
     STAGES,
     SWITCH,
     Config,
@@ -33,13 +31,14 @@ from weightclip.lab.experiments.warm_start.config import (
     resolve,
 )
 from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
+from weightclip.lab.methods import TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:
     from weightclip.lab.experiments.warm_start.runs import Photographs
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
-HELP = f"""{methods_help(METHODS, REMEDIES)}
+HELP = f"""{methods_help(PAPER_METHODS, TORCH_WITH_SWITCH, TORCH_OPTIMIZERS)}
   {SWITCH}: once, when the second half of the data arrives"""
 
 
@@ -56,12 +55,9 @@ class WarmStart(Experiment[Config]):
             raise IncompatibleError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
         return resolve(config)
 
-    def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        return [*Config.named_settings(method), *(f"{OTHER}{name}" for name in Config.other_settings(method))]
-
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         found = presets(options.get("variant", DEFAULT), options.get("scale", "paper"))
-        axes = {"method": METHODS, "stages": tuple(STAGES)}
+        axes = {"method": PAPER_METHODS, "stages": tuple(STAGES)}
         return {**commands(__package__), **found, "axes": axes, "help": HELP}
 
     def compare_with_paper(self, config: Config) -> Comparison:

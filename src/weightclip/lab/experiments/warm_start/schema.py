@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.warm_start.config import METHODS, NAME, PAPER, Config, presets, resolve
+from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 METRICS = by_name(
@@ -20,7 +20,7 @@ METRICS = by_name(
 SCHEMA = Schema(
     NAME,
     problems=(NAME,),
-    methods=METHODS,
+    methods=PAPER_METHODS,
     fields=config_fields(Config),
     text_fields=text_fields(Config),
     axes=("method", "stages"),
@@ -34,9 +34,9 @@ SCHEMA = Schema(
 
 def compare_with_paper(config: Config) -> Comparison:
     """The paper's setting and the deviations from it."""
-    method = config.method if config.method in METHODS else METHODS[0]
+    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
     paper = resolve(Config(stages=config.stages, variant=PAPER, method=method))
     differing = deviations(config, paper, SCHEMA)
-    if config.method not in METHODS or config.variant != PAPER:
+    if config.method not in PAPER_METHODS or config.variant != PAPER:
         return None, differing
     return presets(PAPER)["best"][NAME][config.method], differing

@@ -1,9 +1,8 @@
-"""Training: a network, its optimizer and remedies, epoch after epoch, through the stages."""
+"""Training: a network and its optimizer with regularizers, one epoch at a time, through the stages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,23 +20,22 @@ from weightclip.lab.device import check_precision, find_device
 from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
 from weightclip.lab.experiments.warm_start.config import PAPER, Config
-from weightclip.lab.methods import own_settings
 from weightclip.lab.networks.resnet import ResNet, resnet18
-from weightclip.lab.optimizers import at_side, make_optimizer, noise_seed
+from weightclip.lab.optimizers import at_side, noise_seed
 from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
-TESTED = 500
-"""Images at a time in tests, where no gradients take memory."""
+TEST_BATCH_SIZE = 500
+"""Larger than in training: without gradients, a batch needs little memory."""
 
 _BOXES = "boxes/"
-"""Before the columns of that table in a checkpoint."""
+"""Prefix, in a checkpoint, of the columns of the table of boxes."""
 
 
 class Trainer:
-    """Learns an epoch at a time.
+    """Trains a network one epoch at a time.
 
     Args:
-        config: a resolved one.
+        config: a resolved configuration.
         train, test: the data.
     """
 
@@ -45,8 +43,8 @@ class Trainer:
         self.config = config
         self.device = find_device(config.device)
         check_precision(config.precision, self.device)
-        images, tested, self._epochs, self._batch = (
-            check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch")
+        images, tested, self._epochs, self._batch_size = (
+            check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch_size")
         )
         self._stages = halves(len(train.labels), images, config.stages, config.seed)
         self._test_rows = rows_to_test(len(test.labels), tested)
@@ -55,20 +53,10 @@ class Trainer:
         self._memory = memory_format(check_count("width", config.width), self.device)
         self.model = self.model.to(memory_format=self._memory)  # type: ignore[call-overload]
         self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if config.compile else self.model
-        always, self._once = config.when()
-        later = own_settings(self._once)
-        settings: dict[str, Any] = dict(config.all_settings())
-        if config.kappa_rule is not None:
-            settings["kappa"] = config.clipping_range()
-        self.optimizer = make_optimizer(
-            self.model,
-            config.parts()[0],
-            always,
-            {name: value for name, value in settings.items() if name not in later},
-            seed=config.seed,
-            bounds=self._bounds,
-            statistics=True,
-            fused=self.device.type == "cuda",  # on a CPU it is slower
+        self._at_switch = config.parsed_method().at_switch
+        # A fused optimizer is slower on a CPU.
+        self.optimizer = config.make_optimizer(
+            self.model, self._bounds, track_clipped=True, fused=self.device.type == "cuda"
         )
         self.clipper = find_clipper(self.optimizer)
         self._boxes_at_switch = pl.DataFrame()
@@ -78,7 +66,7 @@ class Trainer:
         return "paper" if self.config.variant == PAPER else "fan_in"
 
     def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
-        """Epoch 0, 1, ... over all stages: a row of the table; `last` is that of the epoch before."""
+        """Train for epoch 0, 1, ..., counted over all stages: a row of the table; `last` is the row before."""
         seen, accuracy = (int(last["samples"]), last["test_accuracy"]) if last else (0, 0.0)
         switched = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
         trained = self.train(epoch, lambda images: progress(seen + images, accuracy))
@@ -97,14 +85,14 @@ class Trainer:
         }
 
     def train(self, epoch: int, on_images: Callable[[int], None] = ignore) -> dict[str, float]:
-        """An epoch: how many images it had, and the means over them; `on_images` is told how many are done."""
+        """One epoch: the number of images and the means over them; `on_images` receives the images done so far."""
         self.model.train()
         images = 0
         loss_sum = torch.zeros((), device=self.device)
         right = torch.zeros((), device=self.device, dtype=torch.int64)
-        shares = []
+        fractions = []
         rows = self._stages[epoch // self._epochs]
-        for part in epoch_batches(rows, self._batch, self.config.seed, epoch):
+        for part in epoch_batches(rows, self._batch_size, self.config.seed, epoch):
             x, y = self._train.batch(part.to(self.device))
             x = x.contiguous(memory_format=self._memory)
             if self.config.augment:
@@ -114,13 +102,13 @@ class Trainer:
             loss_sum += loss * len(part)
             right += (logits.argmax(1) == y).sum()
             if self.clipper is not None:
-                shares.append(self.clipper.clipped_fraction)
+                fractions.append(self.clipper.clipped_fraction)
             on_images(images)
         return {
             "images": images,
             "accuracy": right.item() / images,
             "loss": loss_sum.item() / images,
-            "clipped": sum(shares) / max(1, len(shares)),
+            "clipped": sum(fractions) / max(1, len(fractions)),
         }
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +126,7 @@ class Trainer:
         """Accuracy and loss on the test images."""
         self.model.eval()
         right, loss = 0.0, 0.0
-        for rows in torch.split(self._test_rows, TESTED):
+        for rows in torch.split(self._test_rows, TEST_BATCH_SIZE):
             x, y = self._test.batch(rows.to(self.device))
             x = x.contiguous(memory_format=self._memory)
             with self._mixed():
@@ -148,12 +136,12 @@ class Trainer:
         return {"accuracy": right / len(self._test_rows), "loss": loss / len(self._test_rows)}
 
     def state(self) -> Arrays:
-        """The network with its running statistics, and the state of the optimizer and of what is attached to it."""
+        """The network with its running statistics, and the optimizer with its regularizers."""
         boxes = {f"{_BOXES}{column.name}": np.array(column.to_list()) for column in self._boxes_at_switch}
         return training_state(self.model, self.optimizer) | boxes
 
     def load_state(self, state: Arrays) -> None:
-        """Go on where `state` was taken."""
+        """Restore a `state`."""
         boxes = {name for name in state if name.startswith(_BOXES)}
         load_training_state(self.model, self.optimizer, {name: state[name] for name in state if name not in boxes})
         self._boxes_at_switch = pl.DataFrame(
@@ -161,14 +149,14 @@ class Trainer:
         )
 
     def boxes(self) -> pl.DataFrame:
-        """What clipping clips: each tensor's box, its largest entry, and the share of entries at the box's sides.
+        """The clipped tensors: box, largest entry, and fraction of entries at the sides of the box.
 
-        As it is now; of clipping once, as it was right after that, when the share is that of the entries it changed.
+        The current values; for clipping at the switch, those right after it.
         """
         return self._boxes_at_switch if self.clipper is None else _boxes(self.model, self.clipper)
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy; the paper's variant takes the softmax's outputs for logits."""
+        """Cross-entropy; the paper's variant uses the softmax's outputs as logits."""
         logits = logits.float()
         return cross_entropy(logits.softmax(1) if self.config.variant == PAPER else logits, y)
 
@@ -176,14 +164,14 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
 
     def _switch(self) -> float:
-        """What is done once, when the second half of the data arrives; the share of entries that clipping changed."""
+        """Apply the regularizers that act once, at the switch; the fraction of entries that clipping changed."""
         settings = self.config.all_settings()
         clipped = 0.0
-        if "sp" in self._once:
+        if "sp" in self._at_switch:
             seed = noise_seed(self.config.seed)
             with shrink_and_perturb(self.optimizer, settings["decay"], settings["sigma"], seed=seed) as perturbation:
                 perturbation.apply()
-        if "wc" in self._once:
+        if "wc" in self._at_switch:
             kappa = self.config.clipping_range()
             assert kappa is not None
             clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, track_clipped=True)
@@ -195,17 +183,17 @@ class Trainer:
 
 
 def memory_format(width: int, device: torch.device) -> torch.memory_format:
-    """Channels last, but for narrow networks on a CPU.
+    """Channels last, except for narrow networks on a CPU.
 
-    There the backward pass of a 1x1 convolution with stride 2 and fewer than 16 channels writes beyond its memory
-    when it has several threads (PyTorch 2.13).
+    There the multi-threaded backward pass of a 1x1 convolution with stride 2 and fewer than 16 channels writes out of
+    bounds (PyTorch 2.13).
     """
     narrow = device.type == "cpu" and width < 16
     return torch.contiguous_format if narrow else torch.channels_last
 
 
 def make_network(config: Config, classes: int) -> ResNet:
-    """The network of a resolved configuration, with the initial weights of its seed."""
+    """The network of a resolved configuration, initialized with its seed."""
     width, stem = check_count("width", config.width), str(config.stem)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)

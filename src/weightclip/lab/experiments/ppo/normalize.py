@@ -1,4 +1,4 @@
-"""Running normalisation of observations and rewards, for several learners at once; as Gymnasium's wrappers do it."""
+"""Running normalization of observations and rewards for several learners at once, as in Gymnasium's wrappers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Array = NDArray[np.float64]
 
 EPSILON = 1e-8
 LIMIT = 10.0
-"""What is normalised is clipped to +-10."""
+"""Normalized values are clipped to [-10, 10]."""
 
 
-def normalised(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
-    """(x - mean) / sqrt(var), clipped; of one shape."""
+def normalize(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
+    """(x - mean) / sqrt(var + epsilon), clipped; all of one shape."""
     found: Array = (x - mean) / np.sqrt(var + EPSILON)
     return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
 
 
 class Running:
-    """Mean and variance of what each of several learners has seen: [learners, d] each."""
+    """Running mean and variance for each learner: [learners, d] each."""
 
     def __init__(self, learners: int, size: int) -> None:
         self.mean = np.zeros((learners, size))
@@ -29,7 +29,7 @@ class Running:
         self.count = np.full((learners, 1), 1e-4)
 
     def update(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> None:
-        """One more x [learners, d] for those that `which` names: Welford's update, with one sample."""
+        """Welford's update with one sample x [learners, d], for the learners in `which`."""
         count = self.count[which]
         delta = x[which] - self.mean[which]
         total = count + 1.0
@@ -38,13 +38,13 @@ class Running:
         self.count[which] = total
 
 
-class Normaliser:
-    """Observations less their mean by their deviation; rewards by the deviation of the discounted return.
+class Normalizer:
+    """Normalizes observations to mean 0 and variance 1, and rewards by the deviation of the discounted return.
 
     Args:
-        learners: how many, each with statistics of its own.
+        learners: the number of learners, each with its own statistics.
         observations: the dimension of an observation.
-        gamma: of the discounted return.
+        gamma: discount of the return.
     """
 
     def __init__(self, learners: int, observations: int, gamma: float) -> None:
@@ -54,20 +54,20 @@ class Normaliser:
         self.gamma = gamma
 
     def observe(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float32]:
-        """[learners, d] -> the same, normalised and clipped; those of `which` count for the statistics."""
+        """Update the statistics of the learners in `which` and normalize: [learners, d] -> [learners, d]."""
         self.observations.update(x, which)
-        return self.normalised(x)
+        return self.normalize(x)
 
-    def normalised(self, x: Array) -> NDArray[np.float32]:
-        """[learners, d] -> the same, normalised and clipped."""
-        return normalised(x, self.observations.mean, self.observations.var)
+    def normalize(self, x: Array) -> NDArray[np.float32]:
+        """Normalize with the current statistics: [learners, d] -> [learners, d]."""
+        return normalize(x, self.observations.mean, self.observations.var)
 
     def reward(
         self, rewards: Array, terminated: NDArray[np.bool_], which: NDArray[np.bool_] | slice = slice(None)
     ) -> NDArray[np.float32]:
-        """[learners] -> the same, normalised and clipped; those of `which` count for the statistics.
+        """Update the statistics of the learners in `which` and normalize: [learners] -> [learners].
 
-        The discounted return starts anew where an episode has terminated, not where it was truncated.
+        The discounted return restarts at 0 when an episode terminates, not when it is truncated.
         """
         self.discounted *= self.gamma * ~terminated[:, None]
         self.discounted += rewards[:, None]
@@ -76,7 +76,7 @@ class Normaliser:
         return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All of its state by name, [learners, ...] each; not copies."""
+        """Its state by name, [learners, ...] each; not copies."""
         parts = {"observations": self.observations, "returns": self.returns}
         found = {f"{name}_{key}": getattr(one, key) for name, one in parts.items() for key in ("mean", "var", "count")}
         return {**found, "discounted": self.discounted}

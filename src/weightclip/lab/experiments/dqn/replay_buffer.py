@@ -1,8 +1,7 @@
-"""Replay memory: every frame once, stacks and n-step returns put together when they are sampled.
+"""Replay buffer: stores every frame once and assembles frame stacks and n-step returns when sampling.
 
-Each environment writes into a ring of its own. A slot holds the frame that was seen, the action on it and what came of
-that. An episode that was cut by its time limit ends with a slot more, for its last frame: there is no action on it, but
-the slots before it go on from there.
+Each environment has its own ring buffer. A slot holds a frame, the action taken on it and the outcome. A truncated
+episode ends with an additional slot for its last frame, without an action: earlier slots bootstrap from it.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ from weightclip.lab.experiments.dqn.sum_tree import SumTree
 Bools = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
-_MORE = 1e-6
-"""Added to an error before it becomes a priority, so that no transition is lost."""
+_MIN_ERROR = 1e-6
+"""Added to each error, so that no priority is 0."""
 
-_PIECE = 1 << 12
-"""Bytes of compressed frames that are unpacked at a time."""
+_CHUNK = 1 << 12
+"""Bytes of compressed frames that are decompressed at a time."""
 
 _COLUMNS = ("_actions", "_rewards", "_terminal", "_last", "_final", "_valid")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sampled transitions, n of them.
+    """n sampled transitions.
 
     Args:
-        states: [2, n, channels, height, width], whole numbers: where the actions were taken, and where they led to.
-            In memory, the channels come last.
+        states: [2, n, channels, height, width], uint8: the states and the next states. Channels last in memory.
         actions: [n].
-        returns: [n], sum of gamma^i r over the steps to the second state.
-        discounts: [n], gamma^m after m steps; 0 where the episode ended on the way.
-        weights: [n], of the transitions in the loss: 1 if they are drawn uniformly.
-        places: [n], in the memory.
+        returns: [n], sum of gamma^i r_i over the m steps to the next state.
+        discounts: [n], gamma^m; 0 if the episode terminated within these steps.
+        weights: [n], importance weights in the loss; 1 for uniform sampling.
+        places: [n], indices in the replay buffer.
     """
 
     states: NDArray[np.uint8]
@@ -53,17 +51,17 @@ class Batch:
     places: Places
 
 
-class Memory:
-    """The last transitions of several environments.
+class ReplayBuffer:
+    """The most recent transitions of several environments.
 
     Args:
-        capacity: slots in all; each environment has an equal part.
-        environments: how many.
+        capacity: total number of slots, divided equally among the environments.
+        environments: the number of environments.
         frame: the shape of a frame, [channels, height, width].
-        stack: frames that make a state; before an episode's first one, that one is repeated.
-        steps: n, of n-step returns.
-        gamma: discount.
-        alpha: of priorities, p = |error|^alpha; 0 draws uniformly.
+        stack: frames per state; the first frame of an episode is repeated.
+        steps: n of n-step returns.
+        gamma: discount factor.
+        alpha: priority exponent, p = |error|^alpha; 0 is uniform sampling.
     """
 
     def __init__(
@@ -88,17 +86,17 @@ class Memory:
         self._highest = 1.0
 
     def __len__(self) -> int:
-        """Transitions that can be sampled."""
+        """The number of transitions that can be sampled."""
         return int(self._valid.sum())
 
     @property
     def written(self) -> int:
-        """Slots that were written since it was empty, those included that were written over."""
+        """Slots written so far, including those overwritten since."""
         return int(self._written.sum())
 
     @property
-    def prioritised(self) -> bool:
-        """Whether transitions are drawn by their priorities."""
+    def prioritized(self) -> bool:
+        """Whether transitions are sampled by priority."""
         return self._tree is not None
 
     def add(
@@ -110,27 +108,27 @@ class Memory:
         truncated: Bools,
         final: NDArray[np.uint8],
     ) -> None:
-        """A step of each environment e.
+        """Add a step of each environment e.
 
         Args:
-            frames: [e, channels, height, width], what was seen before it.
+            frames: [e, channels, height, width], before the step.
             actions: [e].
             rewards: [e].
-            terminal: [e], whether nothing more was to be had after it.
-            truncated: [e], whether the episode was cut after it.
-            final: [e, channels, height, width], the last frame of episodes that were cut.
+            terminal: [e], whether the episode terminated.
+            truncated: [e], whether the episode was truncated.
+            final: [e, channels, height, width], the last frames of truncated episodes.
         """
         every = np.arange(len(frames))
         self._put(every, frames, actions, rewards, terminal, terminal, np.zeros_like(terminal))
-        self._cut(np.flatnonzero(truncated & ~terminal), final)
+        self._truncate(np.flatnonzero(truncated & ~terminal), final)
 
-    def interrupt(self, frames: NDArray[np.uint8]) -> None:
-        """Cut the episodes under way, which nobody will go on with: their last frames [e, channels, height, width]."""
+    def truncate_episodes(self, frames: NDArray[np.uint8]) -> None:
+        """Truncate the unfinished episodes; `frames` are their last frames, [e, channels, height, width]."""
         newest = (np.arange(len(frames)), (self._written - 1) % self._length)
-        self._cut(np.flatnonzero((self._written > 0) & ~self._last[newest]), frames)
+        self._truncate(np.flatnonzero((self._written > 0) & ~self._last[newest]), frames)
 
-    def _cut(self, which: Places, final: NDArray[np.uint8]) -> None:
-        """A slot for the last frame of each of these environments."""
+    def _truncate(self, which: Places, final: NDArray[np.uint8]) -> None:
+        """Add a slot with the last frame of each of these environments."""
         if len(which):
             nothing, yes = np.zeros(len(which), bool), np.ones(len(which), bool)
             self._put(which, final[which], np.zeros(len(which), np.int64), np.zeros(len(which)), nothing, yes, yes)
@@ -158,22 +156,24 @@ class Memory:
             self._tree[changed] = np.where(self._valid.reshape(-1)[changed], self._highest, 0.0)
 
     def sample(self, number: int, generator: np.random.Generator, beta: float = 1.0) -> Batch:
-        """Transitions, by their priorities if there are some; weights are (N P)^-beta, by the largest of them."""
+        """Sample transitions, by priority if there are priorities; weights are (N P)^-beta divided by their maximum."""
         if self._tree is None:
             return self.sample_uniformly(number, generator)
         self._check_any()
         places = self._tree.draw(number, generator)
-        raw = self._tree[places] ** -beta  # N and the sum of priorities are the same in all of them
+        raw = self._tree[places] ** -beta  # N and the sum of priorities cancel in the division
         return self._batch(places, (raw / raw.max()).astype(np.float32))
 
     def sample_uniformly(self, number: int, generator: np.random.Generator) -> Batch:
-        """Transitions that are drawn uniformly, in random order, whatever their priorities."""
+        """Sample transitions uniformly, regardless of priorities."""
         self._check_any()
-        return self._batch(self._drawn(number, generator), np.ones(number, np.float32))
+        return self._batch(self._sample_indices(number, generator), np.ones(number, np.float32))
 
     def _check_any(self) -> None:
         if not self._valid.any():
-            raise ValueError(f"memory: got {self.written} slots without a whole transition, expected one to draw")
+            raise ValueError(
+                f"replay buffer: got {self.written} slots without a complete transition, expected at least one"
+            )
 
     def _batch(self, places: Places, weights: NDArray[np.float32]) -> Batch:
         number = len(places)
@@ -181,21 +181,21 @@ class Memory:
         rows, returns, discounts = _gather(*parts, places, self._stack, self._steps, self._gamma)
         channels, height, width = self._frames.shape[2:]
         flat = self._frames.reshape(-1, channels, height * width)
-        seen = _look(flat, rows.reshape(2 * number, self._stack))
-        # In memory the channels come last, as convolutions like them.
+        seen = _gather_frames(flat, rows.reshape(2 * number, self._stack))
+        # Convolutions are faster with channels last in memory.
         states = seen.reshape(2, number, height, width, -1).transpose(0, 1, 4, 2, 3)
         return Batch(states, self._actions.reshape(-1)[places], returns, discounts, weights, places)
 
-    def prioritise(self, places: Places, errors: NDArray[Any]) -> None:
-        """The transitions at `places` had these errors."""
+    def update_priorities(self, places: Places, errors: NDArray[Any]) -> None:
+        """Set the priorities of the transitions at `places` from their errors."""
         if self._tree is None:
             return
-        priorities = (np.abs(errors).astype(np.float64) + _MORE) ** self._alpha
+        priorities = (np.abs(errors).astype(np.float64) + _MIN_ERROR) ** self._alpha
         self._tree[places] = priorities
         self._highest = max(self._highest, float(priorities.max()))
 
     def state(self) -> Arrays:
-        """All of it, the frames compressed."""
+        """The whole content, with compressed frames."""
         used = min(int(self._written.max(initial=0)), self._length)
         found: Arrays = {name: getattr(self, name)[:, :used].copy() for name in _COLUMNS}
         found |= {f"frames/{e}": _packed(own[:used]) for e, own in enumerate(self._frames)}
@@ -205,7 +205,7 @@ class Memory:
         return found
 
     def load_state(self, state: Arrays) -> None:
-        """As it was when `state` was taken."""
+        """Restore a `state`."""
         used = state["_valid"].shape[1]
         for name in _COLUMNS:
             getattr(self, name)[:, :used] = state[name]
@@ -217,15 +217,15 @@ class Memory:
             self._highest = float(state["highest"])
 
     def _all(self, used: int) -> Places:
-        """The first `used` places of each environment."""
+        """The first `used` indices of each environment."""
         return (np.arange(len(self._frames))[:, None] * self._length + np.arange(used)).reshape(-1)
 
-    def _drawn(self, number: int, generator: np.random.Generator) -> Places:
-        """Places of transitions, drawn uniformly."""
+    def _sample_indices(self, number: int, generator: np.random.Generator) -> Places:
+        """Indices of transitions, sampled uniformly."""
         used = min(int(self._written.max()), self._length)
         valid = self._valid.reshape(-1)
         found = np.empty(0, np.int64)
-        while len(found) < number:  # few slots hold no whole transition, so this ends soon
+        while len(found) < number:  # few slots hold no complete transition, so this ends soon
             environments = generator.integers(len(self._frames), size=number)
             places = environments * self._length + generator.integers(used, size=number)
             found = np.concatenate([found, places[valid[places]]])
@@ -233,15 +233,15 @@ class Memory:
 
 
 def _packed(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Compressed, without a copy of the frames."""
+    """Compress frames without copying them."""
     return np.frombuffer(zlib.compress(frames.data, 1), np.uint8)
 
 
 def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
-    """Write what was packed into `frames`, piece by piece, so that it is never there twice."""
+    """Decompress into `frames` in chunks, without a second copy in memory."""
     rows, reader, at = frames.reshape(-1), zlib.decompressobj(), 0
-    for start in range(0, len(packed), _PIECE):
-        piece = np.frombuffer(reader.decompress(packed[start : start + _PIECE].data), np.uint8)
+    for start in range(0, len(packed), _CHUNK):
+        piece = np.frombuffer(reader.decompress(packed[start : start + _CHUNK].data), np.uint8)
         rows[at : at + len(piece)] = piece
         at += len(piece)
     if at != len(rows):
@@ -252,13 +252,13 @@ def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
 def _refresh(
     valid: Bools, terminal: Bools, final: Bools, written: Places, which: Places, stack: int, steps: int
 ) -> Places:
-    """Mark which slots hold a whole transition now that one was written in each of `which`; places that changed."""
+    """Update which slots hold a complete transition after a write in each of `which`: the indices that changed."""
     length = valid.shape[1]
     changed = np.empty(len(which) * (steps + stack + 2), np.int64)
     number = 0
     for e in which:
         newest, oldest = written[e] - 1, max(0, written[e] - length)
-        # The slot that was written over is not whole yet; of the oldest ones, earlier frames are lost.
+        # The overwritten slot is not complete yet; the oldest slots have lost earlier frames of their stack.
         gone = [newest]
         if oldest > 0:
             for t in range(oldest, min(oldest + stack - 1, newest)):
@@ -302,7 +302,7 @@ def _gather(
     steps: int,
     gamma: float,
 ) -> tuple[Places, NDArray[np.float32], NDArray[np.float32]]:
-    """Rows of frames [2, n, stack] of both states, n-step returns [n] and discounts [n]."""
+    """Frame indices of both states [2, n, stack], n-step returns [n] and discounts [n]."""
     length = rewards.shape[1]
     rows = np.empty((2, len(places), stack), np.int64)
     returns, discounts = np.zeros(len(places), np.float32), np.zeros(len(places), np.float32)
@@ -332,13 +332,13 @@ def _gather(
 
 
 @njit(cache=True)
-def _look(frames: NDArray[np.uint8], rows: Places) -> NDArray[np.uint8]:
+def _gather_frames(frames: NDArray[np.uint8], rows: Places) -> NDArray[np.uint8]:
     """Frames [rows, channels, pixels] at rows [n, stack] -> stacks [n, pixels, stack * channels]."""
     _, channels, pixels = frames.shape
     stack = rows.shape[1]
     found = np.empty((len(rows), pixels, stack * channels), np.uint8)
     for k in range(len(rows)):
-        if stack == 4 and channels == 1:  # Atari's: one pass, which writes from end to end, takes a third of the time
+        if stack == 4 and channels == 1:  # Atari: a single sequential pass takes a third of the time
             first, second = frames[rows[k, 0], 0], frames[rows[k, 1], 0]
             third, fourth = frames[rows[k, 2], 0], frames[rows[k, 3], 0]
             for p in range(pixels):

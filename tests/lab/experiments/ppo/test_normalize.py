@@ -4,31 +4,31 @@ import pytest
 from pushed_point import NAME
 
 from weightclip.lab.experiments.ppo.environments import Environments
-from weightclip.lab.experiments.ppo.normalise import Normaliser
+from weightclip.lab.experiments.ppo.normalize import Normalizer
 
 
 @pytest.mark.parametrize("name", [NAME, "InvertedPendulum-v5"])
 def test_it_is_what_gymnasiums_wrappers_do(name: str) -> None:
     seeds, gamma = (3, 5), 0.9
-    ours, normaliser = Environments(name, len(seeds)), None
+    ours, normalizer = Environments(name, len(seeds)), None
     actions = np.random.default_rng(0).uniform(-1, 1, (120, 2, ours.actions))
     wrapped = []
     for seed in seeds:
         env = gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(gym.make(name)), gamma=gamma)
         seen, _ = env.reset(seed=seed)
         wrapped.append((env, [seen]))
-    normaliser = Normaliser(len(seeds), ours.observations, gamma)
-    now = normaliser.observe(ours.reset(seeds))
+    normalizer = Normalizer(len(seeds), ours.observations, gamma)
+    now = normalizer.observe(ours.reset(seeds))
     ends = 0
     for t in range(120):
         for i, (_, history) in enumerate(wrapped):
             np.testing.assert_allclose(now[i], np.clip(history[-1], -10, 10), rtol=2e-5, atol=1e-5)
         step = ours.step(actions[t])
-        now = normaliser.observe(step.final)
-        rewards = normaliser.reward(step.rewards, step.terminated)
+        now = normalizer.observe(step.final)
+        rewards = normalizer.reward(step.rewards, step.terminated)
         ended = step.terminated | step.truncated
         if ended.any():
-            now = normaliser.observe(step.observations, ended)
+            now = normalizer.observe(step.observations, ended)
         for i, (env, history) in enumerate(wrapped):
             low, high = env.action_space.low, env.action_space.high
             seen, reward, terminated, truncated, _ = env.step(np.clip(actions[t, i], low, high))

@@ -3,16 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from weightclip.lab.experiments.streaming.config import Config, resolve
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
-from weightclip.lab.experiments.streaming.methods import (
-    PAPER_METHODS,
-    check_settings,
-    default_settings,
-    parse_method,
-    presets,
-)
-from weightclip.lab.experiments.streaming.rules import Rule, load_rules
+from weightclip.lab.experiments.streaming.rules import Rule, load_rules, parse_rules, rule_components
+from weightclip.lab.methods import choose_settings, default_settings
 
 TABLE_2 = {
     "input-permuted-mnist": {
@@ -54,14 +48,12 @@ TABLE_2 = {
 @pytest.mark.parametrize("problem", TABLE_2)
 @pytest.mark.parametrize("name", PAPER_METHODS)
 def test_the_defaults_are_those_of_table_2(problem: str, name: str) -> None:
-    method = parse_method(name)
-    settings = check_settings(method, default_settings(method, problem))
+    settings = choose_settings(parse_rules(name), presets()["best"][problem], {})
     assert {key: settings[key] for key in TABLE_2[problem][name]} == TABLE_2[problem][name]
 
 
 def test_the_optimizers_have_pytorchs_defaults() -> None:
-    method = parse_method("adam")
-    settings = check_settings(method, default_settings(method, "input-permuted-mnist"))
+    settings = choose_settings(parse_rules("adam"), presets()["best"]["input-permuted-mnist"], {})
     assert settings == {"lr": 0.0001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
 
@@ -72,17 +64,16 @@ def test_table_1_has_the_grid_of_each_setting() -> None:
 
 
 def test_a_combination_takes_the_settings_of_its_parts_and_the_smallest_step_size() -> None:
-    method = parse_method("adam+l2init+wc")
-    settings = default_settings(method, "label-permuted-emnist")
+    settings = default_settings(parse_rules("adam+l2init+wc"), presets()["best"]["label-permuted-emnist"])
     assert (settings["lr"], settings["decay"], settings["kappa"]) == (0.0001, 0.01, 3)
 
 
 def test_l2_takes_the_decay_of_l2init() -> None:
-    assert default_settings(parse_method("sgd+l2"), "input-permuted-mnist")["decay"] == 0.01
+    assert default_settings(parse_rules("sgd+l2"), presets()["best"]["input-permuted-mnist"])["decay"] == 0.01
 
 
 def test_clipping_acts_last_wherever_it_stands() -> None:
-    assert [rule.name for rule in parse_method("adam+wc+sp").remedies] == ["sp", "wc"]
+    assert [rule.name for rule in parse_rules("adam+wc+sp").regularizers] == ["sp", "wc"]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +83,14 @@ def test_clipping_acts_last_wherever_it_stands() -> None:
         ("adam+l2int", "got 'l2int'.*did you mean 'l2init'"),
         ("wc", "got 'wc'"),
         ("adam+", "got ''"),
-        ("adam+wc+wc", "each remedy once"),
+        ("adam+wc+wc", "each regularizer once"),
         ("madam+wc", "one part with a kappa, not madam and wc"),
         ("adam+l2+sp", "one part with a decay, not l2 and sp"),
     ],
 )
 def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"method: .*{message}"):
-        parse_method(name)
+        parse_rules(name)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +105,7 @@ def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> Non
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float | None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_settings(parse_method("adam+wc"), settings)
+        choose_settings(parse_rules("adam+wc"), {}, {"lr": 0.1, "kappa": 1.0, **settings})
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float | None], me
 )
 def test_each_setting_has_its_range(method: str, setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: got {value}"):
-        check_settings(parse_method(method), {setting: value})
+        choose_settings(parse_rules(method), presets()["best"]["input-permuted-mnist"], {setting: value})
 
 
 def pull(w: float, w0: float) -> float:
@@ -143,9 +134,9 @@ def pull(w: float, w0: float) -> float:
 
 def test_parts_that_take_the_initial_weights_at_different_times_are_refused() -> None:
     own = {"pull": Rule("pull", after=pull)}
-    assert parse_method("sgd+pull", own=own).remedies == (own["pull"],)
+    assert parse_rules("sgd+pull", rule_components(own=own)).regularizers == (own["pull"],)
     with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
-        parse_method("sgd+l2init+pull", own=own)
+        parse_rules("sgd+l2init+pull", rule_components(own=own))
 
 
 def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_place(tmp_path: Path) -> None:
@@ -158,7 +149,7 @@ def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_pl
     with pytest.raises(ValueError, match=expected):
         resolve(Config("input-permuted-mnist", "mine", lr=0.1, rules=str(path)))
     path.write_text(path.read_text().replace(", v, lr", ", lr").replace("w, m\n", "w\n"))
-    method = parse_method("mine", own=load_rules(path))
+    method = parse_rules("mine", rule_components(own=load_rules(path)))
     expected = r"mine\.py, line 5: rule mine: update returns 1 value, expected w, m \(the weight"
     with pytest.raises(ValueError, match=expected):
         rules_text(method)

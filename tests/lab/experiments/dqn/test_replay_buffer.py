@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn.memory import Batch, Memory
+from weightclip.lab.experiments.dqn.replay_buffer import Batch, ReplayBuffer
 
 GAMMA = 0.9
 
@@ -27,7 +27,7 @@ def frame(value: int) -> Any:
 
 
 def fill(
-    memory: Memory, steps: int, environments: int, seed: int = 0, cuts: bool = True, first: int = 1
+    memory: ReplayBuffer, steps: int, environments: int, seed: int = 0, cuts: bool = True, first: int = 1
 ) -> list[list[Played]]:
     """Frames are numbered through; returns the episodes of each environment."""
     generator = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def seen(batch: Batch, k: int) -> tuple[Any, ...]:
 def test_stacks_and_returns_are_those_of_the_episodes(
     alpha: float, environments: int, capacity: int, stack: int, steps: int
 ) -> None:
-    memory = Memory(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha)
+    memory = ReplayBuffer(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha)
     played = fill(memory, 200, environments)
     wanted = expected(played, stack, steps)
     # And nothing that is whole is left out.
@@ -119,11 +119,11 @@ def test_stacks_and_returns_are_those_of_the_episodes(
 def test_nothing_runs_from_episodes_that_were_interrupted_into_later_ones(
     alpha: float, environments: int, capacity: int, stack: int, steps: int, before: int
 ) -> None:
-    memory, other = (Memory(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha) for _ in range(2))
+    memory, other = (ReplayBuffer(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha) for _ in range(2))
     played = fill(memory, before, environments)
     under_way = np.stack([frame(own[-1].frames[-1]) for own in played])
     other.load_state(memory.state())
-    other.interrupt(under_way)
+    other.truncate_episodes(under_way)
     wanted = expected([[*own, Played()] for own in played], stack, steps)
     if before:
         assert check_drawn(other, wanted) <= set(wanted)
@@ -133,7 +133,7 @@ def test_nothing_runs_from_episodes_that_were_interrupted_into_later_ones(
     assert check_drawn(other, wanted) == set(wanted) & kept(played, capacity // environments, stack)
 
 
-def check_drawn(memory: Memory, wanted: dict[int, tuple[Any, ...]]) -> set[int]:
+def check_drawn(memory: ReplayBuffer, wanted: dict[int, tuple[Any, ...]]) -> set[int]:
     """Sampled transitions are as wanted; the first frames of all that are in the memory."""
     generator = np.random.default_rng(1)
     drawn = set()
@@ -153,11 +153,11 @@ def check_drawn(memory: Memory, wanted: dict[int, tuple[Any, ...]]) -> set[int]:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None:
-    memory = Memory(40, 1, (1, 1, 2), 1, 3, alpha=alpha)
+    memory = ReplayBuffer(40, 1, (1, 1, 2), 1, 3, alpha=alpha)
     nothing = np.zeros(1, bool)
     for written in range(4):
         for draw in (memory.sample, memory.sample_uniformly):
-            with pytest.raises(ValueError, match=f"memory: got {written} slots without a whole transition"):
+            with pytest.raises(ValueError, match=f"replay buffer: got {written} slots without a complete"):
                 draw(2, np.random.default_rng(0))
         memory.add(frame(written)[None], np.zeros(1, np.int64), np.zeros(1), nothing, nothing, frame(0)[None])
     assert len(memory.sample(2, np.random.default_rng(0)).places) == 2
@@ -165,7 +165,7 @@ def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None
 
 @pytest.mark.parametrize(("stack", "channels"), [(4, 1), (4, 2), (1, 3)])
 def test_channels_of_a_state_are_those_of_its_frames_in_turn(stack: int, channels: int) -> None:
-    memory, generator = Memory(50, 1, (channels, 5, 3), stack, 1), np.random.default_rng(0)
+    memory, generator = ReplayBuffer(50, 1, (channels, 5, 3), stack, 1), np.random.default_rng(0)
     frames = generator.integers(256, size=(30, 1, channels, 5, 3)).astype(np.uint8)
     nothing = np.zeros(1, bool)
     for now in frames:
@@ -178,7 +178,7 @@ def test_channels_of_a_state_are_those_of_its_frames_in_turn(stack: int, channel
 
 
 def test_all_are_drawn_alike_without_priorities() -> None:
-    memory = Memory(200, 2, (1, 1, 2), 1, 1)
+    memory = ReplayBuffer(200, 2, (1, 1, 2), 1, 1)
     fill(memory, 500, 2)
     generator = np.random.default_rng(0)
     counts = np.bincount(np.concatenate([memory.sample(50, generator).places for _ in range(2000)]))
@@ -188,12 +188,12 @@ def test_all_are_drawn_alike_without_priorities() -> None:
 
 
 def test_priorities_and_weights_are_those_of_the_definition() -> None:
-    memory = Memory(40, 1, (1, 1, 2), 1, 1, alpha=0.5)
+    memory = ReplayBuffer(40, 1, (1, 1, 2), 1, 1, alpha=0.5)
     fill(memory, 20, 1, cuts=False)
     generator = np.random.default_rng(0)
     places = np.unique(memory.sample(500, generator).places)
     errors = np.linspace(0.1, 4.0, len(places))
-    memory.prioritise(places, errors)
+    memory.update_priorities(places, errors)
     priorities = (errors + 1e-6) ** 0.5
     shares = priorities / priorities.sum()
     batch = memory.sample(20_000, generator, beta=0.7)
@@ -206,11 +206,11 @@ def test_priorities_and_weights_are_those_of_the_definition() -> None:
 
 
 def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
-    memory = Memory(200, 2, (1, 1, 2), 1, 1, alpha=1.0)
+    memory = ReplayBuffer(200, 2, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 500, 2)
     generator = np.random.default_rng(0)
     places = np.unique(memory.sample(2000, generator).places)
-    memory.prioritise(places, np.linspace(0.01, 50.0, len(places)))
+    memory.update_priorities(places, np.linspace(0.01, 50.0, len(places)))
     batch = memory.sample_uniformly(100_000, generator)
     counts = np.bincount(batch.places)[places]
     assert counts.sum() == 100_000
@@ -220,11 +220,11 @@ def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
 
 
 def test_what_is_new_has_the_highest_priority_so_far() -> None:
-    memory = Memory(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
+    memory = ReplayBuffer(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 10, 1, cuts=False)
     places = np.unique(memory.sample(200, np.random.default_rng(0)).places)
-    memory.prioritise(places, np.full(len(places), 8.0))
-    memory.prioritise(places[:3], np.full(3, 0.1))
+    memory.update_priorities(places, np.full(len(places), 8.0))
+    memory.update_priorities(places[:3], np.full(3, 0.1))
     before = len(memory)
     fill(memory, 1, 1, seed=3, cuts=False)
     assert len(memory) == before + 1
@@ -235,10 +235,10 @@ def test_what_is_new_has_the_highest_priority_so_far() -> None:
 
 
 def test_it_is_saved_small_and_whole() -> None:
-    made = [Memory(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
+    made = [ReplayBuffer(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
     fill(made[0], 150, 3)
     batch = made[0].sample(32, np.random.default_rng(0))
-    made[0].prioritise(batch.places, np.arange(32.0))
+    made[0].update_priorities(batch.places, np.arange(32.0))
     made[1].load_state(made[0].state())
     for _ in range(2):  # at once, and with what comes next
         one, other = (memory.sample(64, np.random.default_rng(5), 0.4) for memory in made)
@@ -246,7 +246,7 @@ def test_it_is_saved_small_and_whole() -> None:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         for memory in made:
             fill(memory, 10, 3, seed=1)
-    big = Memory(2000, 1, (1, 84, 84))
+    big = ReplayBuffer(2000, 1, (1, 84, 84))
     frames = np.zeros((1, 1, 84, 84), np.uint8)
     for _ in range(2000):
         big.add(frames, np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), frames)
@@ -254,7 +254,7 @@ def test_it_is_saved_small_and_whole() -> None:
 
 
 def test_frames_that_were_not_saved_whole_are_refused() -> None:
-    made = [Memory(300, 3, (1, 1, 2)) for _ in range(2)]
+    made = [ReplayBuffer(300, 3, (1, 1, 2)) for _ in range(2)]
     fill(made[0], 50, 3)
     state = made[0].state()
     with pytest.raises(ValueError, match=r"frames: got \d+ bytes, expected"):
@@ -262,7 +262,7 @@ def test_frames_that_were_not_saved_whole_are_refused() -> None:
 
 
 def test_saving_and_loading_take_little_memory_besides() -> None:
-    made = [Memory(4000, 2, (1, 84, 84)) for _ in range(2)]
+    made = [ReplayBuffer(4000, 2, (1, 84, 84)) for _ in range(2)]
     nothing = np.zeros(2, bool)
     for k in range(2000):
         frames = np.full((2, 1, 84, 84), k % 256, np.uint8)
@@ -277,7 +277,7 @@ def test_saving_and_loading_take_little_memory_besides() -> None:
 
 
 def test_frames_are_stored_once() -> None:
-    memory = Memory(1000, 10, (1, 84, 84))
+    memory = ReplayBuffer(1000, 10, (1, 84, 84))
     stored = sum(array.nbytes for array in vars(memory).values() if isinstance(array, np.ndarray))
     assert 100 * stored < 0.9e9  # of 100k transitions
     assert 1000 * stored < 8e9

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn import games as games_module
-from weightclip.lab.experiments.dqn.games import MINATAR_GAMES, PAPER_GAMES, find_game, make_games
+from weightclip.lab.experiments.dqn import environments as games_module
+from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, make_environments
 
 
 @pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])
 def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, str]) -> None:
-    made = [make_games(*suite_game, 2, 0.1) for _ in range(2)]
+    made = [make_environments(*suite_game, 2, 0.1) for _ in range(2)]
     generator = np.random.default_rng(0)
     first, second = (games.reset([3, 4]) for games in made)
     np.testing.assert_array_equal(first, second)
@@ -31,7 +31,7 @@ def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, s
 
 def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
     """Of games with the same actions in all of them: [t, e, ...]."""
-    games = make_games(suite, "SpaceInvaders", len(seeds), sticky)
+    games = make_environments(suite, "SpaceInvaders", len(seeds), sticky)
     found, generator = [games.reset(seeds)], np.random.default_rng(0)
     for _ in range(60):  # Space Invaders begins with an animation
         games.send(np.full(len(seeds), generator.integers(games.actions)))
@@ -64,7 +64,7 @@ def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
     names = set(signature(vector_env.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
     monkeypatch.setattr(vector_env, "AtariVectorEnv", Noting)
-    make_games("atari", "SpaceInvaders", 1, 0.25).close()
+    make_environments("atari", "SpaceInvaders", 1, 0.25).close()
     (options,) = made
     assert set(options) == names  # its defaults differ between versions and ways to make it
     wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
@@ -75,7 +75,7 @@ def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("game", MINATAR_GAMES)
 def test_minatars_episodes_end_and_begin_again(game: str) -> None:
-    games = make_games("minatar", game, 2, 0.1)
+    games = make_environments("minatar", game, 2, 0.1)
     games.reset([0, 1])
     generator = np.random.default_rng(0)
     total, ended = np.zeros(2), 0
@@ -95,7 +95,7 @@ def test_minatars_episodes_end_and_begin_again(game: str) -> None:
 
 
 def test_ataris_lives_and_games_are_told_apart() -> None:
-    games = make_games("atari", "SpaceInvaders", 2, 0.0)
+    games = make_environments("atari", "SpaceInvaders", 2, 0.0)
     assert games.frame == (1, 84, 84)
     assert games.actions == 6
     games.reset([1, 2])
@@ -146,7 +146,7 @@ def test_only_a_lost_life_with_another_one_left_counts(
             return *results, {**about, "lives": np.array([next(counts)])}
 
     monkeypatch.setattr(vector_env, "AtariVectorEnv", Scripted)
-    games = make_games("atari", "SpaceInvaders", 1, 0.0)
+    games = make_environments("atari", "SpaceInvaders", 1, 0.0)
     games.reset([0])
     steps = []
     for _ in lost:
@@ -158,9 +158,9 @@ def test_only_a_lost_life_with_another_one_left_counts(
 
 
 def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = make_games("atari", "SpaceInvaders", 1, 0.0)
-    monkeypatch.setattr(games_module, "LIMIT", 200)
-    cut = make_games("atari", "SpaceInvaders", 1, 0.0)
+    whole = make_environments("atari", "SpaceInvaders", 1, 0.0)
+    monkeypatch.setattr(games_module, "MAX_FRAMES", 200)
+    cut = make_environments("atari", "SpaceInvaders", 1, 0.0)
     np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
     generator, total = np.random.default_rng(0), 0.0
     for _ in range(60):

@@ -1,6 +1,6 @@
-"""Games: several at once, of Atari or of MinAtar, as frames of whole numbers.
+"""Environments: several games of Atari or MinAtar in parallel, with frames of uint8.
 
-`send` begins a step of all games and `receive` ends it. Atari's games run on threads of their own in between.
+`send` starts a step of all environments and `receive` finishes it. Atari's games run on their own threads in between.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Bools = NDArray[np.bool_]
 
 SUITES = ("atari", "minatar")
 FRAME_SKIP = {"atari": 4, "minatar": 1}
-"""Frames of the game for each step."""
+"""Frames per environment step."""
 
 STACK = {"atari": 4, "minatar": 1}
-"""Frames that make a state."""
+"""Frames per state."""
 
 PAPER_GAMES = {
     "asterix": "Asterix",
@@ -37,23 +37,23 @@ PAPER_GAMES = {
     "space_invaders": "Space Invaders",
     "yars_revenge": "Yars' Revenge",
 }
-"""The paper's games on Atari, and how they are written."""
+"""The paper's Atari games -> their titles."""
 
 MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
-LIMIT = 108_000
-"""Frames after which an episode of Atari is cut."""
+MAX_FRAMES = 108_000
+"""Frames after which an Atari episode is truncated."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of all games gave; a game that was over has begun again.
+    """The result of a step of all environments; a new game starts where one ended.
 
     Args:
-        frames: [e, channels, height, width]; the first one of the next episode where one ended.
-        rewards: [e], as the game gives them.
+        frames: [e, channels, height, width], where an episode ended the first frame of the next one.
+        rewards: [e], not clipped.
         lost: [e], whether a life was lost and another one is left.
-        terminated, truncated: [e], whether the game was over, or cut.
+        terminated, truncated: [e], whether the game ended, and how.
         final: [e, channels, height, width], the last frame of an episode that ended; elsewhere as `frames`.
         episodes: return and length in steps of each episode that ended.
     """
@@ -67,57 +67,65 @@ class Step:
     episodes: list[tuple[float, int]]
 
 
-class Games(Protocol):
-    """Several games of one kind."""
+class Environments(Protocol):
+    """Several environments of one game."""
 
     actions: int
     frame: tuple[int, int, int]
 
     def reset(self, seeds: Sequence[int]) -> Frames:
-        """Begin all of them: the first frames [e, channels, height, width]."""
+        """Start new games: the first frames [e, channels, height, width]."""
         ...
 
     def send(self, actions: NDArray[np.int64]) -> None:
-        """Begin a step with these actions [e]."""
+        """Start a step with actions [e]."""
         ...
 
     def receive(self) -> Step:
-        """End it."""
+        """Finish the step."""
         ...
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the environments."""
         ...
 
 
-def make_games(suite: str, game: str, number: int, sticky: float) -> Games:
-    """Several games; with a probability `sticky`, the last action is repeated instead of the one that was sent."""
-    return Atari(game, number, sticky) if suite == "atari" else MinAtar(game, number, sticky)
+def make_environments(suite: str, game: str, number: int, sticky_action_prob: float) -> Environments:
+    """Several environments of a game.
+
+    Args:
+        suite: one of `SUITES`.
+        game: in any spelling.
+        number: the number of environments.
+        sticky_action_prob: the probability that the last action is repeated instead of the one sent.
+    """
+    kind = Atari if suite == "atari" else MinAtar
+    return kind(game, number, sticky_action_prob)
 
 
 def game_name(game: str) -> str:
-    """The name of a game as both suites have it.
+    """The name of a game as in both suites.
 
     Examples:
         >>> game_name("SpaceInvaders"), game_name("space_invaders"), game_name("Yars' Revenge"), game_name("James Bond")
         ('space_invaders', 'space_invaders', 'yars_revenge', 'jamesbond')
     """
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[ -]", "_", re.sub("['’]", "", game)).replace("__", "_").lower()
-    # Two words in the paper may be one in the suites.
+    # Two words in the paper can be one word in the suites.
     return {paper.replace("_", ""): paper for paper in PAPER_GAMES}.get(name.replace("_", ""), name)
 
 
 def suite_name(suite: str, game: str) -> str:
-    """The game's name as its suite writes it, so that each has one; as it is where the suite is not installed."""
+    """The name of a game in its suite; unchanged if the suite is not installed."""
     name = game_name(game)
     with suppress(ImportError):
-        # What is two words elsewhere, RiverRaid, may be one here.
+        # Two words elsewhere (RiverRaid) can be one word here.
         return {one.replace("_", ""): one for one in _games_of(suite)}.get(name.replace("_", ""), name)
     return name
 
 
 def find_game(suite: str, game: str) -> str:
-    """The game's name; a ValueError that suggests the nearest one if its suite does not have it."""
+    """The name of a game; a ValueError with the nearest name if its suite does not have it."""
     return check_name("game", suite_name(suite, game), _games_of(suite))
 
 
@@ -131,26 +139,24 @@ def _games_of(suite: str) -> tuple[str, ...]:
 
 
 class Atari:
-    """With the usual preprocessing: 84x84 in grey, 4 frames for a step, the maximum of the last two, idle steps first.
+    """Atari with the usual preprocessing: 84x84 grayscale, frame skip 4, maximum of the last two frames, no-op starts.
 
     Args:
-        game: "space_invaders", or any other way to write it.
-        number: how many.
-        sticky: see `make_games`.
+        game, number, sticky_action_prob: see `make_environments`.
     """
 
-    def __init__(self, game: str, number: int, sticky: float = 0.0) -> None:
+    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.0) -> None:
         from ale_py.vector_env import AtariVectorEnv
         from gymnasium.vector import AutoresetMode
 
         self._games = AtariVectorEnv(
             find_game("atari", game),
             number,
-            batch_size=0,  # all of them in each step
+            batch_size=0,  # all environments in each step
             num_threads=1,
-            thread_affinity_offset=-1,  # threads run where the system lets them
-            max_num_frames_per_episode=LIMIT,
-            repeat_action_probability=sticky,
+            thread_affinity_offset=-1,  # no CPU affinity
+            max_num_frames_per_episode=MAX_FRAMES,
+            repeat_action_probability=sticky_action_prob,
             full_action_space=False,
             continuous=False,
             continuous_action_threshold=0.5,
@@ -162,7 +168,7 @@ class Atari:
             frameskip=FRAME_SKIP["atari"],
             maxpool=True,
             noop_max=30,
-            episodic_life=False,  # lives are counted here, so that returns are those of whole games
+            episodic_life=False,  # counted here, so that returns are those of whole games
             life_loss_info=False,
             reward_clipping=False,
             use_fire_reset=True,
@@ -184,10 +190,10 @@ class Atari:
     def receive(self) -> Step:
         frames, rewards, terminated, truncated, about = self._games.recv()
         lives, over = np.array(about["lives"]), np.array(terminated | truncated)
-        # As in Tianshou's EpisodicLifeEnv: with no life left, the game is about to end, and that ends the episode.
+        # As in Tianshou's EpisodicLifeEnv: with no life left, the end of the game ends the episode.
         lost = (lives > 0) & (lives < self._lives) & ~over
         self._lives = lives
-        # What is received lies in memory that the next step writes over.
+        # The next step overwrites the memory of the received frames.
         frames = np.array(frames)
         final = np.where(over[:, None, None, None], about["final_obs"], frames) if over.any() else frames
         rewards = np.array(rewards, np.float64)
@@ -199,19 +205,17 @@ class Atari:
 
 
 class MinAtar:
-    """Young and Tian's small versions of Atari's games: 10x10, a channel for each kind of object.
+    """MinAtar (Young and Tian, 2019): small versions of Atari games, 10x10 with a channel for each type of object.
 
     Args:
-        game: one of `MINATAR_GAMES`.
-        number: how many.
-        sticky: see `make_games`.
+        game, number, sticky_action_prob: see `make_environments`.
     """
 
-    def __init__(self, game: str, number: int, sticky: float = 0.1) -> None:
+    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.1) -> None:
         from minatar import Environment  # type: ignore[import-untyped]
 
         name = find_game("minatar", game)
-        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky) for _ in range(number)]
+        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky_action_prob) for _ in range(number)]
         self.actions = int(self._games[0].num_actions())
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
@@ -248,7 +252,7 @@ class MinAtar:
 
 
 class _Scores:
-    """Returns and lengths of the episodes under way."""
+    """Returns and lengths of the unfinished episodes."""
 
     def __init__(self, number: int) -> None:
         self._returns, self._lengths = np.zeros(number), np.zeros(number, np.int64)
@@ -258,7 +262,7 @@ class _Scores:
         self._lengths[:] = 0
 
     def add(self, rewards: NDArray[np.float64], over: Bools) -> list[tuple[float, int]]:
-        """A step; the episodes that ended with it."""
+        """Add a step: the return and length of each episode that ended with it."""
         self._returns += rewards
         self._lengths += 1
         ended = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
