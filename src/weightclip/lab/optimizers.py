@@ -23,9 +23,6 @@ from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 _NOISE = 4
 """Separates the seed of the noise from others derived from the same seed."""
 
-_ARGUMENTS: Mapping[str, str] = {"max_update": "largest"}
-"""Setting -> the optimizer's argument, where the two have different names."""
-
 
 def noise_seed(seed: int, key: int = _NOISE) -> int:
     """The seed of Shrink & Perturb's noise in a run with seed `seed`; another key gives other noise."""
@@ -108,7 +105,7 @@ def _bare_optimizer(model: nn.Module, method: Method[Any], settings: Mapping[str
     parameters = inspect.signature(kind).parameters
     own = {*method.optimizer.settings, *method.optimizer.options}
     others = {setting for part in method.regularizers for setting in part.settings} - own  # rules have `lr` as well
-    given = {_ARGUMENTS.get(key, key): value for key, value in settings.items() if key not in others}
+    given = {key: value for key, value in settings.items() if key not in others}
     if "betas" in parameters and {"beta1", "beta2"} & given.keys():
         first, second = parameters["betas"].default
         given["betas"] = (given.pop("beta1", first), given.pop("beta2", second))

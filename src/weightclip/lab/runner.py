@@ -93,7 +93,7 @@ def run_trial(
         schema=trial.schema,
         identity=trial.identity,
         config=trial.config,
-        table=trial.table(rows),
+        table=_with_seed(trial.table(rows), trial.config["seed"]),
         data=trial.data,
         seconds=seconds,
         rules=trial.rules,
@@ -106,6 +106,15 @@ def run_trial(
     if path is not None:
         finish(record, path)
     return record
+
+
+def _with_seed(table: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The table with the column `seed` first."""
+    return (
+        table
+        if "seed" in table.columns
+        else table.insert_column(0, pl.repeat(seed, len(table), eager=True).alias("seed"))
+    )
 
 
 def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_event: Event) -> Record | None:

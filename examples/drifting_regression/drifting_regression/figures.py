@@ -1,0 +1,26 @@
+"""The figure of the experiment: loss by task. It reads tables and imports no training code."""
+
+import polars as pl
+
+from drifting_regression.config import NAME, SCHEMA
+from weightclip.lab.analysis.best import chosen_runs
+from weightclip.lab.analysis.curves import curves
+from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.panels import about_seeds, add_legend, count_along, draw_panel, panels
+from weightclip.lab.plotting.style import style_of
+from weightclip.lab.records.schema import Criterion
+
+
+def draw_loss(table: pl.DataFrame, criterion: Criterion) -> Drawing:
+    """The loss of each method's best setting."""
+    runs, notes = chosen_runs(table, NAME, criterion)
+    data = curves(runs, "loss").select("method", "task", "mean", "low", "high", "seeds")
+    with panels(1, 1, 3.4, 2.6) as (picture, ((axes,),)):
+        draw_panel(axes, data, "task", SCHEMA.metrics["loss"])
+        count_along(axes, "Task")
+        axes.set_ylabel("Loss")
+        add_legend(picture, map(style_of, SCHEMA.ordered_methods(data["method"])), about_seeds(data))
+    return Drawing(picture, data, tuple(notes))
+
+
+FIGURES = (Figure("drifting-regression", "", "Loss by task on a target that drifts", draw_loss, NAME),)
