@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from weightclip.cli.arguments import epilog
 from weightclip.lab.records.record import read_record
 from weightclip.lab.registry import experiment_of, experiments, find_experiment
 
@@ -183,6 +184,28 @@ def test_unknown_names_are_reported_with_the_nearest() -> None:
     assert experiment_of("label-permuted-emnist").name == "streaming"
     with pytest.raises(ValueError, match=r"problem: got 'label-permuted-emnits'.*did you mean 'label-permuted-emnist'"):
         experiment_of("label-permuted-emnits")
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (
+            "input-permuted-mnist",
+            ("sgd, adam, madam, with +regularizer: l2, l2init, sp, wc", "the paper's: sgd, adam, "),
+        ),
+        ("policy-collapse", ("torch.optim", "adam-equal-betas, Adam with beta2 = beta1", "the paper's: Ant-v4, ")),
+        ("replay-ratio", ("torch.optim", "the paper's: asterix, beam_rider, ", "with --suite minatar: asterix, ")),
+        ("warm-start", ("wc@switch", "@switch: once, when the second half of the data arrives")),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_the_help_of_a_problem_lists_methods_and_examples(
+    command: str, problem: str, expected: tuple[str, ...]
+) -> None:
+    text = epilog(experiment_of(problem), command)
+    assert text.startswith("methods:\n  ")
+    assert all(part in text for part in expected)
+    assert f"examples:\n  weightclip {command} {problem}" in text
 
 
 @pytest.mark.parametrize("name", experiments())

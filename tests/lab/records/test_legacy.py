@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from weightclip._renamed import new_field
 from weightclip.lab.analysis.best import best_settings, paper_setting
 from weightclip.lab.analysis.setups import columns_of, remarks
 from weightclip.lab.records.columns import LAST, schema_of
 from weightclip.lab.records.record import read_record
-from weightclip.lab.records.store import failures
+from weightclip.lab.records.store import failures, find_record, relative_path
 from weightclip.lab.records.table import load
 from weightclip.lab.registry import experiments, find_experiment
 from weightclip.lab.report import gather, render
@@ -53,7 +55,7 @@ EXPECTED: dict[str, tuple[str, dict[str, float] | None, dict[str, Any], float]] 
         0.07,
     ),
 }
-"""Identity -> experiment, the paper's setting, deviations, and the last score, as version 0.1 shows them."""
+"""Identity -> experiment, the paper's setting, deviations, and the last score, by the names of version 0.1."""
 
 TABLES = {
     "evidence/ppo_cleanrl.parquet": {"env HalfCheetah-v4", "env Hopper-v4", None},
@@ -72,7 +74,15 @@ TABLES = {
     },
     "warm_start/paper_runs.parquet": {"epochs 11"},
 }
-"""Committed tables of version 0.1 -> the deviations of their runs."""
+"""Committed tables of version 0.1 -> the deviations of their runs, by the names of version 0.1."""
+
+
+def renamed(experiment: str, text: str | None) -> str | None:
+    """Deviations as text, with the new names of their fields."""
+    if text is None:
+        return None
+    parts = (part.partition(" ") for part in text.split(", "))
+    return ", ".join(f"{new_field(experiment, name)} {value}" for name, _, value in parts)
 
 
 def record_of(identity: str) -> Path:
@@ -88,9 +98,22 @@ def test_a_record_gets_its_schema_and_its_comparison_with_the_paper(identity: st
     assert record.schema == find_experiment(experiment).schema
     assert set(record.config) <= set(record.schema.fields)
     assert record.paper_setting == setting
-    assert record.deviations == deviations
+    assert record.deviations == {new_field(experiment, name): value for name, value in deviations.items()}
     assert record.resumed is None  # these records do not say
     assert record.table[record.schema.score][-1] == pytest.approx(score)
+
+
+@pytest.mark.parametrize("identity", ["7f992bfd2b89", "f57d1b034fae", "07ae85fea161"])
+def test_a_finished_run_is_found_in_its_store(identity: str) -> None:
+    """Streaming and PPO records stay at their paths."""
+    record = read_record(record_of(identity))
+    known = {name: value for name, value in record.config.items() if value is not None}
+    config = find_experiment(record.experiment).configure(known.pop("problem"), known)
+    path = relative_path(record.schema, config)
+    assert STORE / f"{path}_{identity}.parquet" == record_of(identity)
+    cost = find_record(STORE, SimpleNamespace(identity=identity, relative_path=path))
+    assert cost is not None
+    assert cost.seconds == record.seconds
 
 
 def test_the_parts_of_a_record_are_read() -> None:
@@ -125,7 +148,8 @@ def test_a_record_as_a_saved_table_is_the_same() -> None:
     record = read_record(record_of("d0c4f4a5db77"))
     saved = load(RESULTS / "replay" / "minatar_runs.parquet")
     assert schema_of(saved) == record.schema
-    same = ["suite", "environments", "sticky", "warm_up", "epsilon_steps", "clip_rewards"]
+    old = ["suite", "environments", "sticky", "warm_up", "epsilon_steps", "clip_rewards"]
+    same = [new_field(record.experiment, name) for name in old]
     row = saved.row(0, named=True)
     assert {name: row[name] for name in same} == {name: record.deviations[name] for name in same}
 
@@ -146,7 +170,7 @@ def test_a_committed_table_gets_schema_deviations_and_paper_setting(name: str) -
     assert lines == []
     (experiment,) = set(table["experiment"])
     assert schema_of(table) == find_experiment(experiment).schema
-    assert set(table["deviations"]) == TABLES[name]
+    assert set(table["deviations"]) == {renamed(experiment, text) for text in TABLES[name]}
     assert [one for one in table.columns if one in LAST] == list(LAST)
     measured = [one for one in raw.columns[raw.columns.index("identity") + 1 :] if raw[one].count()]
     assert table.columns[table.columns.index("identity") + 1 :] == measured

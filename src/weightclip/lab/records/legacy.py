@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -46,11 +47,12 @@ def _upgrade_part(table: pl.DataFrame) -> pl.DataFrame:
     config = renamed.columns[:end]
     schema = _schema(experiment, {name.partition(".")[0]: None for name in config if name not in LAST})
     renamed = renamed.drop([names.get(name, name) for name in empty if names.get(name, name) not in schema.fields])
-    about = []
+    about, facts = [], schema.as_dict()
+    text = json.dumps(facts)
     for run in renamed.unique("identity", maintain_order=True).iter_rows(named=True):
         setting, deviations = _comparison(experiment, _nested({name: run[name] for name in config if name in run}))
-        facts = {"schema": schema.as_dict(), "paper_setting": setting, "deviations": deviations}
-        about.append({"identity": run["identity"], **comparison_columns(facts), "schema": json.dumps(schema.as_dict())})
+        found = comparison_columns({"schema": facts, "paper_setting": setting, "deviations": deviations})
+        about.append({"identity": run["identity"], **found, "schema": text})
     columns = pl.DataFrame(about, schema=dict.fromkeys(about[0], pl.String))
     columns = columns.with_columns(pl.col("schema").cast(SCHEMA_TYPE))
     added = renamed.join(columns, on="identity", maintain_order="left")
@@ -81,9 +83,16 @@ def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str
 
     if experiment not in experiments():
         return None, {}
-    found = experiments()[experiment]
-    fields = set(found.config.__dataclass_fields__)
+    fields = set(experiments()[experiment].config.__dataclass_fields__) - {"seed"}
     known = {name: value for name, value in config.items() if name in fields and value is not None}
+    return _compare(experiment, json.dumps(known))
+
+
+@lru_cache(maxsize=4096)  # runs differ in their seeds, and comparing one takes milliseconds
+def _compare(experiment: str, config: str) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    from weightclip.lab.registry import experiments
+
+    found, known = experiments()[experiment], json.loads(config)
     try:
         return found.compare_with_paper(found.configure(known.pop("problem"), known))
     except (ValueError, TypeError, KeyError):
