@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -14,6 +14,7 @@ from weightclip.lab.analysis.best import told_setting
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.config import field_types
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.metrics import CRITERIA, Criterion, Metric
 from weightclip.lab.records.tidy import LAST
@@ -65,7 +66,7 @@ def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) 
 
 
 def _help(setup: Setup, parameter: str) -> str:
-    known = {one.name: one.metadata.get("help", "") for one in fields(setup.experiment.config)}
+    known = {one.name: one.help.text for one in field_types(setup.experiment.config).values()}
     return str(known.get(parameter, ""))
 
 
