@@ -246,13 +246,13 @@ class TestClippedFraction:
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
         read = []
 
-        class Callbacks(torch.utils._python_dispatch.TorchDispatchMode):
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 read.append(func is torch.ops.aten._local_scalar_dense.default)
                 return func(*args, **(kwargs or {}))
 
         clipper.clip()  # the limits are worked out once for each kappa
-        with Callbacks():
+        with Watch():
             clipper.clip()
         assert read
         assert not any(read)

@@ -150,9 +150,9 @@ sys.exit(code)
 
 @pytest.mark.parametrize("experiment", experiments().values(), ids=lambda one: one.name)
 def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(experiment.examples) == {"run", "sweep"}
-    for command, examples in experiment.examples.items():
-        main([command, experiment.problems()[0], "--help"])
+    assert set(experiment.presets()["examples"]) == {"run", "sweep"}
+    for command, examples in experiment.presets()["examples"].items():
+        main([command, experiment.schema.problems[0], "--help"])
         told = capsys.readouterr().out
         for example in examples:
             assert f"weightclip {command} {example}" in told

@@ -29,7 +29,7 @@ def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.C
     lines = shown.out.splitlines()
     (source,) = (line for line in lines if line.startswith("data: mnist, "))
     assert "stand-in" in source
-    assert "method: sgd+wc: lr 0.001, kappa 2; back end reference" in lines
+    assert any(line.startswith("method: sgd+wc: lr 0.001, kappa 2; backend reference; ") for line in lines)
     assert "seeds: 0–1" in lines
     directory = Path("results/input-permuted-mnist/sgd+wc")
     for seed in (0, 1):

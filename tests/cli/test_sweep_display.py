@@ -4,6 +4,7 @@ import pytest
 
 from weightclip.cli.sweep_display import Tally, show_sweep
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.records.store import relative_path
 from weightclip.lab.sweep.executor import Advanced, Ended, Said, Started
 from weightclip.lab.sweep.plan import Inventory, Run
 from weightclip.lab.sweep.worker import Outcome
@@ -18,7 +19,7 @@ class Clock:
 
 def runs(method: str, count: int) -> tuple[Run, ...]:
     return tuple(
-        Run("streaming", config, f"{method}-{config.seed}", EXPERIMENT.relative_path(config), "mnist")
+        Run("streaming", config, f"{method}-{config.seed}", relative_path(EXPERIMENT.schema, config), "mnist")
         for config in (
             EXPERIMENT.configure("input-permuted-mnist", {"method": method, "seed": seed}) for seed in range(count)
         )

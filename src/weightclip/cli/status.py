@@ -13,7 +13,6 @@ from weightclip._text import counted
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.tables import print_table
 from weightclip.lab.progress import duration
-from weightclip.lab.records.store import failures
 
 if TYPE_CHECKING:
     from weightclip.lab.sweep.locks import Note
@@ -54,6 +53,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_store(store: Path, tracebacks: bool) -> None:
+    from weightclip.lab.records.store import failures
     from weightclip.lab.sweep.locks import locked_runs
     from weightclip.lab.sweep.manifest import current, read_manifests, state_of
 

@@ -56,7 +56,7 @@ def test_settings_that_searches_vary_are_not_compared() -> None:
 
 def test_a_method_that_is_not_the_papers_is_compared_in_the_rest() -> None:
     assert ppo(method="sgd+wc", lr=0.1, kappa=1.0) == {}
-    assert ppo(method="sgd+wc", lr=0.1, kappa=1.0, epochs=3) == {"epochs": 3}
+    assert ppo(method="sgd+wc", lr=0.1, kappa=1.0, update_epochs=3) == {"update_epochs": 3}
 
 
 def test_short_streaming_runs_deviate_on_the_papers_problems_alone() -> None:

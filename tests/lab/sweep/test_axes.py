@@ -55,7 +55,7 @@ def test_a_grid_is_searched_at_each_value_of_an_axis(capsys: pytest.CaptureFixtu
         (["--stages", "3"], "stages: got 3, expected 1 or 2"),
         (["--stages", "x"], "--stages: got 'x', expected a whole number"),
         (["--stages", ""], "--stages: got '', expected comma-separated values, or all"),
-        (["--stages", "2", "--methods", "slow"], "--methods, --stages: no combination of these values is possible"),
+        (["--stages", "2", "--methods", "slow"], "stages: got 2, but slow has one stage"),
     ],
 )
 def test_a_wrong_value_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_a_failed_run_is_reported_and_recorded_and_the_others_are_run(capsys: py
     words = [*WORDS, "--stages", "1", "--grid", "grid.toml"]
     assert main(words) == 1
     out = capsys.readouterr().out
-    assert "failed: toy/slow/stages1_lr0.1_seed0: RuntimeError: it went wrong" in out
+    assert "failed: toy/stages1/slow/lr0.1_seed0: RuntimeError: it went wrong" in out
     assert "1 run done, 1 failed" in out
     assert main(words) == 1
     assert "1 done, 0 to run, 1 failed earlier (--retry-failed retries them)" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.sweep.grid import best, lacking, read_presets, search
 
 PROBLEM = "input-permuted-mnist"
-METHODS = EXPERIMENT.methods()
+METHODS = EXPERIMENT.schema.methods
 
 
 def count(settings: list[dict[str, Any]]) -> dict[str, int]:

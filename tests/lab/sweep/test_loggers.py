@@ -22,7 +22,7 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
     plan = toy_plan(2, {"lr": 0.5}, together=True)
     with logging_rows(Loggers(tensorboard=tmp_path), Toy(), plan.runs) as row:
-        Toy().run([run.config for run in plan.runs], None, None, callbacks=Callbacks(row=row))
+        Toy().run([run.config for run in plan.runs], None, None, callbacks=Callbacks(on_row=row))
     for run in plan.runs:
         found = read_events(tmp_path / f"{run.relative_path}_{run.identity}")
         seed = run.config.seed
@@ -60,7 +60,7 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(wandb, "init", init)
     plan = toy_plan(1, {"lr": 0.5})
     with logging_rows(Loggers(wandb="project"), Toy(), plan.runs) as row:
-        Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(row=row))
+        Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(on_row=row))
     assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
 import polars as pl
 
-from weightclip._renamed import new_field
+from weightclip._renamed import new_field, new_fields
 from weightclip.lab.records.columns import LAST, SCHEMA_TYPE, comparison_columns
 from weightclip.lab.records.schema import Schema
 
@@ -22,9 +23,7 @@ FORMATS = (2,)
 
 def upgrade_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a record of format 2 as format 3 has it."""
-    config = {_new_name(facts["experiment"], name): value for name, value in facts["config"].items()}
-    if isinstance(own := config.get("settings"), Mapping):
-        config["settings"] = {_new_name(facts["experiment"], name): value for name, value in own.items()}
+    config = new_fields(facts["experiment"], facts["config"])
     schema = _schema(facts["experiment"], config)
     setting, deviations = _comparison(facts["experiment"], config)
     more = {"paper_setting": setting, "deviations": deviations, "resumed": None}
@@ -42,7 +41,7 @@ def _upgrade_part(table: pl.DataFrame) -> pl.DataFrame:
     experiment = table["experiment"][0]
     end = table.columns.index("identity")
     empty = [column.name for column in table if column.null_count() == len(table) and column.name not in LAST]
-    names = {name: _new_name(experiment, name) for name in table.columns[:end]}
+    names = {name: new_field(experiment, name) for name in table.columns[:end]}
     renamed = table.rename(names)
     config = renamed.columns[:end]
     schema = _schema(experiment, {name.partition(".")[0]: None for name in config if name not in LAST})
@@ -62,19 +61,13 @@ def _upgrade_part(table: pl.DataFrame) -> pl.DataFrame:
     return added.select(*head, *order, *measured)
 
 
-def _new_name(experiment: str, name: str) -> str:
-    """The new name of a field or of an entry of `settings`, dotted or not."""
-    prefix, dot, last = name.rpartition(".")
-    return f"{prefix}{dot}{new_field(experiment, last)}"
-
-
 def _schema(experiment: str, config: Mapping[str, Any]) -> Schema:
     from weightclip.lab.registry import experiments
 
     if experiment in experiments():
         return experiments()[experiment].schema
-    fields = dict.fromkeys(("problem", "method", "seed", *config), "")
-    return Schema(experiment, x_column="samples", score="score", fields=fields)
+    known = dict.fromkeys(("problem", "method", "seed", *config), "")
+    return Schema(experiment, x_column="samples", score="score", fields=known)
 
 
 def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
@@ -83,8 +76,8 @@ def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str
 
     if experiment not in experiments():
         return None, {}
-    fields = set(experiments()[experiment].config.__dataclass_fields__) - {"seed"}
-    known = {name: value for name, value in config.items() if name in fields and value is not None}
+    names = {one.name for one in fields(experiments()[experiment].config)} - {"seed"}
+    known = {name: value for name, value in config.items() if name in names and value is not None}
     return _compare(experiment, json.dumps(known))
 
 
@@ -95,7 +88,7 @@ def _compare(experiment: str, config: str) -> tuple[Mapping[str, Any] | None, Ma
     found, known = experiments()[experiment], json.loads(config)
     try:
         return found.compare_with_paper(found.configure(known.pop("problem"), known))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, KeyError):
         return None, {}
 
 

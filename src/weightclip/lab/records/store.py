@@ -205,4 +205,4 @@ def failed_since(store: Path, run: Stored, since: float) -> str | None:
 
 def now() -> str:
     """The current time in UTC, ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from weightclip._validation import check_seed
+from weightclip.lab.config import mark_resolved
 from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
@@ -61,7 +62,8 @@ MISSING = "missing"
 
 def with_seeds(config: Any, seeds: Iterable[int]) -> list[Any]:
     """Copies of a resolved configuration, one per seed."""
-    return [replace(config, seed=check_seed(seed)) for seed in seeds]
+    copies = [replace(config, seed=check_seed(seed)) for seed in seeds]
+    return [mark_resolved(copy) for copy in copies] if getattr(config, "is_resolved", False) else copies
 
 
 def make_plan(

@@ -60,8 +60,8 @@ def with_ranks(schema: Schema, layers: int) -> Schema:
     return replace(schema, metrics={**schema.metrics, **ranks})
 
 
-NOT_LEARNED = ("backend", "dtype", "diagnostics", "outputs", "rules")
-"""Fields that are not settings of the paper's."""
+NOT_LEARNED = ("lr", "backend", "dtype", "diagnostics", "outputs", "rules")
+"""Fields that do not count as deviations: the paper searches the step size, and has none of the others."""
 
 
 def compare_with_paper(config: Config, schema: Schema) -> Comparison:

@@ -6,6 +6,7 @@ epoch from the first on. Their two-stage runs count 600 epochs of 25,000 images,
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.resources import files
 
@@ -15,6 +16,8 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
 from weightclip.lab.experiment import OTHER, Event, ignore
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, SWITCH, Config, resolve
+from weightclip.lab.experiments.warm_start.schema import SCHEMA
+from weightclip.lab.records.columns import SCHEMA_TYPE
 
 IMAGES = 50_000
 _STAGES = {"one_stage": 1, "two_stage": 2}
@@ -59,6 +62,8 @@ def authors_table() -> pl.DataFrame:
         pl.lit("authors").alias("checksum"),
         pl.lit(True).alias("official"),
         pl.lit(0.0).alias("seconds"),
+        *(pl.lit(None, pl.String).alias(name) for name in ("resumed", "deviations", "paper_setting")),
+        pl.lit(json.dumps(SCHEMA.as_dict())).cast(SCHEMA_TYPE).alias("schema"),
         identity.alias("identity"),
         "epoch",
         (pl.col("epoch") * IMAGES // pl.col("stages")).alias("samples"),
