@@ -98,7 +98,7 @@ def test_help_and_choices_come_from_the_annotation() -> None:
 @pytest.mark.parametrize("name", ["streaming", "warm-start", "policy-collapse", "replay-ratio"])
 def test_every_configuration_is_resolved_once_and_keeps_its_content(name: str) -> None:
     experiment = experiments()[name]
-    config = experiment.configure(experiment.problems()[0], {})
+    config = experiment.configure(experiment.schema.problems[0], {})
     assert isinstance(config, MethodConfig)
     assert config.is_resolved
     assert config.experiment == name

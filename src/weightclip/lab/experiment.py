@@ -7,8 +7,9 @@ records, which carry the schema, and do not ask experiments anything.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -223,14 +224,23 @@ def describe(experiment: Experiment[Any], config: Any) -> str:
     named = {name: getattr(config, name) for name in schema.settings if not isinstance(getattr(config, name), Mapping)}
     settings = {**named, **dict(getattr(config, "settings", {}))}
     usual = {one.name: one.default for one in fields(config) if one.default is not MISSING}
+    length = experiment.length(config)
     shown = {
-        name: value
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else value
         for name, value in vars(config).items()
-        if name in schema.axes or (name in usual and usual[name] is not None and value != usual[name])
+        if name in schema.axes or (usual.get(name) not in (None, value) and value != length)
     }
     others = {name: value for name, value in shown.items() if name not in ("problem", "method", "seed", *settings)}
-    length = f"{counted(experiment.length(config), schema.unit.removesuffix('s'))}"
-    return "; ".join(filter(None, (f"{config.method}: {settings_text(settings)}", settings_text(others), length)))
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"{config.method}: {settings_text(settings)}",
+                settings_text(others),
+                counted(length, schema.unit.removesuffix("s")),
+            ),
+        )
+    )
 
 
 def score_text(schema: Schema) -> Callable[[float], str]:
@@ -242,16 +252,20 @@ def score_text(schema: Schema) -> Callable[[float], str]:
 def summarize(schema: Schema, tables: Sequence[pl.DataFrame]) -> str:
     """The score of runs that differ in their seeds, in one line: means over the seeds."""
     metric = schema.metric(schema.score)
-    scores = [table[schema.score].drop_nulls() for table in tables]
-    known = [(score[0], score[-1]) for score in scores if len(score)]
-    if not known:
+    scores = [score.to_list() for table in tables if len(score := table[schema.score].drop_nulls())]
+    if not scores:
         return f"no {metric.label.lower()} yet"
-    ended = [last for _, last in known if last == last]
-    first, last = sum(one for one, _ in known) / len(known), sum(ended) / len(ended) if ended else float("nan")
+    first, last = (metric_text(_mean(score[end] for score in scores), metric) for end in (0, -1))
+    average = metric_text(_mean(map(_mean, scores)), metric)
     short = ", which was cut short" if "cut_short" in tables[0].columns and tables[0]["cut_short"].any() else ""
-    text = (
-        f"{metric.label.lower()} {metric_text(first, metric)} in the first {schema.x_column}, "
-        f"{metric_text(last, metric)} in the last of {len(tables[0])}{short}"
+    diverged = sum(math.isnan(score[-1]) for score in scores)
+    return (
+        f"{metric.label.lower()} {first} in the first {schema.x_column}, {last} in the last of {len(tables[0])}{short}"
+        f", {average} on average" + (f"; {diverged} of {counted(len(tables), 'seed')} diverged" if diverged else "")
     )
-    stopped = len(known) - len(ended)
-    return f"{text}; {stopped} of {counted(len(tables), 'seed')} diverged" if stopped else text
+
+
+def _mean(values: Iterable[float]) -> float:
+    """The mean of the values that are numbers."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

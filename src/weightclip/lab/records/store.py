@@ -117,7 +117,8 @@ def find_record(store: Path, run: Stored) -> Cost | None:
         size = len(content) + sum(len(read_part(path, name, sha256)) for name, sha256 in parts)
         return Cost(float(facts.values["seconds"]), size)
     except DAMAGED as error:
-        raise ValueError(f"{path}: the record is damaged ({type(error).__name__})") from error
+        reason = str(error) if isinstance(error, ValueError) else f"it is damaged ({type(error).__name__})"
+        raise ValueError(f"{path}: {reason}") from error
 
 
 def finished_runs(store: Path, experiment: str, folders: Iterable[str]) -> list[tuple[Mapping[str, Any], Cost]]:

@@ -43,7 +43,7 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
         "learning_starts": 60,
         "eval_episodes": 1,
     }
-    monkeypatch.setattr(training, "LONGEST", 3)  # steps of an evaluation
+    monkeypatch.setattr(training, "MAX_EVAL_STEPS", 3)  # steps of an evaluation
     numbers = ["frames_per_second", "updates_per_second"]
     found = run_config(config(agent, **more)).table
     assert found["samples"].to_list() == [240, 480]

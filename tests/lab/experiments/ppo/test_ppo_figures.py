@@ -116,7 +116,7 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     drawing = draw_metrics(table, metrics=RETURN)
     reported = [note for note in drawing.notes if note.startswith("not the paper's setting: ")]
     assert len(reported) == 2
-    assert all("epochs 2, rollout 64, minibatches 4, hidden 8,8" in note for note in reported)
+    assert all("update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8" in note for note in reported)
     assert sum(f"env {NAME}" in note for note in reported) == 1
     assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
     usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": (64, 64)}
@@ -127,7 +127,7 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
 
 def test_a_best_setting_comes_with_its_deviations(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
-    assert any(note.startswith("not the paper's setting: epochs 2") for note in setting_notes(row))
+    assert any(note.startswith("not the paper's setting: update_epochs 2") for note in setting_notes(row))
 
 
 def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     title = pictures[0].get_suptitle()
     assert title.startswith(
         f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256\n"
-        f"not the paper's setting: env {NAME}, epochs 2, "
+        f"not the paper's setting: env {NAME}, update_epochs 2, "
     )
     draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")  # from records
     assert pictures[1].get_suptitle() == title
