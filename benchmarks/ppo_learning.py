@@ -21,7 +21,7 @@ from plain_ppo import Settings, train
 from weightclip.cli.arguments import count
 from weightclip.lab.analysis.statistics import half_width
 from weightclip.lab.experiments.ppo.config import Config, resolve
-from weightclip.lab.experiments.ppo.runs import identify
+from weightclip.lab.experiments.ppo.training import identify
 from weightclip.lab.files import write_whole
 from weightclip.lab.records.table import load
 

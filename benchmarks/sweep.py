@@ -28,7 +28,7 @@ from timing import CUT, elapsed, leave, print_claim, time_limit
 from weightclip.lab.data import Dataset
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
-from weightclip.lab.experiments.streaming.runs import run_config
+from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.sweep.executor import Ended, Executor
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.plan import make_runs

@@ -31,8 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 from weightclip.lab.data.images import Images
 from weightclip.lab.experiments.warm_start.batches import MEAN, STD, Pixels
 from weightclip.lab.experiments.warm_start.config import Config, resolve
-from weightclip.lab.experiments.warm_start.runs import load
-from weightclip.lab.experiments.warm_start.training import Trainer
+from weightclip.lab.experiments.warm_start.training import Trainer, load
 from weightclip.lab.networks.resnet import resnet18
 from weightclip.lab.networks.small_conv import Conv3x3
 

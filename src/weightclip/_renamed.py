@@ -30,7 +30,7 @@ MODULES = MappingProxyType(
         "weightclip.scratch": "weightclip._box",
         "weightclip.lab.nets": "weightclip.lab.networks",
         "weightclip.lab.plugins": "weightclip.lab.registry",
-        "weightclip.lab.policy.normalise": "weightclip.lab.experiments.ppo.normalize",
+        "weightclip.lab.policy.normalise": "weightclip.lab.experiments.ppo.environments",
         "weightclip.lab.policy": "weightclip.lab.experiments.ppo",
         "weightclip.lab.replay.games": "weightclip.lab.experiments.dqn.environments",
         "weightclip.lab.replay.memory": "weightclip.lab.experiments.dqn.replay_buffer",

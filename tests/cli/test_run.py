@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip.cli import main
-from weightclip.lab.experiments.streaming import runs as streaming_runs
+from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.records.record import read_record
 
 pytestmark = pytest.mark.usefixtures("empty_directory")

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from weightclip._validation import check_count, check_name
 from weightclip.cli.arguments import PROGRAM, Choose, Parser, count
-from weightclip.cli.tables import print_table
+from weightclip.cli.results import print_table
 from weightclip.lab.data import DATASETS, cache_directory, load
 from weightclip.lab.data.download import in_megabytes
 from weightclip.lab.data.loading import status

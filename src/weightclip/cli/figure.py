@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weightclip.cli.arguments import PROGRAM, Parser
-from weightclip.cli.results import add_criterion, add_results, check_results, load_results
-from weightclip.cli.tables import print_table
+from weightclip.cli.results import add_criterion, add_results, check_results, load_results, print_table
 from weightclip.lab.paper import FIGURES, all_figures, find_figure
 
 if TYPE_CHECKING:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from weightclip.cli.arguments import pair
 from weightclip.lab.records.schema import CRITERIA, DEFAULT
@@ -51,3 +56,24 @@ def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.
     from weightclip.lab.records.table import load
 
     return where(load(*arguments.results, table=table, on_event=print), dict(arguments.where))
+
+
+_WIDE = 1000  # characters, where the output is not a terminal: no line needs to be folded
+
+
+def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
+    """A table without lines; columns in `right` are numbers."""
+    table = Table(*headings, box=None, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"  # a path is of no use without its end
+    for number in right:
+        table.columns[number].justify = "right"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
+    """Print it to stdout."""
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDE)).print(make_table(headings, rows, right))

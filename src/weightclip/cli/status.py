@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weightclip._text import counted
 from weightclip.cli.arguments import PROGRAM, Parser
-from weightclip.cli.tables import print_table
+from weightclip.cli.results import print_table
 from weightclip.lab.progress import duration
 
 if TYPE_CHECKING:

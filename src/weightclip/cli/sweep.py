@@ -322,7 +322,7 @@ def _executor(arguments: argparse.Namespace) -> Executor:
 
 def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, float]:
     """Print the number of runs and, where similar runs are finished, time and space; return identity -> seconds."""
-    from weightclip.cli.tables import print_table
+    from weightclip.cli.results import print_table
     from weightclip.lab.sweep.plan import known_costs
 
     parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from weightclip.cli.tables import make_table
+from weightclip.cli.results import make_table
 from weightclip.lab.progress import SECONDS_BETWEEN_LINES, duration
 from weightclip.lab.sweep.executor import Advanced, Ended, Report, Said, Started
 from weightclip.lab.sweep.plan import Inventory, kind_of, seconds_left, seconds_per_run

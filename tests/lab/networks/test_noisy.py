@@ -5,7 +5,7 @@ import torch
 
 from weightclip.bounds import resolve_bounds
 from weightclip.clipping import clip_weights
-from weightclip.lab.networks.noisy import NoisyLinear, draw_noise, noise_disabled
+from weightclip.lab.networks.q_networks import NoisyLinear, draw_noise, noise_disabled
 
 
 def test_it_is_the_layer_of_the_paper_with_a_matrix_of_noise() -> None:

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.config import METRICS
 from weightclip.lab.plotting.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import Metric

@@ -15,7 +15,7 @@ from ray_nodes import Cluster, Node, cluster, short_folder
 from toy import attempts, toy_plan
 from waiting import SECONDS, wait_for
 
-from weightclip.lab.experiments.streaming.runs import run_config
+from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep

@@ -16,7 +16,7 @@ from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.paper import all_figures
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
 from weightclip.lab.records.table import NoTableError, load_any, no_records
-from weightclip.lab.report.figures import Figure, curves_figure, sensitivity_figures
+from weightclip.lab.report.charts import Figure, curves_figure, sensitivity_figures
 from weightclip.lab.report.provenance import (
     Data,
     Failed,
@@ -27,14 +27,15 @@ from weightclip.lab.report.provenance import (
     find_software,
     find_sweeps,
 )
-from weightclip.lab.report.setups import Setup, find_setups
 from weightclip.lab.report.tables import (
     Across,
     Best,
     Runs,
+    Setup,
     Trend,
     across_table,
     best_table,
+    find_setups,
     runs_table,
     score_metric,
     trend_table,

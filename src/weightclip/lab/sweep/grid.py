@@ -1,6 +1,6 @@
 """Grids of settings in TOML.
 
-The paper's tables are such files (`presets.toml` in an experiment's folder); a user's own files have the same form:
+The paper's tables are such files (`paper.toml` in an experiment's folder); a user's own files have the same form:
 
     [grid]                            # Table 1: for each method, the product over the settings that it has
     lr = [0.01, 0.001]

@@ -6,7 +6,7 @@ from weightclip.bounds import resolve_bounds
 from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.dqn import DQN
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
-from weightclip.lab.networks.noisy import NoisyLinear
+from weightclip.lab.networks.q_networks import NoisyLinear
 
 BOTH = pytest.mark.parametrize(("name", "kind"), [("dqn", DQN), ("rainbow", Rainbow)])
 

@@ -20,7 +20,7 @@ from weightclip.lab.experiments.dqn.figures import (
     draw_metric,
     draw_sensitivity,
 )
-from weightclip.lab.experiments.dqn.runs import run_config
+from weightclip.lab.experiments.dqn.training import run_config
 from weightclip.lab.paper import find_figure
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load

@@ -16,8 +16,7 @@ from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.environments import Step
 from weightclip.lab.experiments.dqn.replay_buffer import Batch
 from weightclip.lab.experiments.dqn.training import Trainer, stacked
-from weightclip.lab.networks.noisy import noise_disabled, noisy_layers
-from weightclip.lab.networks.q_networks import QNetwork
+from weightclip.lab.networks.q_networks import QNetwork, noise_disabled, noisy_layers
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import torch
 from short_runs import batch, config
 
 from weightclip.lab.experiments.dqn.rainbow import Rainbow, project
-from weightclip.lab.networks.noisy import NoisyLinear, draw_noise
+from weightclip.lab.networks.q_networks import NoisyLinear, draw_noise
 
 
 def agent(**more: object) -> Rainbow:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn.sum_tree import SumTree
+from weightclip.lab.experiments.dqn.replay_buffer import SumTree
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 64, 100])

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from pushed_point import NAME
 
-from weightclip.lab.experiments.ppo.environments import Environments
-from weightclip.lab.experiments.ppo.normalize import Normalizer
+from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 
 
 @pytest.mark.parametrize("name", [NAME, "InvertedPendulum-v5"])

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.figure import Figure as Picture
 from pushed_point import NAME, config
 
-from weightclip.lab.analysis.best import best_settings, setting_notes
+from weightclip.lab.analysis.selection import best_settings, setting_notes
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.experiments.ppo.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
-from weightclip.lab.experiments.ppo.runs import run_configs
+from weightclip.lab.experiments.ppo.training import run_configs
 from weightclip.lab.paper import find_figure
 from weightclip.lab.plotting import panels
 from weightclip.lab.plotting.panels import add_legend, draw_records

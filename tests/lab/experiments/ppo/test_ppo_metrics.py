@@ -10,9 +10,8 @@ from pushed_point import config
 from torch import nn
 from torch.distributions.normal import Normal
 
-from weightclip.lab.experiments.ppo.config import Config
+from weightclip.lab.experiments.ppo.config import METRICS, Config
 from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
-from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.networks.actor_critic import ActorCritic
 
 GIVEN = {

@@ -11,10 +11,10 @@ from pushed_point import NAME, config, identify, path_of
 
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
-from weightclip.lab.experiments.ppo import runs as ppo_runs
+from weightclip.lab.experiments.ppo import training as ppo_runs
+from weightclip.lab.experiments.ppo.config import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners
-from weightclip.lab.experiments.ppo.runs import episode_table, run_configs
-from weightclip.lab.experiments.ppo.schema import METRICS
+from weightclip.lab.experiments.ppo.training import episode_table, run_configs
 from weightclip.lab.records.record import Record, read_record, write_record
 
 ROWS = ["seed", "iteration", "samples", "episodes", "return", "length"]

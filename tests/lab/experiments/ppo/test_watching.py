@@ -9,10 +9,10 @@ from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
 from weightclip.lab.experiment import Callbacks
-from weightclip.lab.experiments.ppo import runs as ppo_runs
+from weightclip.lab.experiments.ppo import training as ppo_runs
 from weightclip.lab.experiments.ppo import watching
 from weightclip.lab.experiments.ppo.ppo import Learners
-from weightclip.lab.experiments.ppo.runs import run_configs
+from weightclip.lab.experiments.ppo.training import run_configs
 from weightclip.lab.experiments.ppo.watching import Moment, find_policy, play, write_video
 from weightclip.lab.networks.actor_critic import ActorCritic
 

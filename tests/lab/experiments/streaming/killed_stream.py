@@ -7,7 +7,7 @@ from pathlib import Path
 from tiny import tiny_dataset
 
 from weightclip.lab.experiments.streaming.config import Config
-from weightclip.lab.experiments.streaming.runs import run_config
+from weightclip.lab.experiments.streaming.training import run_config
 
 TASKS = 12
 PERIOD = {"reference": 40, "fused": 20_000}  # some hundredths of a second each

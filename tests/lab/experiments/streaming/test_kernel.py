@@ -246,7 +246,7 @@ def test_a_kernel_from_the_cache_gives_the_numbers_of_the_one_that_was_compiled(
     script = (
         "from tiny import tiny_dataset\n"
         "from weightclip.lab.experiments.streaming.config import Config\n"
-        "from weightclip.lab.experiments.streaming.runs import run_config\n"
+        "from weightclip.lab.experiments.streaming.training import run_config\n"
         f"config = Config('input-permuted-mnist', {method!r}, steps=200, period=50, hidden=(20, 10))\n"
         "print(run_config(config, tiny_dataset()).table.write_json())\n"
     )

@@ -2,7 +2,7 @@ import pytest
 from tiny import tiny_dataset
 
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
-from weightclip.lab.experiments.streaming.runs import run_config
+from weightclip.lab.experiments.streaming.training import run_config
 
 DATA = tiny_dataset()
 SMALL = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}

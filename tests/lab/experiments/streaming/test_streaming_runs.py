@@ -15,12 +15,11 @@ from polars.testing import assert_frame_equal
 from tiny import tiny_dataset
 
 import weightclip as wc
-from weightclip.lab.experiments.streaming import runs as streaming_runs
-from weightclip.lab.experiments.streaming.config import Config
+from weightclip.lab.experiments.streaming import training as streaming_runs
+from weightclip.lab.experiments.streaming.config import METRICS, Config
 from weightclip.lab.experiments.streaming.problem import Problem
 from weightclip.lab.experiments.streaming.reference import Reference
-from weightclip.lab.experiments.streaming.runs import run, run_config
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.training import run, run_config
 from weightclip.lab.networks.mlp import mlp
 from weightclip.lab.records.record import read_record
 

@@ -5,7 +5,7 @@ import numpy as np
 from weightclip.lab.data.dataset import Source
 from weightclip.lab.data.images import Images
 from weightclip.lab.experiments.warm_start.config import Config, resolve
-from weightclip.lab.experiments.warm_start.runs import Photographs
+from weightclip.lab.experiments.warm_start.training import Photographs
 
 CLASSES = 4
 

@@ -6,9 +6,8 @@ import pytest
 
 from weightclip.lab.analysis.selection import select
 from weightclip.lab.experiments.warm_start.authors import authors_curves, authors_table, beside_authors
-from weightclip.lab.experiments.warm_start.config import Config, resolve
+from weightclip.lab.experiments.warm_start.config import SCHEMA, Config, resolve
 from weightclip.lab.experiments.warm_start.figures import draw_beside_authors
-from weightclip.lab.experiments.warm_start.schema import SCHEMA
 from weightclip.lab.records.columns import SCHEMA_TYPE
 
 

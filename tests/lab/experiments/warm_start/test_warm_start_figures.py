@@ -5,7 +5,7 @@ import pytest
 from photographs import config, photographs
 
 from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
-from weightclip.lab.experiments.warm_start.runs import run_config
+from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 

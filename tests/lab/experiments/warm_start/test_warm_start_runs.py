@@ -7,7 +7,7 @@ from photographs import config, photographs
 from polars.testing import assert_frame_equal
 
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
-from weightclip.lab.experiments.warm_start.runs import run_config
+from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import relative_path
 

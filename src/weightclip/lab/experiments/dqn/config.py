@@ -1,4 +1,4 @@
-"""The configuration of a run of DQN or Rainbow: fields, defaults and checks."""
+"""The configuration of a run of DQN or Rainbow, and the columns of its table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, Finite, OneOf, Positive
-from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, STACK, SUITES, suite_name
+from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
+from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, PAPER_GAMES, STACK, SUITES, suite_name
+from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "replay-ratio"
 """Name of the experiment and of its one problem."""
@@ -219,3 +221,58 @@ def _check_sizes(config: Config) -> None:
     if starts < config.min_learning_starts:
         least = config.min_learning_starts
         raise ValueError(f"learning_starts: got {starts}, expected at least {least}: enough for a batch")
+
+
+METRICS = by_name(
+    Metric("test_return", "Return, evaluated", "of whole games with few random actions, at a part's end", "", "higher"),
+    Metric("return", "Return, in training", "mean over the games that ended in a part, or ended last", "", "higher"),
+    Metric("length", "Length of games", "mean over the same games, in steps"),
+    Metric("ended", "Games", "training games that ended in the part"),
+    Metric("updates", "Updates", "so far"),
+    Metric("training_loss", "Loss", "mean over the part's updates, or those of the last part with some", "", "lower"),
+    Metric("q", "Value of the best action", "mean over the states of the part's updates"),
+    Metric("weight_l2", "Weight l2 norm", "of all weight tensors together, without biases, at a part's end"),
+    Metric("gradient_l2", "Gradient l2 norm", "of the same tensors, in a part's last update"),
+    Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", FRACTION),
+    Metric("dormant", "Dormant units", "whose mean output is at most 0.025 of their layer's mean", FRACTION, "lower"),
+    Metric("exploration", "Random actions", "probability, at a part's end", FRACTION),
+    Metric("frames_per_second", "Frames per second", "over the part, without the evaluation"),
+    Metric("updates_per_second", "Updates per second", "over the part, without the evaluation"),
+)
+"""The columns of a part, in addition to `seed`, `part` and `samples`, the frames so far."""
+
+COVARIANCE = "covariance"
+"""The further table with gradient covariances: percent of the run, row, column, value."""
+
+SCHEMA = Schema(
+    NAME,
+    problems=(NAME,),
+    methods=PAPER_METHODS,
+    fields=config_fields(Config),
+    text_fields=text_fields(Config),
+    settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
+    axes=("method", "agent", "game", "replay_ratio"),
+    x_column="part",
+    score="test_return",
+    unit="frames",
+    metrics=METRICS,
+    panels=("test_return", "training_loss", "q", "weight_l2"),
+    plot_column="samples",
+    plot_label="Frames",
+)
+
+
+NOT_LEARNED = ("points", "eval_episodes", "covariance", "covariance_at")
+"""Fields that do not change what is learned."""
+
+
+def compare_with_paper(config: Config) -> Comparison:
+    """The paper's setting and the deviations from it."""
+    game = config.game if config.game in PAPER_GAMES else next(iter(PAPER_GAMES))
+    ratio = config.replay_ratio if config.replay_ratio in PAPER_RATIOS else PAPER_RATIOS[0]
+    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
+    paper = resolve(Config(agent=config.agent, game=game, replay_ratio=ratio, method=method))
+    differing = deviations(config, paper, SCHEMA, NOT_LEARNED)
+    if config.method not in PAPER_METHODS or config.suite != "atari" or config.game not in PAPER_GAMES:
+        return None, differing
+    return presets("atari", config.agent)["best"][NAME][config.method], differing

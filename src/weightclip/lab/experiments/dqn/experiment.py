@@ -19,9 +19,17 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.dqn.config import AGENTS, NAME, PAPER_METHODS, Config, presets, resolve
+from weightclip.lab.experiments.dqn.config import (
+    AGENTS,
+    NAME,
+    PAPER_METHODS,
+    SCHEMA,
+    Config,
+    compare_with_paper,
+    presets,
+    resolve,
+)
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
-from weightclip.lab.experiments.dqn.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ class ReplayRatio(Experiment[Config]):
         overwrite: bool = False,
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
-        from weightclip.lab.experiments.dqn.runs import run_config
+        from weightclip.lab.experiments.dqn.training import run_config
 
         return run_each(run_config, configs, None, out, overwrite, callbacks)
 

@@ -16,8 +16,7 @@ from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.agent import Agent, Transitions, Update
 from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.replay_buffer import Batch
-from weightclip.lab.networks.noisy import draw_noise
-from weightclip.lab.networks.q_networks import RainbowNetwork
+from weightclip.lab.networks.q_networks import RainbowNetwork, draw_noise
 from weightclip.lab.optimizers import noise_seed
 
 _LAYERS = 5

@@ -23,11 +23,12 @@ from weightclip.lab.experiments.ppo.config import (
     LOCKSTEP,
     NAME,
     PAPER_METHODS,
+    SCHEMA,
     Config,
+    compare_with_paper,
     presets,
     resolve,
 )
-from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class PolicyCollapse(Experiment[Config]):
         overwrite: bool = False,
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
-        from weightclip.lab.experiments.ppo.runs import run_configs
+        from weightclip.lab.experiments.ppo.training import run_configs
 
         return run_configs(configs, out, overwrite, callbacks)
 

@@ -8,12 +8,11 @@ from functools import partial
 import polars as pl
 
 from weightclip._text import counted
-from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
+from weightclip.lab.analysis.selection import chosen_runs, own_runs
 from weightclip.lab.analysis.setups import columns_of, marked, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
-from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
-from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, METRICS, NAME, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
 from weightclip.lab.plotting.style import style_of

@@ -23,8 +23,7 @@ from weightclip.certificate import lipschitz_bounds
 from weightclip.diagnostics import approximate_kl, l2_norm, saturated_fraction, weight_matrices
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
 from weightclip.lab.experiments.ppo.config import Config
-from weightclip.lab.experiments.ppo.environments import Environments
-from weightclip.lab.experiments.ppo.normalize import Normalizer
+from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
 from weightclip.lab.optimizers import fraction_at_bound
 

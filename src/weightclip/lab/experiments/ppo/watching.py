@@ -17,9 +17,8 @@ from torch.nn.utils import vector_to_parameters
 
 from weightclip.lab.checkpoint import Arrays, read_checkpoint
 from weightclip.lab.experiments.ppo.config import NAME
-from weightclip.lab.experiments.ppo.environments import make_environment
-from weightclip.lab.experiments.ppo.normalize import normalize
-from weightclip.lab.experiments.ppo.runs import CONFIG, POLICY
+from weightclip.lab.experiments.ppo.environments import make_environment, normalize
+from weightclip.lab.experiments.ppo.training import CONFIG, POLICY
 from weightclip.lab.networks.actor_critic import ActorCritic
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from weightclip.lab.experiments.streaming.figures import draw_run
     from weightclip.lab.experiments.streaming.problem import PROBLEMS, Problem
     from weightclip.lab.experiments.streaming.rules import Rule
-    from weightclip.lab.experiments.streaming.runs import run, run_config
+    from weightclip.lab.experiments.streaming.training import run, run_config
 
 __all__ = ["PROBLEMS", "Config", "Problem", "Rule", "draw_run", "run", "run_config"]
 
@@ -24,7 +24,7 @@ __getattr__, __dir__ = lazily(
         "Config": "config",
         "Rule": "rules",
         "draw_run": "figures",
-        "run": "runs",
-        "run_config": "runs",
+        "run": "training",
+        "run_config": "training",
     },
 )

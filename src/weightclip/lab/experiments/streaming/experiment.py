@@ -19,10 +19,17 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
+from weightclip.lab.experiments.streaming.config import (
+    NAME,
+    PAPER_METHODS,
+    Config,
+    compare_with_paper,
+    make_schema,
+    presets,
+    resolve,
+)
 from weightclip.lab.experiments.streaming.problem import find_problem
 from weightclip.lab.experiments.streaming.rules import PAPER, plugged_rules, rule_components
-from weightclip.lab.experiments.streaming.schema import compare_with_paper, make_schema
 from weightclip.lab.records.schema import Schema
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ class Streaming(Experiment[Config]):
         return find_problem(config.problem).load(data_dir, on_event)
 
     def identify(self, config: Config, data: Dataset) -> str:
-        from weightclip.lab.experiments.streaming.runs import complete, identify
+        from weightclip.lab.experiments.streaming.training import complete, identify
 
         return identify(complete(config, data), data)
 
@@ -66,7 +73,7 @@ class Streaming(Experiment[Config]):
         overwrite: bool = False,
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
-        from weightclip.lab.experiments.streaming.runs import run_config
+        from weightclip.lab.experiments.streaming.training import run_config
 
         return run_each(run_config, configs, data, out, overwrite, callbacks)
 

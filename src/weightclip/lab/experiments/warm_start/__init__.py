@@ -8,8 +8,8 @@ from weightclip._lazy import lazily
 
 if TYPE_CHECKING:
     from weightclip.lab.experiments.warm_start.config import Config
-    from weightclip.lab.experiments.warm_start.runs import load, run_config
+    from weightclip.lab.experiments.warm_start.training import load, run_config
 
 __all__ = ["Config", "load", "run_config"]
 
-__getattr__, __dir__ = lazily(__name__, {"Config": "config", "load": "experiment", "run_config": "experiment"})
+__getattr__, __dir__ = lazily(__name__, {"Config": "config", "load": "training", "run_config": "training"})

@@ -24,17 +24,18 @@ from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
     NAME,
     PAPER_METHODS,
+    SCHEMA,
     STAGES,
     SWITCH,
     Config,
+    compare_with_paper,
     presets,
     resolve,
 )
-from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:
-    from weightclip.lab.experiments.warm_start.runs import Photographs
+    from weightclip.lab.experiments.warm_start.training import Photographs
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
@@ -64,7 +65,7 @@ class WarmStart(Experiment[Config]):
         return compare_with_paper(config)
 
     def load(self, config: Config, data_dir: Path | None, on_event: Event = ignore) -> Photographs:
-        from weightclip.lab.experiments.warm_start.runs import load
+        from weightclip.lab.experiments.warm_start.training import load
 
         return load(data_dir, on_event)
 
@@ -81,7 +82,7 @@ class WarmStart(Experiment[Config]):
         overwrite: bool = False,
         callbacks: Callbacks = NO_CALLBACKS,
     ) -> list[Record]:
-        from weightclip.lab.experiments.warm_start.runs import run_config
+        from weightclip.lab.experiments.warm_start.training import run_config
 
         return run_each(run_config, configs, data, out, overwrite, callbacks)
 

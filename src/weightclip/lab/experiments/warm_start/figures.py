@@ -8,14 +8,13 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.colors import to_hex, to_rgb
 
-from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import curves
+from weightclip.lab.analysis.selection import chosen_runs, own_runs
 from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.warm_start.authors import beside_authors
-from weightclip.lab.experiments.warm_start.config import NAME, STAGES
-from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
+from weightclip.lab.experiments.warm_start.config import METRICS, NAME, SCHEMA, STAGES
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
 from weightclip.lab.plotting.style import Style, style_of

@@ -15,9 +15,8 @@ import polars as pl
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
-from weightclip.lab.experiments.ppo.config import NAME, Config, resolve
+from weightclip.lab.experiments.ppo.config import NAME, SCHEMA, Config, compare_with_paper, resolve
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
-from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, simulator

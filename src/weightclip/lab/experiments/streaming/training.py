@@ -17,12 +17,21 @@ from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
+from weightclip.lab.experiments.streaming.config import (
+    METRICS,
+    NAME,
+    Config,
+    check_outputs,
+    compare_with_paper,
+    make_schema,
+    rank_name,
+    resolve,
+    with_ranks,
+)
 from weightclip.lab.experiments.streaming.kernel import rules_text
 from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
 from weightclip.lab.experiments.streaming.rules import own_rules
-from weightclip.lab.experiments.streaming.schema import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
 from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
