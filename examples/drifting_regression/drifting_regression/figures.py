@@ -3,8 +3,8 @@
 import polars as pl
 
 from drifting_regression.config import NAME, SCHEMA
+from weightclip.lab.analysis.best import chosen_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import chosen_runs
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import about_seeds, add_legend, count_along, draw_panel, panels
 from weightclip.lab.plotting.style import style_of

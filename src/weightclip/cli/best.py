@@ -48,7 +48,7 @@ def _best(arguments: argparse.Namespace) -> int:
     check_results(arguments)
     import polars as pl
 
-    from weightclip.lab.analysis.selection import as_presets, best_settings
+    from weightclip.lab.analysis.best import as_presets, best_settings
     from weightclip.lab.analysis.setups import columns_of, main_setup
 
     notes: list[str] = []
@@ -73,7 +73,7 @@ def _best(arguments: argparse.Namespace) -> int:
 
 def _show(best: pl.DataFrame, axes: Sequence[str], runs: pl.DataFrame, arguments: argparse.Namespace) -> None:
     """The table of a problem, and of a value of each of the axes, and what to know of it."""
-    from weightclip.lab.analysis.selection import setting_notes
+    from weightclip.lab.analysis.best import setting_notes
     from weightclip.lab.analysis.setups import score_of
     from weightclip.lab.records.columns import schema_of
     from weightclip.lab.text import value_text
@@ -134,7 +134,7 @@ def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.
 
 
 def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[str, ...]:
-    from weightclip.lab.analysis.selection import display_setting
+    from weightclip.lab.analysis.best import display_setting
     from weightclip.lab.text import error_text, settings_text
 
     return (
@@ -149,7 +149,7 @@ def _row(row: Mapping[str, Any], table: pl.DataFrame, metric: Metric) -> tuple[s
 
 
 def _paper(row: Mapping[str, Any], metric: Metric) -> str:
-    from weightclip.lab.analysis.selection import paper_setting
+    from weightclip.lab.analysis.best import paper_setting
     from weightclip.lab.text import metric_text, settings_text
 
     paper = paper_setting(row)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lab.records.made_records import digest, made_record, tidy
-from weightclip.lab.analysis.selection import as_presets, best_settings, display_setting, paper_setting, setting_notes
+from weightclip.lab.analysis.best import as_presets, best_settings, display_setting, paper_setting, setting_notes
 from weightclip.lab.registry import find_experiment
 from weightclip.lab.sweep.grid import best
 

@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip._renamed import new_field
-from weightclip.lab.analysis.selection import best_settings, paper_setting
+from weightclip.lab.analysis.best import best_settings, paper_setting
 from weightclip.lab.analysis.setups import columns_of, remarks
 from weightclip.lab.records.columns import LAST, schema_of
 from weightclip.lab.records.record import read_record

@@ -10,8 +10,9 @@ from polars.testing import assert_frame_equal
 
 from lab.records.made_records import digest, made_record, store
 from weightclip.cli import main
+from weightclip.lab.analysis.best import best_settings
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import best_settings, score_settings, select
+from weightclip.lab.analysis.selection import score_settings, select
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.columns import schema_of
 from weightclip.lab.records.record import Record, read_record, write_record

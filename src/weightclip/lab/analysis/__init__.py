@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from weightclip._lazy import lazily
 
 if TYPE_CHECKING:
+    from weightclip.lab.analysis.best import best_settings
     from weightclip.lab.analysis.curves import peaks
-    from weightclip.lab.analysis.selection import best_runs, best_settings, score_runs, score_settings, select
+    from weightclip.lab.analysis.selection import best_runs, score_runs, score_settings, select
     from weightclip.lab.analysis.setups import main_setup, where
     from weightclip.lab.analysis.statistics import (
         Estimate,
@@ -44,7 +45,7 @@ __getattr__, __dir__ = lazily(
         "Estimate": "statistics",
         "across_problems": "statistics",
         "best_runs": "selection",
-        "best_settings": "selection",
+        "best_settings": "best",
         "interval": "statistics",
         "iqm": "statistics",
         "main_setup": "setups",

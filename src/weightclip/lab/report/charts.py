@@ -12,8 +12,9 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from weightclip.lab.analysis.best import display_setting
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import best_runs, display_setting
+from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.plotting.style import COLOURS, style_of
 from weightclip.lab.records.columns import LAST

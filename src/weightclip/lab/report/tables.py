@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.selection import best_settings, display_setting, paper_setting, setting_notes
+from weightclip.lab.analysis.best import best_settings, display_setting, paper_setting, setting_notes
 from weightclip.lab.analysis.setups import Columns, columns_of
 from weightclip.lab.analysis.statistics import across_problems, is_telling
 from weightclip.lab.experiment import Event

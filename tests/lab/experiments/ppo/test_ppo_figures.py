@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure as Picture
 from pushed_point import NAME, config
 
-from weightclip.lab.analysis.selection import best_settings, setting_notes
+from weightclip.lab.analysis.best import best_settings, setting_notes
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.experiments.ppo.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
 from weightclip.lab.experiments.ppo.training import run_configs

@@ -14,8 +14,9 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Picture
 from numpy.typing import NDArray
 
+from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import chosen_runs, own_runs, select
+from weightclip.lab.analysis.selection import select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, COVARIANCE, METRICS, NAME, SCHEMA

@@ -8,8 +8,8 @@ from functools import partial
 import polars as pl
 
 from weightclip._text import counted
+from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
-from weightclip.lab.analysis.selection import chosen_runs, own_runs
 from weightclip.lab.analysis.setups import columns_of, marked, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, METRICS, NAME, SCHEMA

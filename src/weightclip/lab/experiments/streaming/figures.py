@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip._ranges import ByLayer, parse_kappa
+from weightclip.lab.analysis.best import display_setting, own_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import best_runs, display_setting, own_runs, score_settings, select
+from weightclip.lab.analysis.selection import best_runs, score_settings, select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.streaming.config import METRICS, NAME, PAPER_METHODS

@@ -8,8 +8,8 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.colors import to_hex, to_rgb
 
+from weightclip.lab.analysis.best import chosen_runs, own_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.selection import chosen_runs, own_runs
 from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiment import ignore

@@ -1,0 +1,163 @@
+"""The paper's table 2 from results: each method's best setting beside the paper's, with its trend."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from weightclip.lab.analysis.selection import averaged, best_of, best_runs, score_runs, select
+from weightclip.lab.analysis.setups import (
+    NOT_THE_PAPERS,
+    Columns,
+    by_experiment,
+    check_metric,
+    columns_of,
+    main_setup,
+)
+from weightclip.lab.analysis.statistics import trend
+from weightclip.lab.records.columns import cut_short, flat_config, schema_of
+from weightclip.lab.records.schema import DEFAULT, LAST_FRACTION, Criterion
+from weightclip.lab.text import selection_notes, settings_text
+
+_PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
+
+
+def best_settings(
+    table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
+) -> pl.DataFrame:
+    """One row per setup and method, in the paper's order of methods; the arguments are those of `select`.
+
+    The columns of `select` are followed by those of `trend` at that setting (`slope`, `low`, `high`, `verdict`), `same`
+    (whether it is the paper's setting; null where the paper has none), `paper_score` (the score of the paper's setting
+    here; null where it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short`, whether the
+    last task was.
+    """
+
+    def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+        key = (*columns.setup, "method")
+        scores = score_runs(part, metric, criterion, last)
+        chosen = best_of(scores, key, columns, check_metric(part, metric, columns))
+        best = part.join(chosen, on=columns.setting, how="semi", nulls_equal=True, maintain_order="left")
+        slopes = trend(best, metric).select(*key, "slope", "low", "high", "verdict")
+        first = pl.col("data", "official", "paper_setting", "deviations").first()
+        about = best.group_by(key).agg(first, cut_short(best).any())
+        for more in (slopes, about):
+            chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
+        averages = averaged(scores, columns)
+        paper = [_beside_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
+        chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
+        order = columns.schema.ordered_methods(chosen["method"].cast(pl.String))
+        return chosen.sort(*columns.setup, pl.col("method").cast(pl.Enum(order)), maintain_order=True)
+
+    return by_experiment(table, compare)
+
+
+def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
+    """The settings to show for a row of `best_settings`: named ones, and others that vary in the table.
+
+    Others are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules are
+    distinguished by the first digits of their hash.
+    """
+    runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
+    names = [name for field in schema_of(runs).settings for name in _of_field(field, row)]
+    found = {
+        name: row[name]
+        for name in names
+        if row[name] is not None and ("." not in name or runs[name].drop_nulls().n_unique() > 1)
+    }
+    if row.get("rules") is not None and runs["rules"].n_unique() > 1:
+        found["rules"] = row["rules"][:6]
+    return found
+
+
+def setting_notes(row: Mapping[str, Any]) -> list[str]:
+    """Remarks on a row of `best_settings`: how it was selected, and how it deviates from the paper."""
+    short = "the last task is cut short: it counts neither for the slope nor for the final score"
+    deviations = row["deviations"] and f"{NOT_THE_PAPERS}: {row['deviations']}"
+    return [*selection_notes(row), *filter(None, (short if row["cut_short"] else "", deviations))]
+
+
+def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The paper's setting for a row of `best_settings`; None where the paper has none."""
+    return None if row["paper_setting"] is None else flat_config(json.loads(row["paper_setting"]))
+
+
+def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
+    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`).
+
+    Presets have one setting of a method on a problem: where setups have different ones, a ValueError says so.
+    """
+    lines: list[str] = []
+    for (problem,), rows in best.group_by("problem", maintain_order=True):
+        found: dict[str, str] = {}
+        for row in rows.iter_rows(named=True):
+            named = {name: value for name, value in display_setting(row, table).items() if name != "rules"}
+            setting = ", ".join(f"{_path(name)} = {_value(value)}" for name, value in named.items())
+            if found.setdefault(row["method"], setting) != setting:
+                raise ValueError(
+                    f"{problem}: got two best settings of {row['method']} ({found[row['method']]}; {setting}), "
+                    "expected one: choose a setup with --where"
+                )
+        lines.append(f"[best.{_key(str(problem))}]")
+        lines += [f"{_key(method)} = {{ {setting} }}" for method, setting in found.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _beside_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
+    paper = paper_setting(row)
+    if paper is None:
+        return {"same": None, "paper_score": None}
+    if all(row.get(name) == value for name, value in paper.items()):
+        return {"same": True, "paper_score": row["score"]}
+    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
+    if any(name not in averages.columns for name in wanted):
+        return {"same": False, "paper_score": None}
+    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    return {"same": False, "paper_score": found["score"][0] if len(found) else None}
+
+
+def _of_field(field: str, row: Mapping[str, Any]) -> list[str]:
+    return [name for name in row if name == field or name.startswith(f"{field}.")]
+
+
+def _path(name: str) -> str:
+    """Of a setting: `settings.beta1` is in a table of its own."""
+    return ".".join(map(_key, name.split(".")))
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN_KEY.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """As TOML has it, whose strings are JSON's but for one character."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
+
+
+def own_runs(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
+    """The runs of an experiment; a ValueError if there are none."""
+    own = table.filter(experiment=experiment)
+    if own.is_empty():
+        there = ", ".join(table["experiment"].unique().sort())
+        raise ValueError(f"results: got runs of {there}, expected some of {experiment}")
+    return own
+
+
+def chosen_runs(table: pl.DataFrame, experiment: str, criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
+    """The runs, and what a user should know of the choice."""
+    notes: list[str] = []
+    runs = main_setup(own_runs(table, experiment), notes.append)
+    axes = columns_of(runs).axes
+    chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
+    for row in chosen.iter_rows(named=True):
+        where = ", ".join((row["problem"], *filter(None, [settings_text({axis: row[axis] for axis in axes})])))
+        setting = settings_text(display_setting(row, runs))
+        notes.append(f"{where}: {row['method']}: best of several settings by {criterion}: {setting}")
+    return best_runs(runs, criterion=criterion), notes

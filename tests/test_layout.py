@@ -1,0 +1,51 @@
+"""The layout of the package: no import cycles, small files, one narrow interface, and a library that needs no lab."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import weightclip
+from weightclip.lab.experiment import Experiment
+
+SOURCE = Path(weightclip.__file__).parent
+MODULES = {
+    ".".join(("weightclip", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules of the package that a module imports when it is imported."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module for name in names]
+        else:
+            continue
+        yield from (name for name in names if name in MODULES)
+
+
+def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+    graph = {name: set(imports(path)) - {name} for name, path in MODULES.items()}
+    while leaves := {name for name, needed in graph.items() if not needed}:
+        graph = {name: needed - leaves for name, needed in graph.items() if name not in leaves}
+    assert not graph, f"import cycle among {sorted(graph)}"
+
+
+def test_the_library_does_not_import_the_lab() -> None:
+    for name, path in MODULES.items():
+        if not name.startswith(("weightclip.lab", "weightclip.cli", "weightclip.__main__")):
+            assert not [one for one in imports(path) if one.startswith(("weightclip.lab", "weightclip.cli"))], name
+
+
+def test_no_file_has_more_than_500_lines() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_an_experiment_has_at_most_14_members() -> None:
+    members = {name for name in (*vars(Experiment), *inspect.get_annotations(Experiment)) if not name.startswith("_")}
+    assert len(members) <= 14, sorted(members)
