@@ -48,7 +48,7 @@ def test_before_a_game_has_ended_there_is_no_return() -> None:
     assert shown(math.nan) == "return, evaluated –"
     assert shown(12.5) == "return, evaluated 12.5"
     table = pl.DataFrame({"test_return": [None, 3.0, 5.0], "weight_l2": [20.0] * 3}, strict=False)
-    expected = "return, evaluated 3 in the first part, 5 in the last of 3"
+    expected = "return, evaluated 3 in the first part, 5 in the last of 3, 4 on average"
     assert summarize(EXPERIMENT.schema, [table]) == expected
     assert summarize(EXPERIMENT.schema, [table[:1]]) == "no return, evaluated yet"
 

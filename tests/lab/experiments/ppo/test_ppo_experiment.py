@@ -55,15 +55,15 @@ def test_a_summary_averages_the_seeds_that_did_not_diverge() -> None:
         for last, norm in ((3.0, 4.0), (math.nan, math.nan), (5.0, 6.0))
     ]
     ends = "episodic return 1 in the first iteration, 4 in the last of 2"
-    assert summarize(EXPERIMENT.schema, tables[::2]) == ends
-    assert summarize(EXPERIMENT.schema, tables) == f"{ends}; 1 of 3 seeds diverged"
-    diverged = "episodic return 1 in the first iteration, – in the last of 2; 1 of 1 seed diverged"
+    assert summarize(EXPERIMENT.schema, tables[::2]) == f"{ends}, 2.5 on average"
+    assert summarize(EXPERIMENT.schema, tables) == f"{ends}, 2 on average; 1 of 3 seeds diverged"
+    diverged = "episodic return 1 in the first iteration, – in the last of 2, 1 on average; 1 of 1 seed diverged"
     assert summarize(EXPERIMENT.schema, tables[1:2]) == diverged
     silent = pl.DataFrame(
         {"return": [None] * 2, "weight_l2": [2.0] * 2}, schema=dict.fromkeys(("return", "weight_l2"), pl.Float64)
     )
     assert summarize(EXPERIMENT.schema, [silent]) == "no episodic return yet"
-    assert summarize(EXPERIMENT.schema, [silent, *tables[::2]]) == ends
+    assert summarize(EXPERIMENT.schema, [silent, *tables[::2]]) == f"{ends}, 2.5 on average"
 
 
 def test_a_missing_environment_is_reported_before_the_run() -> None:

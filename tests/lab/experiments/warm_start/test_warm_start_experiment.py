@@ -64,5 +64,5 @@ def test_a_run_is_described_and_summarized() -> None:
     assert describe(EXPERIMENT, config("sgd+wc")) == "sgd+wc: lr 0.05, kappa 1; stages 2; 96 images"
     assert "variant paper" in describe(EXPERIMENT, config("sgd+wc", variant="paper"))
     table = run_config(config(), DATA).table.with_columns(test_accuracy=pl.Series([0.1, 0.2, 0.3, 0.4]))
-    expected = "test accuracy 10.00% in the first epoch, 40.00% in the last of 4"
+    expected = "test accuracy 10.00% in the first epoch, 40.00% in the last of 4, 25.00% on average"
     assert summarize(EXPERIMENT.schema, [table]) == expected
