@@ -16,6 +16,12 @@ from weightclip.lab import load
 from weightclip.lab.analysis import interval
 
 CHOOSING, REPORTING = (0, 1), (2, 3, 4, 5, 6)
+STEP_SIZES = {
+    "input-permuted-mnist": {"sgd+wc": 0.001, "adam+wc": 0.0001},
+    "label-permuted-emnist": {"sgd+wc": 0.01, "adam+wc": 0.0001},
+    "label-permuted-mini-imagenet": {"sgd+wc": 0.01, "adam+wc": 0.0001},
+}
+"""Table 2's step sizes for clipping; runs with others belong to the controls."""
 SETTINGS, REPORTED = 23, 7
 CELL = ("problem", "method")
 KEPT = ("accuracy", "online_accuracy", "loss", "plasticity", "weight_l2", "gradient_l2", "clipped")
@@ -38,9 +44,18 @@ def scores(table: pl.DataFrame) -> pl.DataFrame:
 
 def complete(table: pl.DataFrame, seeds: tuple[int, ...], settings: int) -> pl.DataFrame:
     """The runs with these seeds of the cells that have all of them."""
-    own = table.filter(pl.col("seed").is_in(seeds), pl.col("method").str.ends_with("wc"), pl.col("steps") == 400_000)
+    own = table.filter(pl.col("seed").is_in(seeds), pl.col("steps") == 400_000, _table_2())
     runs = own.group_by(CELL).agg(pl.col("identity").n_unique().alias("runs"))
     return own.join(runs.filter(pl.col("runs") == settings * len(seeds)), on=CELL, how="semi")
+
+
+def _table_2() -> pl.Expr:
+    """Whether a run has the step size of table 2."""
+    return pl.any_horizontal(
+        (pl.col("problem") == problem) & (pl.col("method") == method) & (pl.col("lr") == lr)
+        for problem, methods in STEP_SIZES.items()
+        for method, lr in methods.items()
+    )
 
 
 def choose(choosing: pl.DataFrame) -> dict[tuple[str, str], dict[str, str]]:
