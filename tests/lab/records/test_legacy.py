@@ -62,7 +62,6 @@ TABLES = {
     "evidence/streaming_20_seeds.parquet": {None},
     "policy/runs.parquet": {None},
     "policy/laptop_runs.parquet": {"lr 0.001, env Hopper-v4, anneal no"},
-    "ranges/reporting.parquet": {"steps 400,000"},
     "replay/atari/runs.parquet": {"frames 200,000"},
     "replay/minatar_runs.parquet": {
         "suite minatar, frames 300,000, environments 1, sticky 0.1, warm_up 1,000, epsilon_steps 30,000, "
