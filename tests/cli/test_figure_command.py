@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -107,3 +109,15 @@ def test_tables_of_several_files_are_drawn_together(results: str) -> None:
     runs(["adam"], problem=EMNIST, official=False).write_csv("other.csv")
     assert main(["figure", "3", results, "other.csv"]) == 0
     assert set(pl.read_csv("figures/streaming.csv")["problem"]) == {"input-permuted-mnist", EMNIST}
+
+
+def test_a_figure_imports_no_training_code(tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "docs" / "results" / "streaming_figures" / "runs.parquet"
+    program = (
+        "import sys; from weightclip.cli import main; code = main(sys.argv[1:]);"
+        "heavy = {'torch._C', 'numba', 'gymnasium'} | {name for name in sys.modules if name.endswith('.training')};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", program, "figure", "streaming", str(results), "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"

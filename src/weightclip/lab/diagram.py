@@ -1,4 +1,4 @@
-"""The paper's figure 1: where clipping, L2 and L2 Init lead a weight. The library's own remedies take the steps."""
+"""The paper's figure 1: where clipping, L2 and L2 Init lead a weight. The steps are those of the library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightclip.clipping import clip_weights
-from weightclip.lab.plotting.figure import Drawing, Figure
+from weightclip.lab.plotting.figure import Drawing
 from weightclip.lab.plotting.panels import panels
 from weightclip.lab.plotting.style import COLOURS
 from weightclip.regularizers.l2 import l2
@@ -128,11 +128,3 @@ def _draw_points(axes: Axes) -> None:
         ("clipping leaves it", -0.95, 0.12),
     ):
         axes.annotate(name, (w_1 * EDGE, w_2 * EDGE))
-
-
-DIAGRAM = Figure(
-    "diagram",
-    "1",
-    "Where clipping, L2 and L2 Init lead a weight",
-    lambda table, criterion: figure_1(),
-)

@@ -10,7 +10,9 @@ from weightclip._validation import check_name
 from weightclip.lab.registry import experiments
 
 if TYPE_CHECKING:
-    from weightclip.lab.plotting.figure import Figure
+    import polars as pl
+
+    from weightclip.lab.plotting.figure import Drawing, Figure
 
 ITEMS = {
     "figure 1": "Where clipping, L2 and L2 Init lead a weight",
@@ -83,9 +85,17 @@ def find_item(name: str) -> str:
 
 def all_figures() -> list[Figure]:
     """Every figure that can be drawn here: the diagram, which belongs to no experiment, and those of experiments."""
-    from weightclip.lab.diagram import DIAGRAM
+    from weightclip.lab.plotting.figure import Figure
 
-    return [DIAGRAM, *(figure for experiment in experiments().values() for figure in experiment.figures())]
+    diagram = Figure("diagram", "1", ITEMS["figure 1"], _draw_diagram)
+    return [diagram, *(figure for experiment in experiments().values() for figure in experiment.figures())]
+
+
+def _draw_diagram(table: pl.DataFrame, criterion: str) -> Drawing:
+    """Figure 1, which needs no results; it is the only figure that imports PyTorch."""
+    from weightclip.lab.diagram import figure_1
+
+    return figure_1()
 
 
 def find_figure(name: str) -> Figure:
