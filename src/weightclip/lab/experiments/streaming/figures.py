@@ -275,7 +275,7 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
                 continue
             _draw(rows[i][j], shown)
             if i == 0:
-                rows[i][j].set_title(problem)
+                rows[i][j].set_title(_title(own, problem))
             if i == len(methods) - 1:
                 rows[i][j].set_xlabel("κ of the output layer")
             if j == 0:
