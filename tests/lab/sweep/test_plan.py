@@ -1,6 +1,12 @@
+from pathlib import Path
+
+import polars as pl
 from toy import toy_plan
 
-from weightclip.lab.sweep.plan import batches
+from weightclip.lab.records.record import Record, write_record
+from weightclip.lab.records.store import record_path
+from weightclip.lab.registry import find_experiment
+from weightclip.lab.sweep.plan import Plan, batches, known_costs, make_runs, with_seeds
 
 
 def test_a_plan_goes_seed_by_seed_and_has_each_run_once() -> None:
@@ -21,3 +27,21 @@ def test_runs_go_alone_unless_their_experiment_takes_several_at_once() -> None:
         [(1.0, 0), (1.0, 1), (1.0, 2)],
         [(2.0, 0), (2.0, 1), (2.0, 2)],
     ]
+
+
+def test_the_cost_of_a_run_is_that_of_finished_runs_with_other_seeds_and_settings(tmp_path: Path) -> None:
+    """Fields that do not change the numbers, such as the scale, are not in records."""
+    experiment = find_experiment("policy-collapse")
+    short = {"env": "Hopper-v4", "method": "adam+wc", "steps": 4096, "scale": "laptop"}
+    config = experiment.configure("policy-collapse", short)
+    plan = Plan(experiment, tuple(make_runs(experiment, with_seeds(config, range(2)), None)), {})
+    other = make_runs(experiment, [experiment.configure("policy-collapse", {**short, "kappa": 5.0, "seed": 7})], None)[
+        0
+    ]
+    table = pl.DataFrame({"seed": [7], "iteration": [1]})
+    record = Record(experiment.schema, other.identity, other.config.facts(), table, {}, seconds=12.5)
+    write_record(record, record_path(tmp_path, other.relative_path, other.identity))
+    costs = known_costs(plan, tmp_path)
+    assert {costs[run.identity].seconds for run in plan.runs} == {12.5}
+    longer = experiment.configure("policy-collapse", {**short, "steps": 8192})
+    assert known_costs(Plan(experiment, tuple(make_runs(experiment, [longer], None)), {}), tmp_path) == {}

@@ -169,7 +169,7 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
     """Identity -> median cost of the finished runs in a store that differ only in seed and settings."""
     folders = sorted({run.relative_path.partition("/")[0] for run in plan.runs})
     finished = finished_runs(store, plan.experiment.name, folders)
-    left_out = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "how", ())}
+    left_out = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "execution_fields", ())}
 
     @cache
     def cost_of(key: str) -> Cost | None:
