@@ -186,7 +186,7 @@ def _clamp_view(part: Tensor, dim: int) -> tuple[Tensor, Tensor | None]:
     None instead of units: the second to last dimension of the view indexes the units, or dimension `dim` if the view is
     `part` itself.
     """
-    order = sorted(range(part.dim()), key=lambda d: (-part.stride(d), d))  # channels-last is contiguous in this order
+    order = sorted(range(part.dim()), key=lambda d: (-part.stride()[d], d))  # channels-last is contiguous in this order
     ordered = part.permute(order)
     if not ordered.is_contiguous():
         return part, None

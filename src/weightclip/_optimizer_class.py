@@ -82,7 +82,7 @@ def _subclass(optimizer_class: Any) -> Any:
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
             clipper = find_regularizer(self, KEY)
             rule = clipper.rule if isinstance(clipper, Clipper) else None
-            state = self.__getstate__()
+            state = cast(dict[str, Any], self.__getstate__())
             return _new, (optimizer_class,), state if rule is None else {**state, _RULE: rule.state()}
 
     Clipped.__name__ = f"Clipped{optimizer_class.__name__}"
