@@ -24,7 +24,7 @@ __all__ = ["LossPair", "Measurement", "Monitor", "Verdict", "effective_rank", "j
 KAPPAS = (1.0, 2.0, 5.0)
 """Values of kappa for which the fraction of entries outside the box is measured."""
 
-BUDGET, LOSS_BUDGET = 0.006, 0.009
+BUDGET, LOSS_BUDGET = 0.005, 0.008
 """Default fractions of the training time for layers and for losses, without the small cost of hooks.
 
 A loss is cheap and noisy, a layer is neither: most of the time goes to losses. Without a closure, layers get all of it.
@@ -291,7 +291,8 @@ class Monitor:
         for name, (w, s) in self._weights.items():
             dormant = math.nan if name == first else _dormant(self._inputs.get(name))
             measured = _measure(w, s, self._initial[name], self._before[name])
-            self._rows.append(Measurement(**measured, **pair._asdict(), layer=name, dormant=dormant))
+            loss = {"plasticity": pair.plasticity, "loss": pair.loss}
+            self._rows.append(Measurement(pair.step, name, **measured, **loss, dormant=dormant))
         self._rows, self._pairs = _thin_out(self._rows), _thin_out(self._pairs)
 
 
