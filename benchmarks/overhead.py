@@ -164,9 +164,15 @@ def compare_many_tensors(budget: float) -> dict[str, float]:
     return {name: each / median["constant kappa"] for name, each in median.items() if name != "constant kappa"}
 
 
-def compare_clips(budget: float) -> float:
-    """The ratio of a clip alone with a range for each unit to one with a single kappa, on the streaming network."""
-    network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 10))
+def transposed_convolutions() -> nn.Module:
+    """A small generator, whose units are in the second dimension of the weights."""
+    return nn.Sequential(
+        nn.ConvTranspose2d(256, 128, 3), nn.ReLU(), nn.ConvTranspose2d(128, 64, 4), nn.Flatten(), nn.Linear(64 * 49, 10)
+    )
+
+
+def compare_clips(network: nn.Module, budget: float) -> float:
+    """The ratio of a clip alone with a range for each unit to one with a single kappa."""
     clips = {}
     for name, kappa in (("one kappa", 2.0), ("graded", wc.graded())):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -179,7 +185,21 @@ def compare_clips(budget: float) -> float:
     return statistics.median(times["graded"]) / statistics.median(times["one kappa"])
 
 
-def compare_monitor(budget: float) -> float:
+def compare_changing_kappa(network: nn.Module, budget: float) -> float:
+    """The ratio of a clip alone with a range for each unit and a kappa that changes to one with a constant kappa."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    clipper = wc.clip_weights(optimizer, network, wc.graded())
+    group = optimizer.param_groups[0]
+    times: dict[bool, list[float]] = {False: [], True: []}
+    start = time.perf_counter()
+    while time.perf_counter() - start < budget or len(times[True]) < 20:
+        for changing, each in times.items():
+            group["kappa"] *= 1 + 1e-6 * changing
+            each.append(seconds(clipper.enforce))
+    return statistics.median(times[True]) / statistics.median(times[False])
+
+
+def compare_monitor(budget: float, closure: bool = False) -> float:
     """The ratio of training with a monitor, at its default interval, to training without one.
 
     Stretches of training alternate, each with a monitor of its own, which counts the time since it was made.
@@ -190,7 +210,8 @@ def compare_monitor(budget: float) -> float:
         network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 10))
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
         if monitored:
-            wc.Monitor(optimizer, network)
+            loss = (lambda: nn.functional.cross_entropy(network(x), y)) if closure else None
+            wc.Monitor(optimizer, network, closure=loss)
         for _ in range(steps):
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(x), y).backward()
@@ -239,8 +260,13 @@ def main(quick: bool) -> None:
             ratios[f"mlp {regularizer}"] = compare_whole_steps(regularizer, x, y, budget[regularizer])
         for name, ratio in compare_many_tensors(3 if quick else 30).items():
             ratios[f"1,000 tensors {name}"] = ratio
-        ratios["training with a monitor"] = compare_monitor(5 if quick else 60)
-        ratios["graded clip / one kappa"] = compare_clips(1 if quick else 10)
+        ratios["training with a monitor"] = compare_monitor(4 if quick else 60)
+        if not quick:
+            ratios["training with a monitor of losses"] = compare_monitor(60, closure=True)
+        ratios["graded clip / one kappa"] = compare_clips(mlp(), 0.5 if quick else 10)
+        clips = compare_clips(transposed_convolutions(), 0.5 if quick else 10)
+        ratios["graded clip / one kappa, transposed convolutions"] = clips
+        ratios["graded clip, changing kappa / constant"] = compare_changing_kappa(mlp(), 0.5 if quick else 10)
         took, ratios["attaching per parameter"] = attaching(1 if quick else 10)
         print(f"attaching one optimizer to each of 400 parameters takes {took:.2f} s")
         large = resnet18(10)

@@ -1,5 +1,6 @@
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import weightclip as wc
-from weightclip.monitor import Measurement, effective_rank, judge
+from weightclip.lab.data.mnist import MNIST
+from weightclip.monitor import LossPair, Measurement, effective_rank, judge
 
 
 def network() -> nn.Sequential:
@@ -41,6 +43,45 @@ def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None
     return monitor
 
 
+def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
+    """A stream of digits whose labels are permuted every 300 steps; returns the accuracy in the last third as well."""
+    assert MNIST.bundled is not None
+    digits = MNIST.bundled(MNIST, "train")
+    images = torch.from_numpy(digits.inputs).float().view(-1, 1, 28, 28) / 255
+    x, y = nn.functional.avg_pool2d(images, 2).flatten(1), torch.from_numpy(digits.labels).long()
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(196, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if kappa is not None:
+        wc.clip_weights(optimizer, model, kappa)
+    batch: dict[str, Tensor] = {}
+    monitor = wc.Monitor(optimizer, model, every=10, closure=lambda: cross_entropy(model(batch["x"]), batch["y"]))
+    right = []
+    for _ in range(20):
+        labels = torch.randperm(10, generator=generator)
+        for i in torch.randint(len(x), (300, 1), generator=generator):
+            batch |= {"x": x[i], "y": labels[y[i]]}
+            logits = model(batch["x"])
+            right.append(float(logits.argmax(1) == batch["y"]))
+            optimizer.zero_grad()
+            cross_entropy(logits, batch["y"]).backward()
+            optimizer.step()
+    return monitor, sum(right[-2000:]) / 2000
+
+
+def test_the_suggested_range_keeps_the_plasticity_that_the_network_lost() -> None:
+    monitor, accuracy = learn_permuted_digits()
+    verdict = monitor.verdict()
+    assert verdict.problem
+    assert "kappa={'output': 1.0}), because new targets rewrite the output layers" in verdict.suggestion
+    assert verdict.kappa == {"output": 1.0}
+    clipped, better = learn_permuted_digits(verdict.kappa)
+    assert better > accuracy + 0.3  # about 0.77 and 0.14
+    assert clipped.verdict().text.startswith("verdict: no problem")
+    assert clipped.verdict().certain
+
+
 def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clipping_is_suggested() -> None:
     monitor = train(0.01, 15, new_labels=True)
     verdict = monitor.verdict()
@@ -51,9 +92,8 @@ def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clippi
     assert verdict.text in str(monitor)
 
 
-def test_the_same_network_with_clipping_has_no_problem() -> None:
-    monitor = train(0.01, 15, new_labels=True, kappa=1.0)
-    assert monitor.verdict().text.startswith("verdict: no problem")
+def test_layers_are_measured_behind_the_clip() -> None:
+    monitor = train(0.01, 3, new_labels=True, kappa=1.0)
     assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured behind the clip, which was attached later
 
 
@@ -121,6 +161,54 @@ def test_channels_are_the_units_of_a_convolution() -> None:
         model[0].bias.zero_()
     _, (_, second) = one_step(model, torch.rand(2, 1, 6, 6))
     assert second["dormant"] == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("second", [nn.Conv2d(4, 2, 3), nn.ConvTranspose2d(4, 2, 3)])
+@pytest.mark.parametrize("shape", [(2, 1, 6, 7), (1, 6, 7)])  # with and without a batch
+def test_channels_are_the_units_of_all_convolutions(second: nn.Module, shape: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), second)
+    with torch.no_grad():
+        model[0].weight.fill_(0.1)
+        model[0].bias.zero_()
+        model[0].bias[1:3] = -100.0
+    _, (_, last) = one_step(model, torch.rand(shape), lr=0.0)
+    assert last["dormant"] == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3])
+def test_a_layer_initialised_close_to_zero_is_compared_with_the_default_initialisation(scale: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        for p in model[2].parameters():
+            p.mul_(scale)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model, every=1)
+    for _ in range(9):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 4)) - 1).square().mean().backward()
+        optimizer.step()
+    norm = float(model[2].weight.detach().norm())
+    assert monitor.table()[-1]["norm_ratio"] == pytest.approx(norm / (math.sqrt(1 / 8) * math.sqrt(16 / 3)), rel=1e-5)
+    assert all(row["relative_update"] < 1e6 or math.isnan(row["relative_update"]) for row in monitor.table())
+    assert not monitor.verdict().problem
+
+
+def test_weights_that_are_not_finite_are_a_problem() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    monitor, _ = one_step(model, 1e20 * torch.ones(2, 4), lr=1e30)
+    verdict = monitor.verdict()
+    assert verdict.problem
+    assert "diverged; 0.weight has NaN or infinite entries" in verdict.text
+    assert "nan times" not in str(monitor)
+
+
+@pytest.mark.parametrize("prepare", [lambda m: m.eval(), lambda m: torch.compile(m, backend="eager")])
+def test_dormant_units_are_unknown_without_hooks_in_training_mode(prepare: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    prepared = prepare(model)
+    prepared(torch.randn(8, 4))  # compiled without hooks
+    _, rows = one_step(prepared, torch.randn(8, 4))
+    assert math.isnan(rows[1]["dormant"])
 
 
 def test_the_effective_rank_is_that_of_the_singular_values() -> None:
@@ -212,6 +300,12 @@ def test_too_few_measurements_and_wrong_arguments() -> None:
     assert "too few measurements" in monitor.verdict().text
     with pytest.raises(ValueError, match="every: got 0"):
         wc.Monitor(optimizer, model, every=0)
+    with pytest.raises(TypeError, match=r"the arguments are swapped; call Monitor\(optimizer, model\)"):
+        wc.Monitor(model, optimizer)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"optimizer: got int, expected a torch\.optim\.Optimizer"):
+        wc.Monitor(3, model)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="closure: got 3, expected a function"):
+        wc.Monitor(optimizer, model, closure=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="got no weight matrix with a bound rule"):
         wc.Monitor(optimizer, nn.Linear(3, 3))
 
@@ -232,6 +326,57 @@ def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measure
     return found
 
 
+def pairs(early: float, late: float, noise: float, loss: tuple[float, float] = (1.0, 1.0)) -> list[LossPair]:
+    """Losses at 30 steps: plasticity changes in the middle and alternates by the noise."""
+    levels = [(early, loss[0])] * 15 + [(late, loss[1])] * 15
+    return [LossPair(i + 1, level + noise * (-1) ** i, each) for i, (level, each) in enumerate(levels)]
+
+
+def test_a_fall_within_the_noise_is_not_called_no_sign() -> None:
+    """The numbers are those of a stream on which accuracy fell from 17% to 11%."""
+    noisy = judge(rows({"norm_ratio": (1.0, 7.0)}), pairs(0.089, 0.073, 0.08))
+    assert (noisy.problem, noisy.certain) == (False, False)
+    assert "cannot tell yet; plasticity went from 0.089 to 0.073 with a standard error of 0.03" in noisy.text
+    assert "no sign" not in noisy.text
+    both = rows({"norm_ratio": (1.0, 7.0), "effective_rank": (10.0, 2.0), "relative_update": (0.1, 0.01)})
+    assert judge(both, pairs(0.089, 0.073, 0.08)).problem  # the other signs decide
+    assert not judge(both, pairs(0.089, 0.073, 0.08, loss=(1.0, 0.9))).problem  # the loss falls
+    assert judge(both, pairs(0.089, 0.088, 0.001)).text.startswith("verdict: no problem yet; no sign")
+    assert judge(rows({}), pairs(0.089, 0.03, 0.001)).problem
+    assert not judge(rows({}), pairs(0.089, 0.03, 0.001, loss=(1.0, 0.5))).problem
+
+
+def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
+    """Without dormant units, the signs are the rank and the updates; one of them is present."""
+    unknown = {"dormant": (math.nan, math.nan), "effective_rank": (10.0, 2.0)}
+    two = rows(unknown) + [replace(row, layer="2.weight") for row in rows(unknown)]
+    verdict = judge(sorted(two, key=lambda row: row.step))
+    assert (verdict.problem, verdict.certain) == (False, False)
+    assert "the signs are not clear" in verdict.text
+
+
+def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that takes a second for a step, two for a loss and a hundred for the rank of a layer."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def take(seconds: float) -> float:
+        nonlocal now
+        now += seconds
+        return 1.0
+
+    monkeypatch.setattr("weightclip.monitor.effective_rank", lambda w: take(100.0))
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model, closure=lambda: take(2.0))
+    for _ in range(60_000):
+        now += 1.0
+        optimizer.step()
+    layers, losses = len(monitor.table()), len(monitor.losses())
+    assert losses > 30 * layers >= 90
+    assert layers * 100 + losses * 4 <= 0.02 * now
+
+
 def test_without_a_loss_two_signs_are_needed() -> None:
     dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
     assert not judge(rows(dormant)).problem
@@ -240,4 +385,6 @@ def test_without_a_loss_two_signs_are_needed() -> None:
     assert both.problem
     assert "look for another cause" in both.suggestion  # the weights have not grown
     grown = judge(rows({**dormant, **rank, "norm_ratio": (1.0, 3.0)}))
-    assert "kappa=1" in grown.suggestion
+    assert grown.suggestion.startswith("suggestion: clip_weights(optimizer, model, kappa={'output': 1.0})")
+    unknown = judge(rows({**dormant, **rank, "norm_ratio": (1.0, 3.0)}), output_layers_known=False)
+    assert "kappa=weightclip.graded(output_layers='...')" in unknown.suggestion

@@ -170,6 +170,58 @@ def test_a_copy_goes_on_clipping_with_its_kappa(duplicate: Any) -> None:
     assert train(model, optimizer) == 0.25
 
 
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: cloudpickle.loads(cloudpickle.dumps(x))],
+)
+@pytest.mark.parametrize("kappa", [wc.graded(0.5, 4.0, output="1.*"), {"0.*": 0.25, "1.*": 3.0}])
+def test_a_copy_keeps_its_range_rule(duplicate: Any, kappa: Any) -> None:
+    model = network()
+    optimizer = wc.clipped(torch.optim.Adam)(model.named_parameters(), lr=9.0, kappa=kappa)
+    optimizer.param_groups[0]["kappa"] = 0.5
+    copied, other = duplicate((model, optimizer))
+    assert other.clipper.rule == optimizer.clipper.rule is not None
+    for one, own in ((model, optimizer), (copied, other)):
+        train(one, own)
+    for a, b in zip(model.parameters(), copied.parameters(), strict=True):
+        assert torch.equal(a, b)
+    again = duplicate((copied, other))[1]
+    assert repr(again.clipper) == repr(optimizer.clipper)
+
+
+def test_a_copy_of_an_optimizer_whose_clipper_was_removed_does_not_clip() -> None:
+    optimizer = wc.clipped(torch.optim.SGD)(network().named_parameters(), lr=9.0, kappa=wc.graded(output="1.*"))
+    optimizer.clipper.remove()
+    assert wc.find_clipper(copy.deepcopy(optimizer)) is None
+
+
+def test_unknown_output_layers_are_reported_once_with_advice_that_works() -> None:
+    model = network()
+    with pytest.warns(UserWarning, match=r"output_layers='head\.\*' with model\.named_parameters\(\)") as caught:
+        optimizer = wc.clipped(torch.optim.SGD)(list(model.parameters())[:2], lr=9.0, kappa=wc.graded())
+    assert len(caught) == 1
+    optimizer.add_param_group({"params": list(model.parameters())[2:]})  # a further warning would be an error
+    train(model, optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+    copy.deepcopy(optimizer)
+    with pytest.warns(UserWarning, match=r"output_layers='1\.\*' names them"):
+        wc.clipped(torch.optim.SGD)(model.named_parameters(), lr=9.0, kappa=wc.graded())
+    wc.clipped(torch.optim.SGD)(model.named_parameters(), lr=9.0, kappa=wc.graded(output_layers="1.*"))
+
+
+def test_the_offset_of_a_layer_is_that_of_clip_weights() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 2))
+    rule = wc.graded(layer_offset=3, output_layers="3.*")
+    expected = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, rule).bounds
+    layers = [p for p in model.named_parameters() if not p[0].startswith("1.")]  # without the normalisation layer
+    found = wc.clipped(torch.optim.SGD)(layers, lr=1.0, kappa=rule).clipper.bounds
+    assert {name: bound.range for name, bound in found.items()} == {name: expected[name].range for name in found}
+    assert [found[f"{i}.bias"].range.offset for i in (0, 2)] == [0, 3]  # type: ignore[union-attr]
+    with pytest.warns(UserWarning, match="shapes do not show"):
+        unnamed = wc.clipped(torch.optim.SGD)([p for _, p in layers], lr=1.0, kappa=wc.graded(layer_offset=3))
+    assert [bound.range.offset for bound in unnamed.clipper.bounds.values()] == [0, 0, 3, 3, 6, 6]  # type: ignore[union-attr]
+
+
 def test_checkpoints_bring_their_kappa() -> None:
     model = network()
     optimizer = wc.clipped(torch.optim.Adam)(model.parameters(), lr=9.0, kappa=0.5)

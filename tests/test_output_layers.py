@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import weightclip as wc
 from weightclip.bounds import resolve_bounds
 
 
@@ -63,6 +64,39 @@ def test_layers_are_seen_through_compile() -> None:
 )
 def test_where_they_cannot_be_told_names_are_asked_for(model: nn.Module, why: str) -> None:
     with pytest.raises(ValueError, match=rf"clip_output_layers=False: .*{why}.*; name them in exclude="):
+        spared(model)
+
+
+def make_network(outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, outputs))
+
+
+def test_the_members_of_a_list_or_dictionary_are_networks_of_their_own() -> None:
+    assert spared(nn.ModuleList([make_network(2), make_network(1)])) == {
+        f"{i}.2.{p}" for i in (0, 1) for p in ("weight", "bias")
+    }
+    networks = nn.ModuleDict({"actor": make_network(2), "critics": nn.ModuleList([make_network(1)])})
+    assert spared(networks) == {f"{name}.2.{p}" for name in ("actor", "critics.0") for p in ("weight", "bias")}
+
+
+def test_ranges_by_role_apply_to_each_member_of_a_list() -> None:
+    model = nn.ModuleList([make_network(2), make_network(1)])
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, {"output": 1.0, "hidden": 5.0})
+    assert [clipper.bounds[f"{name}.weight"].range for name in ("0.0", "0.2", "1.0", "1.2")] == [5.0, 1.0, 5.0, 1.0]
+    clipper.remove()
+    clipper = wc.clip_weights(clipper.optimizer, model, wc.graded(output=3.0))
+    assert [clipper.bounds[f"{i}.2.bias"].range for i in (0, 1)] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (nn.ModuleList([make_network(4), nn.Linear(4, 1)]), "its member 1 is a single layer"),
+        (nn.ModuleList([make_network(4), Untraceable()]), "in member 1, its forward pass cannot be traced"),
+    ],
+)
+def test_members_that_may_be_parts_of_one_network_ask_for_names(model: nn.Module, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"output layers of ModuleList, because {why}.*; name them in exclude="):
         spared(model)
 
 

@@ -23,10 +23,13 @@ from vectors import (
     RANGE_VECTORS,
     unit_range,
 )
-from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, unit_kappa
+from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, rule_from_state, unit_kappa
 from weightclip.clipping import Clipper
+from weightclip.lab.data.mnist import MNIST
+from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.fused import _boxes
 from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.experiments.streaming.reference import Reference
 from weightclip.lab.experiments.streaming.rules import parse_rules
 
 
@@ -56,7 +59,25 @@ class TestTheTable:
                     layer.weight.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-15
                 )
 
-    @pytest.mark.parametrize("kappa", [name for name in RANGE_VECTORS if not name.startswith(("hidden", "output"))])
+    @pytest.mark.parametrize("kappa", RANGE_VECTORS)
+    def test_reference(self, kappa: str) -> None:
+        """The gradients of the table replace those of the loss."""
+        vector, model = RANGE_VECTORS[kappa], network()
+        assert MNIST.bundled is not None
+        digits = MNIST.bundled(MNIST, "train")
+        config = Config("label-permuted-emnist", "sgd+wc", lr=RANGE_LR, kappa=kappa, backend="reference")
+        learner = Reference(model, resolve(config).make_optimizer(model), digits, diagnostics=False)
+        given: dict[str, Tensor] = {}
+        model[0].weight.register_hook(lambda g: given["hidden"])
+        model[2].weight.register_hook(lambda g: given["output"])
+        for step in range(2):
+            for name, gradients in (("hidden", HIDDEN_GRADIENTS), ("output", OUTPUT_GRADIENTS)):
+                given[name] = torch.tensor(gradients[step], dtype=torch.float64)
+            learner.step(torch.ones(1, 4, dtype=torch.float64), torch.tensor([0]))
+            for w, expected in zip(learner.weights(), (vector.hidden[step], vector.output[step]), strict=True):
+                np.testing.assert_allclose(w, expected, rtol=1e-12, atol=1e-15)
+
+    @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_optax(self, kappa: str) -> None:
         """By the names of leaves, as a tree does not show its output layers."""
         jax = pytest.importorskip("jax", reason="needs jax")
@@ -66,6 +87,9 @@ class TestTheTable:
         vector, rule = RANGE_VECTORS[kappa], parse_kappa(kappa)
         if isinstance(rule, Graded):
             rule = wc.graded(rule.low, rule.high, rule.output, output_layers="Dense_1/*")
+        elif isinstance(rule, ByLayer):
+            paths = {"hidden": "Dense_0/*", "output": "Dense_1/*"}
+            rule = {paths[name]: number for name, number in rule.ranges}
         with jax.enable_x64(True):
             params = {"Dense_0": {"kernel": _columns(HIDDEN_WEIGHTS)}, "Dense_1": {"kernel": _columns(OUTPUT_WEIGHTS)}}
             optimizer = optax.chain(optax.sgd(RANGE_LR), wco.clip_weights(rule))
@@ -236,7 +260,7 @@ def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warnin
 
 def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
     layer = nn.Linear(4, 3)
-    with pytest.warns(UserWarning, match="only shapes are"):
+    with pytest.warns(UserWarning, match="shapes do not show the output layers"):
         optimizer = wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa=wc.graded())
     with torch.no_grad():
         layer.weight.fill_(9.0)
@@ -275,7 +299,8 @@ def test_the_rule_is_in_the_checkpoint_which_brings_it_along() -> None:
     buffer.seek(0)
     state = torch.load(buffer, weights_only=True)
     assert state["param_groups"][0]["kappa"] == 1.0
-    assert state["weightclip"]["clip_weights"]["rule"] == "graded(0.3, 7, output=0.1-3)"
+    rule = {"low": 0.3, "high": 7.0, "output": [0.1, 3.0], "output_layers": [], "layer_offset": 0}
+    assert state["weightclip"]["clip_weights"]["rule"] == rule
     other = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, 2.0)
     scalar = other.optimizer.state_dict()
     other.optimizer.load_state_dict(state)
@@ -325,7 +350,11 @@ def test_the_clipper_shows_the_ranges() -> None:
     shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
     assert "kappa=graded(0.5, 8, output=2)" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("0.weight"))
-    assert line.split()[3:6] == ["0.5", "0.5-8", "0.25-4"]
+    assert line.split()[3:6] == ["0.5", "0.5-2.774", "0.25-1.387"]  # of its 3 units
+    model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 1), nn.ReLU(), nn.Linear(1, 2))
+    shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
+    columns = {line.split()[0]: line.split()[4] for line in shown.splitlines() if ".weight" in line}
+    assert columns == {"0.weight": "0.5-8", "2.weight": "0.5", "4.weight": "2"}
 
 
 def test_the_certificate_has_the_norms_of_the_ranges() -> None:
@@ -363,15 +392,26 @@ def test_the_change_of_the_output_between_any_two_weights_in_the_ranges_is_bound
 
 @given(
     low=st.floats(1e-3, 10),
-    factor=st.floats(1, 100),
-    output=st.one_of(st.floats(1e-2, 10), st.tuples(st.floats(1e-2, 1), st.floats(1, 10))),
+    factor=st.floats(1, 1e12),
+    output=st.one_of(st.floats(1e-9, 1e9), st.tuples(st.floats(1e-9, 1), st.floats(1, 1e9))),
+    names=st.lists(st.sampled_from(["head.*", "4.*", "a,b.weight", "[a,b].*", "graded_head.bias"]), unique=True),
 )
-def test_a_rule_survives_its_text(low: float, factor: float, output: float | tuple[float, float]) -> None:
-    rule = wc.graded(low, low * factor, output)
-    assert parse_kappa(str(rule)) == rule
-    by_layer = read_kappa({"hidden": low, "4.*": low * factor})[1]
+def test_a_rule_survives_its_text_and_its_checkpoint(
+    low: float, factor: float, output: float | tuple[float, float], names: list[str]
+) -> None:
+    rule = wc.graded(low, low * factor, output, output_layers=names)
+    by_layer = read_kappa({"hidden": low, **dict.fromkeys(names, low * factor)})[1]
     assert isinstance(by_layer, ByLayer)
-    assert parse_kappa(str(by_layer)) == by_layer
+    for one in (rule, by_layer):
+        assert parse_kappa(str(one)) == one
+        assert rule_from_state(one.state()) == one
+        assert rule_from_state(str(one)) == one  # checkpoints of version 0.1.0
+
+
+def test_the_text_graded_is_told_from_names_and_may_name_the_output_layers() -> None:
+    assert parse_kappa("graded_head.weight=2") == ByLayer((("graded_head.weight", 2.0),))
+    assert parse_kappa("graded(output=head.*)") == wc.graded(output="head.*")
+    assert parse_kappa("graded(0.5, 4, output=2.*)") == wc.graded(0.5, 4.0, output="2.*")
 
 
 def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
@@ -387,7 +427,7 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
         (lambda: wc.graded(0.0), "low: got 0.0, expected a positive number"),
         (lambda: wc.graded(math.nan), "low: got nan, expected a positive number"),
         (lambda: wc.graded(1.0, math.inf), "high: got inf, expected a positive number"),
-        (lambda: wc.graded(output=(3.0, 1.0)), "output: got 1, expected at least output, 3"),
+        (lambda: wc.graded(output=(3.0, 1.0)), "output[1]: got 1, expected at least output[0], 3"),
         (lambda: wc.graded(output=-1.0), "output: got -1.0, expected a positive number"),
         (lambda: clip(nn.Linear(2, 2), {"nothing.*": 1.0}), "kappa: 'nothing.*' matches no parameter"),
         (lambda: clip(nn.Linear(2, 2), wc.graded(output="nothing")), "output_layers: 'nothing' matches no parameter"),
@@ -396,6 +436,12 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
         (lambda: clip(nn.Linear(2, 2), "graded"), "kappa: got 'graded', expected a positive number, a mapping, or"),
         (lambda: parse_kappa("graded(1,2,3)"), "kappa: got 'graded(1,2,3)', expected a positive number, graded"),
         (lambda: parse_kappa("=1"), "kappa: got the key ''"),
+        (lambda: parse_kappa("graded(0.5,8,low=1)"), "kappa: got low twice in 'graded(0.5,8,low=1)'"),
+        (lambda: parse_kappa("graded(output=1,output=2)"), "kappa: got output twice"),
+        (lambda: parse_kappa("hidden=5,hidden=4"), "kappa: got 'hidden' twice in 'hidden=5,hidden=4'"),
+        (lambda: parse_kappa("hidden=5;output=1"), "kappa: got 'hidden=5;output=1', expected a positive number"),
+        (lambda: parse_kappa("hidden=5,1"), "kappa: got 'hidden=5,1', expected a positive number"),
+        (lambda: parse_kappa("hidden=5,"), "kappa: got 'hidden=5,', expected a positive number"),
         (lambda: wc.graded(layer_offset=-1), "layer_offset: got -1, expected a whole number of at least 0"),
     ],
 )

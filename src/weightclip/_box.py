@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,7 @@ class Box:
         self.counter: ClipCounter | None = None
         self._by_dtype: dict[torch.dtype, list[int]] = {}
         self._units = {i: e for i, e in enumerate(entries) if isinstance(e.bound.range, Units)}
+        self._tables = _unit_tables(self._units, self.parts)
         for i, entry in enumerate(entries):
             if i not in self._units:
                 self._by_dtype.setdefault(entry.tensor.dtype, []).append(i)
@@ -64,21 +66,19 @@ class Box:
             exact = self.kappa * self._ranges[dtype] * self._s[dtype]
             for i, limit in zip(positions, _round_down(exact, dtype).tolist(), strict=True):
                 self.limits[i] = limit
-        for i, entry in self._units.items():
-            self.limits[i] = unit_limits(self.kappa, entry.bound, entry.tensor)
-        self.plan: list[tuple[Tensor, Limit, Limit]] = []
+        self.plan: list[Clamp] = [
+            (part, -limit, limit)
+            for part, limit in zip(self.parts, self.limits, strict=True)
+            if not isinstance(limit, Tensor) and limit < math.inf
+        ]
         self.wide: list[tuple[Tensor, Tensor, Tensor]] = []
-        for part, limit in zip(self.parts, self.limits, strict=True):
-            if not isinstance(limit, Tensor):
-                if limit < math.inf:
-                    self.plan.append((part, -limit, limit))
-            elif part.numel() <= EXPANDED:
-                whole = limit.expand_as(part).contiguous()
-                self.plan.append((part, -whole, whole))
-            else:
-                self.wide.append((part, -limit, limit))
-        if self.kappa == math.inf:
-            self.plan, self.wide = [], []
+        for table in self._tables:
+            table.set_kappa(self.kappa)
+            for i, limit in table.limits.items():
+                self.limits[i] = limit
+            if self.kappa < math.inf:
+                self.plan += table.plan
+                self.wide += table.wide
         self.counter = None
 
     def addresses_of(self, group: dict[str, Any]) -> list[int]:
@@ -95,7 +95,7 @@ class Box:
             clamp_all_([part for part, _, _ in self.plan], [high for _, _, high in self.plan])
 
     def clip_wide(self) -> None:
-        """Clip large tensors to a limit per unit; one call per side is much faster than one call for both."""
+        """Clip large tensors whose rows are the units; one call per side is much faster than one call for both."""
         for part, low, high in self.wide:
             part.clamp_max_(high)
             part.clamp_min_(low)
@@ -107,9 +107,111 @@ class Box:
 
 
 Limit = float | Tensor
+Clamp = tuple[Tensor, Limit, Limit]
+"""Arguments of one call of `torch.clamp_`."""
 
 EXPANDED = 2**14
 """Tensors of at most this many entries get limits of their own shape, which is faster than broadcasting."""
+
+SHORT_RUN = 64
+"""Runs of at most this many adjacent entries of one unit get limits for every entry instead of one per run."""
+
+LONG_ROW = 2**12
+"""Rows of limits are repeated up to this length; each row of a broadcast operation has a cost of its own."""
+
+ALIGNED = 64
+"""The limits of each tensor start at a multiple of this many entries."""
+
+
+class _UnitTable:
+    """The limits of all units of a group with the same device and dtype, updated in place when kappa changes.
+
+    Each limit is the number kappa k_i s, rounded toward zero. The numbers k_i s are computed once. Tensors are clipped
+    through views that keep the limits contiguous, or constant along long runs: other broadcasts are up to 20 times
+    slower.
+    """
+
+    def __init__(self, entries: Mapping[int, Entry], parts: Sequence[Tensor]) -> None:
+        exact = [_local_units(entry.bound, entry.tensor) for entry in entries.values()]
+        first = parts[next(iter(entries))]
+        self._exact = torch.cat(exact)
+        self._high = torch.empty(len(self._exact), dtype=first.dtype, device=first.device)
+        self._low = torch.empty_like(self._high)
+        self.limits: dict[int, Tensor] = {}
+        self.plan: list[Clamp] = []
+        self.wide: list[tuple[Tensor, Tensor, Tensor]] = []
+        starts = [0, *itertools.accumulate(map(len, exact))]
+        spread: list[tuple[Tensor, Tensor]] = []  # a view of a tensor, and the unit of each entry of its rows
+        for (i, entry), start, units in zip(entries.items(), starts, exact, strict=False):
+            part, rows = parts[i], slice(start, start + len(units))
+            assert isinstance(entry.bound.range, Units)
+            shape = [1] * part.dim()
+            shape[entry.bound.range.dim] = -1
+            self.limits[i] = self._high[rows].view(shape)
+            view, index = _clamp_view(part, entry.bound.range.dim)
+            if index is None:
+                limits = shape if view is part else [-1, 1]
+                self.wide.append((view, self._low[rows].view(limits), self._high[rows].view(limits)))
+            elif part.numel():
+                spread.append((view, start + index))
+        # Unaligned limits would be slower by half.
+        padded = [nn.functional.pad(index, (0, -len(index) % ALIGNED)) for _, index in spread]
+        self._spread_units = torch.cat(padded).to(first.device) if spread else None
+        self._spread_high = torch.empty(sum(map(len, padded)), dtype=first.dtype, device=first.device)
+        self._spread_low = torch.empty_like(self._spread_high)
+        starts = [0, *itertools.accumulate(map(len, padded))]
+        for (view, index), start in zip(spread, starts, strict=False):
+            rows = slice(start, start + len(index))
+            self.plan.append((view, self._spread_low[rows], self._spread_high[rows]))
+
+    def set_kappa(self, kappa: float) -> None:
+        self._high.copy_(_round_down(kappa * self._exact, self._high.dtype))
+        torch.neg(self._high, out=self._low)
+        if self._spread_units is not None:
+            torch.index_select(self._high, 0, self._spread_units, out=self._spread_high)
+            torch.neg(self._spread_high, out=self._spread_low)
+
+
+def _unit_tables(entries: Mapping[int, Entry], parts: Sequence[Tensor]) -> list[_UnitTable]:
+    """The tables of all tensors with a range per unit, one per device and dtype."""
+    by_kind: dict[tuple[torch.device, torch.dtype], dict[int, Entry]] = {}
+    for i, entry in entries.items():
+        by_kind.setdefault((parts[i].device, parts[i].dtype), {})[i] = entry
+    return [_UnitTable(some, parts) for some in by_kind.values()]
+
+
+def _clamp_view(part: Tensor, dim: int) -> tuple[Tensor, Tensor | None]:
+    """A view of `part` that is fast to clip, and the unit of each entry of its last dimensions.
+
+    None instead of units: the second to last dimension of the view indexes the units, or dimension `dim` if the view is
+    `part` itself.
+    """
+    order = sorted(range(part.dim()), key=lambda d: (-part.stride()[d], d))  # channels-last is contiguous in this order
+    ordered = part.permute(order)
+    if not ordered.is_contiguous():
+        return part, None
+    at = order.index(dim)
+    size = ordered.shape
+    outer, units, run = math.prod(size[:at]), size[at], math.prod(size[at + 1 :])
+    each = torch.arange(units, dtype=torch.int32)
+    if part.numel() <= EXPANDED:
+        return ordered.reshape(-1), each.repeat_interleave(run).repeat(outer)
+    if outer == 1:
+        return ordered.reshape(units, run), None
+    if run > SHORT_RUN:
+        return ordered.reshape(outer, units, run), None
+    row, repeats = units * run, 1
+    while outer % (2 * repeats) == 0 and 2 * repeats * row <= LONG_ROW:
+        repeats *= 2
+    return ordered.reshape(outer // repeats, repeats * row), each.repeat_interleave(run).repeat(repeats)
+
+
+def _local_units(bound: Bound, tensor: Tensor) -> Tensor:
+    """k_i s of the local units of a tensor, in float64 on the CPU."""
+    units = bound.range
+    assert isinstance(units, Units)
+    exact = _exact_unit_limits(1.0, bound, tensor)
+    return (_shard_like(exact, tensor, units.dim) if is_sharded(tensor) else exact).flatten().cpu()
 
 
 def clamp_all_(tensors: list[Tensor], limits: list[Any]) -> None:
@@ -135,7 +237,7 @@ def exact_limits(kappa: float, bound: Bound, tensor: Tensor) -> float | Tensor:
 def _exact_unit_limits(kappa: float, bound: Bound, tensor: Tensor) -> Tensor:
     units = bound.range
     assert isinstance(units, Units)
-    exact = kappa * torch.tensor(units.kappas(tensor.shape[units.dim]), dtype=torch.float64) * (bound.s or math.inf)
+    exact = kappa * (torch.tensor(units.kappas(tensor.shape[units.dim]), dtype=torch.float64) * (bound.s or math.inf))
     shape = [1] * tensor.dim()
     shape[units.dim] = -1
     return exact.reshape(shape)

@@ -146,6 +146,9 @@ class Regularizer:
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Restore the result of `group_state`."""
 
+    def loaded_without_state(self) -> None:
+        """Run after loading a checkpoint that has the hyper-parameters in its groups, but no saved state."""
+
     def state_dict(self) -> dict[str, Any]:
         """State that resuming needs: tensors, numbers and strings, per parameter keyed by position."""
         return {}
@@ -232,6 +235,7 @@ class _Hooks:
         self._adjusted: dict[Tensor, tuple[Tensor, Tensor]] = {}
         self._pending = False
         self._loaded: dict[str, Any] = {}
+        self._loaded_keys: set[str] = set()
         self._pre_step: RemovableHandle | None = None
         saving = saving_optimizer(optimizer)
         assert saving is not None, "check_optimizer was called first"
@@ -353,6 +357,7 @@ class _Hooks:
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         # Applied in _after_load: PyTorch may still reject the checkpoint.
         self._loaded = state_dict.get(CHECKPOINT_KEY, {})
+        self._loaded_keys = {key for group in state_dict["param_groups"] for key in group}
         keys = [key for regularizer in self.regularizers for key in regularizer.group_keys]
         kept = [{key: group[key] for key in keys if key in group} for group in optimizer.param_groups]
         kept += [{}] * (len(state_dict["param_groups"]) - len(kept))
@@ -365,9 +370,13 @@ class _Hooks:
             if regularizer.key in self._loaded:
                 regularizer.load_state_dict(self._loaded[regularizer.key])
                 continue
-            for group, state in zip(optimizer.param_groups, states, strict=True):
-                if regularizer.key in state:
-                    regularizer.load_group_state(group, state[regularizer.key])
+            found = [
+                (g, each) for g, each in zip(optimizer.param_groups, states, strict=True) if regularizer.key in each
+            ]
+            for group, state in found:
+                regularizer.load_group_state(group, state[regularizer.key])
+            if not found and not self._loaded_keys.isdisjoint(regularizer.group_keys):
+                regularizer.loaded_without_state()
         self._loaded = {}
 
 

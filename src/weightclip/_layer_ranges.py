@@ -75,14 +75,15 @@ def with_ranges(
     if rule is None:
         return dict(resolved)
     names = tensor_names(unwrap(model))
-    layers = list(dict.fromkeys(some[0].rpartition(".")[0] for some in names.values()))
+    matrices = (name for name, tensor in named_tensors(model).items() if tensor.dim() > 1)
+    numbers = {layer: i for i, layer in enumerate(dict.fromkeys(map(_layer_name, matrices)))}
     found: dict[int, Resolved] = {}
     for key, one in resolved.items():
         if one.bound.s is not None and key in tensors:
             layer, own = one.layers[0], one.name.rpartition(".")[2]
             unit, input_unit = units_of(layer, own, tensors[key])
             is_output = None if output_names is None else any(name in output_names for name in names[key])
-            number = layers.index(names[key][0].rpartition(".")[0])
+            number = numbers.get(_layer_name(names[key][0]), 0)
             chosen = range_of(rule, names[key], is_output, unit, input_unit, number)
             if chosen is None:
                 one = one._replace(bound=Bound(None, reason="no pattern of kappa matches"))
@@ -95,23 +96,33 @@ def with_ranges(
 def with_ranges_by_shape(
     names: Sequence[str], tensors: Sequence[Tensor], bounds: Sequence[Bound], rule: RangeRule | None
 ) -> list[Bound]:
-    """Add ranges to the bounds of tensors whose layers are unknown; the rows are the units."""
+    """Add ranges to the bounds of tensors whose layers are unknown; the rows are the units.
+
+    Layers are numbered by the names of their tensors, such as "0.weight"; without such names, each weight starts a
+    layer (a recurrent layer counts once per weight).
+    """
     if rule is None:
         return list(bounds)
     check_names(rule, names)
     if isinstance(rule, ByLayer) and needs_outputs(rule, names):
         raise ValueError(f"kappa: shapes do not identify the output layers; {USE_CLIP_WEIGHTS}")
-    if needs_outputs(rule, names):
-        warnings.warn(ALL_GRADED.format("only shapes are known"), UserWarning, stacklevel=6)
     found = []
+    layers: dict[str, int] = {}
+    layer = 0  # a tensor without a name belongs to the layer of the weight before it
     for name, tensor, bound in zip(names, tensors, bounds, strict=True):
+        if tensor.dim() > 1:
+            layer = layers.setdefault(_layer_name(name) or name, len(layers))
         if bound.s is not None:
             inputs = _units(1) if tensor.dim() > 1 else None
-            chosen = range_of(rule, [name], named_as_output(rule, [name]), _units(0), inputs)
+            chosen = range_of(rule, [name], named_as_output(rule, [name]), _units(0), inputs, layer)
             no_match = Bound(None, reason="no pattern of kappa matches")
             bound = no_match if chosen is None else replace(bound, range=chosen)
         found.append(bound)
     return found
+
+
+def _layer_name(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def units_of(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[Units, Units | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
-from jax.tree_util import GetAttrKey, tree_flatten_with_path
+from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from weightclip._bound_rules import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
 from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
@@ -131,16 +132,38 @@ def with_ranges(
                 UserWarning,
                 stacklevel=4,  # the caller of `init`
             )
-    layers = list(dict.fromkeys(leaf.keys[:-1] for leaf, _ in resolved))
+    layers = _number_layers([leaf for leaf, _ in resolved])
     found = []
     for leaf, bound in resolved:
         if bound.s is not None:
-            number = layers.index(leaf.keys[:-1])
+            number = layers.get(leaf.keys[:-1], 0)
             chosen = range_of(rule, [leaf.name], named_as_output(rule, [leaf.name]), *_units_of(leaf), number)
             no_match = Bound(None, reason="no pattern of kappa matches")
             bound = no_match if chosen is None else replace(bound, range=chosen)
         found.append((leaf, bound))
     return found
+
+
+def _number_layers(leaves: list[Leaf]) -> dict[tuple[str, ...], int]:
+    """Number the layers with an array of two or more dimensions in the order of the tree, `Dense_2` before `Dense_10`.
+
+    JAX sorts the keys of dictionaries as text; the order of other nodes (lists, fields of a module) is kept.
+    """
+    places: dict[Path, int] = {}
+    for leaf in leaves:
+        for depth in range(len(leaf.path)):
+            places.setdefault(leaf.path[: depth + 1], len(places))
+
+    def order(leaf: Leaf) -> list[tuple[Any, ...]]:
+        return [
+            tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(key.key)))
+            if isinstance(key, DictKey)
+            else ((places[leaf.path[: depth + 1]], ""),)
+            for depth, key in enumerate(leaf.path)
+        ]
+
+    matrices = sorted((leaf for leaf in leaves if len(leaf.array.shape) > 1), key=order)
+    return {keys: number for number, keys in enumerate(dict.fromkeys(leaf.keys[:-1] for leaf in matrices))}
 
 
 def _units_of(leaf: Leaf) -> tuple[Units, Units | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +19,7 @@ from torch.optim.optimizer import ParamsT
 from weightclip._bound_rules import FROZEN, NO_INPUTS, USE_CLIP_WEIGHTS, Bound
 from weightclip._hooks import find_regularizer, owns_kappa
 from weightclip._layer_ranges import with_ranges_by_shape
-from weightclip._ranges import Kappa, RangeRule, read_kappa
+from weightclip._ranges import Graded, Kappa, RangeRule, needs_outputs, read_kappa, rule_from_state
 from weightclip.bounds import Resolved, fan_in_bound
 from weightclip.clipping import KEY, Clipper
 
@@ -71,13 +72,18 @@ def _subclass(optimizer_class: Any) -> Any:
                 raise
 
         def __setstate__(self, state: dict[str, Any]) -> None:
-            super().__setstate__(state)
+            rule = rule_from_state(state.get(_RULE))
+            super().__setstate__({key: value for key, value in state.items() if key != _RULE})
             # PyTorch drops the hooks of copied and unpickled optimizers.
             if find_regularizer(self, KEY) is None and "kappa" in self.defaults:
-                self.clipper = Clipper(self, ShapeBounds(self), self.defaults["kappa"]).attach()
+                bounds = ShapeBounds(self, warned=True)
+                self.clipper = Clipper(self, bounds, self.defaults["kappa"], rule=rule).attach()
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-            return _new, (optimizer_class,), self.__getstate__()
+            clipper = find_regularizer(self, KEY)
+            rule = clipper.rule if isinstance(clipper, Clipper) else None
+            state = cast(dict[str, Any], self.__getstate__())
+            return _new, (optimizer_class,), state if rule is None else {**state, _RULE: rule.state()}
 
     Clipped.__name__ = f"Clipped{optimizer_class.__name__}"
     Clipped.__qualname__ = _reference(optimizer_class)
@@ -87,6 +93,8 @@ def _subclass(optimizer_class: Any) -> Any:
 
 
 PREFIX = "Clipped"
+_RULE = "_weightclip_rule"
+"""Key of the range rule in the state of a copied or pickled optimizer."""
 
 
 def _reference(optimizer_class: type[Optimizer]) -> str:
@@ -109,11 +117,12 @@ def __getattr__(name: str) -> Any:
     return clipped(optimizer_class)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShapeBounds:
-    """Resolves the bounds of an optimizer's parameters from their shapes."""
+    """Resolves the bounds of an optimizer's parameters from their shapes; warns once of unknown output layers."""
 
     optimizer: Optimizer
+    warned: bool = False
 
     def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
         rows = [{tensor.shape[0] for tensor in group if tensor.dim() >= 2} for group in groups]
@@ -124,11 +133,26 @@ class ShapeBounds:
         ]
         names = [name for group in self.optimizer.param_groups for name in group.get("param_names", group["params"])]
         names = [n if isinstance(n, str) else f"parameter {i}" for i, n in enumerate(names)]
-        ranged = with_ranges_by_shape(names, [tensor for group in groups for tensor in group], bounds, rule)
+        tensors = [tensor for group in groups for tensor in group]
+        if not self.warned and isinstance(rule, Graded) and needs_outputs(rule, names):
+            self.warned = True
+            _warn_of_unknown_outputs(names, any("param_names" in group for group in self.optimizer.param_groups))
+        ranged = with_ranges_by_shape(names, tensors, bounds, rule)
         return [Resolved(name, bound) for name, bound in zip(names, ranged, strict=True)]
 
     def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
         return {}
+
+
+def _warn_of_unknown_outputs(names: Sequence[str], named: bool) -> None:
+    """Warn that all layers are graded the same way, with advice that works for the optimizer's names."""
+    last = f"{names[-1].rpartition('.')[0] or names[-1]}.*" if named else "head.*"
+    how = f"output_layers={last!r}" + ("" if named else " with model.named_parameters() as the parameters")
+    warnings.warn(
+        f"graded: shapes do not show the output layers, so all layers are graded the same way; {how} names them",
+        UserWarning,
+        stacklevel=6,
+    )
 
 
 def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = ()) -> list[Bound]:

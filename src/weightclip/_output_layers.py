@@ -12,10 +12,13 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
     """The layers with weights that feed the outputs of `model.forward` without another such layer in between.
 
     `is_layer` decides which modules count as one layer. The forward pass is traced symbolically. A model that cannot
-    be traced, or with layers that the forward pass does not reach, raises a ValueError that asks for names.
+    be traced, or with layers that the forward pass does not reach, raises a ValueError that asks for names. The members
+    of an `nn.ModuleList` or `nn.ModuleDict` are networks of their own.
     """
     if _is_weight_layer(model, is_layer):
         return [model]
+    if type(model).forward is nn.Module.forward and isinstance(model, (nn.ModuleList, nn.ModuleDict)):
+        return _find_in_members(model, is_layer)
     layers = {name: m for name, m in model.named_modules() if is_layer(m) and _has_weights(m)}
     tracer = _Tracer(is_layer)
     try:
@@ -40,6 +43,27 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
             elif node not in seen:
                 seen.add(node)
                 open_nodes.append(node)
+    return list(found.values())
+
+
+def _find_in_members(model: nn.Module, is_layer: Callable[[nn.Module], bool]) -> list[nn.Module]:
+    """The output layers of each member of a list or dictionary of networks, such as an actor and a critic.
+
+    A single layer as a member is probably part of a network whose other layers are members as well.
+    """
+    members = {name: member for name, member in model.named_children() if _has_weights(member)}
+    layers = {name: m for name, m in model.named_modules() if is_layer(m) and _has_weights(m)}
+    single = [name for name, member in members.items() if _is_weight_layer(member, is_layer)]
+    if single or not members:
+        why = f"its member {single[0]} is a single layer" if single else "it has no layers"
+        raise ValueError(_ask(model, f"{why}, so its members may be parts of one network", layers))
+    found: dict[int, nn.Module] = {}
+    for name, member in members.items():
+        try:
+            found |= {id(layer): layer for layer in find_output_layers(member, is_layer)}
+        except ValueError as error:
+            reason = str(error).partition(", because ")[2].partition("; name them")[0]
+            raise ValueError(_ask(model, f"in member {name}, {reason}", layers)) from error
     return list(found.values())
 
 

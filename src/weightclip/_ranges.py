@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from weightclip._validation import Patterns, as_list, check_count, check_number, check_pattern
 
@@ -19,6 +20,9 @@ GOLDEN = 0.6180339887498949
 
 OUTPUT, HIDDEN = "output", "hidden"
 """Keys of a mapping for the output layers and for all other layers."""
+
+FEW_UNITS = 8
+"""Layers with fewer units are far from covering [low, high]."""
 
 LOW, HIGH, OUTPUT_KAPPA = 0.5, 8.0, 2.0
 """Defaults of `graded`."""
@@ -55,6 +59,13 @@ class Units:
         """k_i for i < size, the size of the dimension."""
         return [unit_kappa(i % (self.period or size) + self.offset, self.low, self.high) for i in range(size)]
 
+    def ends(self, size: int) -> tuple[float, float]:
+        """The smallest and the largest k_i; [low, high] if the units come close to both ends."""
+        kappas = self.kappas(size)
+        if len({*kappas}) < FEW_UNITS:
+            return min(kappas), max(kappas)
+        return self.low, self.high
+
 
 Range = float | Units
 """Range of one tensor: k, or k_i per unit."""
@@ -70,6 +81,14 @@ class Graded:
     output_layers: tuple[str, ...] = ()
     layer_offset: int = 0
 
+    def state(self) -> dict[str, Any]:
+        """The rule for checkpoints: a dictionary of numbers, strings and lists, see `rule_from_state`."""
+        output = list(self.output) if isinstance(self.output, tuple) else self.output
+        return {"low": self.low, "high": self.high, "output": output} | {
+            "output_layers": list(self.output_layers),
+            "layer_offset": self.layer_offset,
+        }
+
     def __str__(self) -> str:
         inner = f"{_text(self.low)}, {_text(self.high)}, output={_output_text(self.output)}"
         names = f", output_layers={'|'.join(self.output_layers)}" if self.output_layers else ""
@@ -82,6 +101,10 @@ class ByLayer:
     """A range per layer: name, glob pattern, "output" or "hidden" -> k. The first match applies."""
 
     ranges: tuple[tuple[str, float], ...]
+
+    def state(self) -> dict[str, Any]:
+        """The rule for checkpoints, see `rule_from_state`."""
+        return {"ranges": [[name, number] for name, number in self.ranges]}
 
     def __str__(self) -> str:
         return ",".join(f"{name}={_text(number)}" for name, number in self.ranges)
@@ -114,8 +137,10 @@ def graded(
             geometric mean for their bias. A string names the output layers, like `output_layers`.
         output_layers: names or glob patterns of the tensors of the output layers, such as "head.*". By default they are
             found by tracing the forward pass; if that fails, all layers are graded the same way, with a warning.
-        layer_offset: unit i of the l-th layer of the model has the range of unit i + l * layer_offset. In a residual
-            network, where channel i passes through all blocks, 0 gives it the same range in every block.
+        layer_offset: unit i of layer l has the range of unit i + l * layer_offset. In a residual network, where
+            channel i passes through all blocks, 0 gives it the same range in every block. Layers with a weight of two
+            or more dimensions are numbered from 0: in PyTorch in the order of `model.parameters()`, in JAX in the order
+            of the tree, with numbers in keys in numerical order (`Dense_2` before `Dense_10`).
 
     Examples:
         >>> print(graded())
@@ -131,7 +156,7 @@ def graded(
     if isinstance(output, (tuple, list)):
         if len(output) != 2:
             raise ValueError(f"output: got {output!r}, expected a number or (low, high)")
-        checked: float | tuple[float, float] = _interval("output", "output", *output)
+        checked: float | tuple[float, float] = _interval("output[0]", "output[1]", *output)
     else:
         checked = check_number("output", output, infinite=True)
     return Graded(low, high, checked, tuple(as_list(output_layers)), check_count("layer_offset", layer_offset, least=0))
@@ -146,6 +171,17 @@ def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
     if not (hasattr(kappa, "__float__") or hasattr(kappa, "item")):
         raise ValueError(f"kappa: got {kappa!r}, expected a positive number, a mapping, or weightclip.graded()")
     return check_number("kappa", kappa, infinite=True), None
+
+
+def rule_from_state(state: Mapping[str, Any] | str | None) -> RangeRule | None:
+    """The range rule of a checkpoint, from `state()` or, in older checkpoints, from its text; None for one kappa."""
+    if state is None:
+        return None
+    if isinstance(state, str):
+        return read_kappa(parse_kappa(state))[1]
+    if "ranges" in state:
+        return by_layer(dict(state["ranges"]))
+    return graded(**state)
 
 
 def by_layer(ranges: Mapping[str, float]) -> ByLayer:
@@ -163,6 +199,8 @@ def by_layer(ranges: Mapping[str, float]) -> ByLayer:
 def parse_kappa(text: str) -> Kappa:
     """Parse a kappa: `2`, `graded`, `graded(0.5, 16, output=0.25-4)`, `hidden=5,output=1`, `*.weight=2`.
 
+    A name may contain commas: text without "=" belongs to the name that follows it.
+
     Examples:
         >>> parse_kappa("hidden=inf,output=1")
         ByLayer(ranges=(('hidden', inf), ('output', 1.0)))
@@ -170,11 +208,20 @@ def parse_kappa(text: str) -> Kappa:
         'graded(0.5, 8, output=2)'
     """
     text = text.strip()
-    if text.startswith("graded"):
+    if re.fullmatch(r"graded(\(.*)?", text):
         return _parse_graded(text)
     if "=" in text:
-        pairs = [part.partition("=") for part in text.split(",")]
-        return by_layer({name.strip(): _number(text, value) for name, _, value in pairs})
+        ranges: dict[str, float] = {}
+        for part in re.findall(r"[^=]*=[^,]*(?:,|$)|.+", text):
+            name, equals, value = (piece.strip() for piece in part.removesuffix(",").partition("="))
+            if not equals:
+                raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
+            if name in ranges:
+                raise ValueError(f"kappa: got {name!r} twice in {text!r}, expected each name once")
+            ranges[name] = _number(text, value)
+        if text.endswith(","):
+            raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
+        return by_layer(ranges)
     return check_number("kappa", _number(text, text), infinite=True)
 
 
@@ -257,6 +304,7 @@ def _output_text(output: float | tuple[float, float]) -> str:
     return "-".join(map(_text, output)) if isinstance(output, tuple) else _text(output)
 
 
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _EXAMPLES = "expected a positive number, graded, graded(0.5, 8, output=2), or hidden=5,output=1"
 
 
@@ -264,29 +312,46 @@ def _parse_graded(text: str) -> Graded:
     inner = re.fullmatch(r"graded(?:\((.*)\))?", text)
     if inner is None:
         raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
-    positional: list[float] = []
-    named: dict[str, object] = {}
-    for part in filter(None, (part.strip() for part in (inner.group(1) or "").split(","))):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            positional.append(_number(text, part))
-        elif name == "output" and re.fullmatch(r"[\d.]+(e-?\d+)?-[\d.]+(e-?\d+)?", value):
-            middle = re.search(r"(?<!e)-", value)
-            assert middle is not None
-            named[name] = (_number(text, value[: middle.start()]), _number(text, value[middle.end() :]))
-        elif name in ("low", "high", "output"):
-            named[name] = _number(text, value)
-        elif name == "output_layers":
-            named[name] = value.split("|")
-        elif name == "layer_offset" and value.isdigit():
-            named[name] = int(value)
-        else:
-            raise ValueError(
-                f"kappa: got {part!r} in {text!r}, expected low, high, output, output_layers or layer_offset"
-            )
-    if len(positional) > 2:
+    found: dict[str, object] = {}
+    # A comma ends an argument if another one follows, or the end: names of layers may contain commas.
+    positional, _, rest = re.fullmatch(r"([^=]*?)(,?)(\s*\w+\s*=.*)?", inner.group(1) or "").groups()  # type: ignore[union-attr]
+    numbers = [part for part in map(str.strip, positional.split(",")) if part]
+    if len(numbers) > 2:
         raise ValueError(f"kappa: got {text!r}, {_EXAMPLES}")
-    return graded(*positional, **named)  # type: ignore[arg-type]
+    found.update({name: _number(text, part) for name, part in zip(("low", "high"), numbers, strict=False)})
+    for part in filter(None, re.split(r",(?=\s*\w+\s*=)|,\s*$", rest or "")):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name not in ("low", "high", "output", "output_layers", "layer_offset"):
+            raise ValueError(
+                f"kappa: got {part.strip()!r} in {text!r}, expected low, high, output, output_layers or layer_offset"
+            )
+        if name in found:
+            raise ValueError(f"kappa: got {name} twice in {text!r}, expected each argument once")
+        found[name] = _parse_argument(text, name, value)
+    return graded(**found)  # type: ignore[arg-type]
+
+
+def _parse_argument(text: str, name: str, value: str) -> object:
+    """The value of one argument of `graded`."""
+    if name == "output_layers":
+        return value.split("|")
+    if name == "layer_offset":
+        return int(value) if value.isdigit() else _number(text, value)
+    interval = re.fullmatch(f"({_NUMBER})-({_NUMBER})", value) if name == "output" else None
+    if interval:
+        return float(interval[1]), float(interval[2])
+    if name == "output" and _is_name(value):
+        return value
+    return _number(text, value)
+
+
+def _is_name(value: str) -> bool:
+    """Whether a value is a name or a glob pattern of a layer, such as `head.*`; `-1` and `nan` are numbers."""
+    try:
+        float(value)
+    except ValueError:
+        return bool(re.match(r"[A-Za-z_*?\[]|\d+\.[^\d]", value))
+    return False
 
 
 def _number(text: str, part: str) -> float:

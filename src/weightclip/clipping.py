@@ -20,9 +20,16 @@ from torch.optim import Optimizer
 
 from weightclip._bound_rules import EMBEDDING, UNKNOWN, Bound
 from weightclip._box import Box, Entry, Scratch, exact_limits, limit, local, unit_limits
-from weightclip._hooks import Regularizer, check_optimizer, find_regularizer, move_behind_global_hooks, owns_kappa
+from weightclip._hooks import (
+    CHECKPOINT_KEY,
+    Regularizer,
+    check_optimizer,
+    find_regularizer,
+    move_behind_global_hooks,
+    owns_kappa,
+)
 from weightclip._layer_ranges import FOREIGN, ModelBounds
-from weightclip._ranges import Kappa, RangeRule, Units, parse_kappa, read_kappa
+from weightclip._ranges import Kappa, RangeRule, Units, read_kappa, rule_from_state
 from weightclip._renamed import accept_old_arguments
 from weightclip._second_weights import check_nested, find_second_weights
 from weightclip._text import format_table
@@ -80,12 +87,14 @@ def clip_weights(
 
     Args:
         optimizer: any `torch.optim.Optimizer`, on any device, with any number of groups.
-        model: the module that owns the parameters; for several modules, `nn.ModuleList([actor, critic])`; for
-            ensembles with stacked parameters, `weightclip.stacked(member, params)`.
+        model: the module that owns the parameters; for several networks, `nn.ModuleList([actor, critic])`, each with
+            output layers of its own (for parts of one network, name the output layers); for ensembles with stacked
+            parameters, `weightclip.stacked(member, params)`.
         kappa: the clipping range in units of s_l: a positive number, which may be infinite; a mapping of names, glob
             patterns, "output" or "hidden" to numbers, whose first match applies and which skips all other tensors; or
             `weightclip.graded()`, a range per unit. With a mapping or `graded`, the kappa in `param_groups` is 1
-            initially and scales all ranges.
+            initially and scales all ranges; a group that already has another one, such as that of a checkpoint with a
+            single kappa, keeps it, with a warning.
         bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
         include: names or glob patterns; every other tensor is skipped.
         exclude: names or glob patterns of tensors to skip.
@@ -119,6 +128,7 @@ def clip_weights(
         optimizer, resolver, number, rule=rule, every=every, track_clipped=track_clipped, strict=strict, outer=outer
     )
     clipper.warn_of_unknown_layers()
+    clipper.warn_of_scaled_rule([g for g in optimizer.param_groups if KEY not in g.get(CHECKPOINT_KEY, {})])
     return clipper.attach()
 
 
@@ -203,6 +213,25 @@ class Clipper(Regularizer):
                 stacklevel=4,
             )
 
+    def warn_of_scaled_rule(self, groups: Sequence[dict[str, Any]], stacklevel: int = 4) -> None:
+        """Warn if the kappa of one of the groups, which the rule did not set, multiplies the rule.
+
+        A checkpoint that was saved with a single kappa has no mark that tells it from the scale of a rule.
+        """
+        kappas = sorted({group["kappa"] for group in groups if group.get("kappa", 1.0) not in (1.0, math.inf)})
+        if self.rule is not None and kappas:
+            listed = ", ".join(f"{kappa:g}" for kappa in kappas)
+            warnings.warn(
+                f"kappa: optimizer.param_groups have kappa={listed}, which multiplies {self.rule}; if it is the single "
+                "kappa of a loaded checkpoint, set group['kappa'] = 1.0",
+                UserWarning,
+                stacklevel=stacklevel,
+            )
+
+    def loaded_without_state(self) -> None:
+        """Warn if the kappa of a checkpoint without a range rule now multiplies the rule of this clipper."""
+        self.warn_of_scaled_rule(self.optimizer.param_groups, stacklevel=6)
+
     def clip(self) -> None:
         """Clip the weights now."""
         if not self.is_attached():
@@ -286,13 +315,13 @@ class Clipper(Regularizer):
         measured = [self._measured.get(p) for p in group["params"]]
         state: dict[str, Any] = {"steps": self._steps} if self.every > 1 else {}
         if self.rule is not None:
-            state["rule"] = str(self.rule)
+            state["rule"] = self.rule.state()
         return {**state, "measured": measured} if any(s is not None for s in measured) else state
 
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Restore the result of `group_state`."""
         self._steps = state.get("steps", self._steps)
-        self.rule = _read_rule(state.get("rule"))
+        self.rule = rule_from_state(state.get("rule"))
         measured = zip(group["params"], state.get("measured", ()), strict=False)
         self._measured.update({p: s for p, s in measured if s is not None})
         self._entries = self._resolve()
@@ -301,13 +330,13 @@ class Clipper(Regularizer):
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, the range rule, and the measured bounds by parameter position."""
         measured = {i: self._measured[t] for i, t in enumerate(self.parameters()) if t in self._measured}
-        return {"steps": self._steps, "measured": measured} | ({} if self.rule is None else {"rule": str(self.rule)})
+        return {"steps": self._steps, "measured": measured} | ({} if self.rule is None else {"rule": self.rule.state()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, including the range rule."""
         tensors = self.parameters()
         self._steps = state["steps"]
-        self.rule = _read_rule(state.get("rule"))
+        self.rule = rule_from_state(state.get("rule"))
         self._measured.update({tensors[i]: s for i, s in state["measured"].items()})
         self._follow()
 
@@ -335,8 +364,8 @@ class Clipper(Regularizer):
             kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
             units = e.bound.range
             if isinstance(units, Units):
-                ends = [kappa * end for end in (units.low, units.high)]
-                numbers = (f"{s:.4g}", _interval(ends, "g"), _interval([end * s for end in ends], ".4g"))
+                ends = [kappa * end for end in units.ends(e.tensor.shape[units.dim])]
+                numbers = (f"{s:.4g}", _interval(ends, ".4g"), _interval([end * s for end in ends], ".4g"))
                 now = _now(local(e.tensor), unit_limits(kappa, e.bound, e.tensor))
             else:
                 numbers = (f"{s:.4g}", f"{kappa * units:g}", f"{kappa * units * s:.4g}")
@@ -427,12 +456,8 @@ class Clipper(Regularizer):
 
 
 def _interval(ends: Sequence[float], form: str) -> str:
-    return "-".join(f"{end:{form}}" for end in ends)
-
-
-def _read_rule(text: str | None) -> RangeRule | None:
-    """The range rule in a checkpoint; None for a single kappa."""
-    return None if text is None else read_kappa(parse_kappa(text))[1]
+    """A range of numbers; for one unit, all ends are equal."""
+    return "-".join(dict.fromkeys(f"{end:{form}}" for end in ends))
 
 
 def _now(tensor: Tensor, bound: float | Tensor) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from jax.tree_util import tree_map_with_path
 from weightclip._bound_rules import Bound
 from weightclip._optax_bounds import Leaf, Path, Rule, resolve, warn_of_unknown_layers, with_ranges
 from weightclip._ranges import ByLayer, Graded, Units, read_kappa
-from weightclip._validation import Patterns
+from weightclip._validation import Patterns, check_number
 
 Kappa = float | jax.Array | Mapping[str, float] | Graded | ByLayer
 
@@ -39,6 +39,7 @@ def clip_weights(
     bounds: Rule = "fan_in",
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    scale: float | jax.Array = 1.0,
 ) -> optax.GradientTransformation:
     """Replace the update u of the weights p by clip(p + u, -kappa s_l, kappa s_l) - p, so that they end in the box.
 
@@ -67,6 +68,8 @@ def clip_weights(
         bounds: `"fan_in"`, a mapping or a function: see `resolve_bounds`.
         include: paths or glob patterns; every other leaf is skipped.
         exclude: paths or glob patterns of leaves to skip.
+        scale: multiplies kappa, also the ranges of a mapping or of `graded`; a number or an array, also a traced one,
+            so `optax.inject_hyperparams` can store or schedule it.
 
     Returns:
         A stateless transformation whose `update` requires the parameters.
@@ -78,14 +81,14 @@ def clip_weights(
         >>> optax.apply_updates(params, updates)["kernel"].ravel().tolist()
         [-1.0, -1.0, -1.0, -1.0]
     """
-    kappa = _check_kappa(kappa)
+    kappa, scale = _check_kappa(kappa), _check_scale(scale)
 
     def init(params: Any) -> Any:
         _check(params, kappa, bounds, include, exclude)
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        limit = _limits(_check_params(params), kappa, bounds, include, exclude)
+        limit = _limits(_check_params(params), kappa, bounds, include, exclude, scale)
 
         def clip(path: Path, u: Any, p: Any) -> Any:
             return u if u is None else _clip_update(u, p, limit(path, p))
@@ -102,6 +105,7 @@ def clip_schedule_free(
     bounds: Rule = "fan_in",
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    scale: float | jax.Array = 1.0,
 ) -> optax.GradientTransformationExtraArgs:
     """Clip all three sequences of `optax.contrib.schedule_free`: y (training), x (evaluation) and z (base optimizer).
 
@@ -126,6 +130,7 @@ def clip_schedule_free(
         bounds: see `resolve_bounds`.
         include: see `clip_weights`.
         exclude: see `clip_weights`.
+        scale: see `clip_weights`.
 
     Examples:
         >>> params = {"kernel": jnp.zeros((4, 1))}
@@ -135,7 +140,7 @@ def clip_schedule_free(
         >>> optax.contrib.schedule_free_eval_params(state, params)["kernel"].ravel().tolist()
         [-1.0, -1.0, -1.0, -1.0]
     """
-    kappa = _check_kappa(kappa)
+    kappa, scale = _check_kappa(kappa), _check_scale(scale)
     if not isinstance(schedule_free, optax.GradientTransformation):
         raise TypeError(f"schedule_free: got {schedule_free!r}, {SCHEDULE_FREE}")
     inner = optax.with_extra_args_support(schedule_free)
@@ -145,7 +150,7 @@ def clip_schedule_free(
         return _check_schedule_free_state(inner.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        limit = _limits(_check_params(params), kappa, bounds, include, exclude)
+        limit = _limits(_check_params(params), kappa, bounds, include, exclude, scale)
         updates, moved = inner.update(updates, state, params, **extra_args)
         # c_t is not in the state; the difference of the sums gives it up to rounding.
         c = jnp.nan_to_num((moved.weight_sum - state.weight_sum) / moved.weight_sum)
@@ -177,6 +182,7 @@ def project(
     bounds: Rule = "fan_in",
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    scale: float | jax.Array = 1.0,
 ) -> _T:
     """Clip every weight now: p <- clip(p, -kappa s_l, kappa s_l), with the arguments of `clip_weights`.
 
@@ -188,7 +194,7 @@ def project(
         >>> project({"kernel": jnp.full((4, 1), 9.0)}, 2.0)["kernel"].ravel().tolist()
         [1.0, 1.0, 1.0, 1.0]
     """
-    limit = _limits(params, _check_kappa(kappa), bounds, include, exclude)
+    limit = _limits(params, _check_kappa(kappa), bounds, include, exclude, _check_scale(scale))
     projected: _T = tree_map_with_path(lambda path, p: _clip(p, limit(path, p)), params)
     return projected
 
@@ -255,6 +261,16 @@ def _check_kappa(kappa: Kappa) -> Any:
     return kappa
 
 
+def _check_scale(scale: float | jax.Array) -> Any:
+    if isinstance(scale, jax.Array):
+        if scale.shape:
+            raise ValueError(
+                f"scale: got an array of shape {scale.shape}, expected a positive number or a scalar array"
+            )
+        return scale
+    return check_number("scale", scale, infinite=True)
+
+
 def _check_params(params: Any) -> Any:
     if params is None:
         raise ValueError("params: got None, expected the parameters: call update(updates, state, params)")
@@ -301,11 +317,11 @@ def _resolve(params: Any, bounds: Rule, include: Patterns | None, exclude: Patte
 
 
 def _limits(
-    params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None
+    params: Any, kappa: Any, bounds: Rule, include: Patterns | None, exclude: Patterns | None, scale: Any
 ) -> Callable[[Path, Any], Any]:
     """Return a function (path, leaf) -> the limit kappa s_l in the dtype of the leaf, or None if it is skipped."""
     rule = kappa if isinstance(kappa, (Graded, ByLayer)) else None
-    number: Any = kappa if rule is None else 1.0
+    number: Any = scale if rule is not None else kappa if isinstance(scale, float) and scale == 1.0 else kappa * scale
     found = {leaf.path: bound for leaf, bound in with_ranges(_resolve(params, bounds, include, exclude), rule)}
 
     def limit(path: Path, leaf: Any) -> Any:
@@ -318,14 +334,16 @@ def _limits(
 def _limit(kappa: Any, bound: Bound, leaf: Any) -> Any:
     """kappa k s in the leaf's dtype, rounded toward zero for a number and to nearest for an array."""
     dtype, s = jnp.result_type(leaf), bound.s or 0.0
-    if isinstance(kappa, jax.Array):
-        return (kappa.astype(jnp.promote_types(dtype, jnp.float32)) * s).astype(dtype)
-    if not isinstance(bound.range, Units):
-        exact = np.asarray(kappa * bound.range * s)
-    else:
+    if isinstance(bound.range, Units):
         shape = [1] * len(leaf.shape)
         shape[bound.range.dim] = -1
-        exact = (kappa * np.array(bound.range.kappas(leaf.shape[bound.range.dim])) * s).reshape(shape)
+        unscaled: Any = (np.array(bound.range.kappas(leaf.shape[bound.range.dim])) * s).reshape(shape)
+    else:
+        unscaled = np.asarray(bound.range * s)
+    if isinstance(kappa, jax.Array):
+        wide = jnp.promote_types(dtype, jnp.float32)
+        return (kappa.astype(wide) * unscaled.astype(wide)).astype(dtype)
+    exact = np.asarray(kappa * unscaled)
     with np.errstate(over="ignore"):
         rounded = exact.astype(dtype)
     return np.where(rounded.astype(np.float64) <= exact, rounded, np.nextafter(rounded, np.zeros_like(rounded)))

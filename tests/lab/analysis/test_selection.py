@@ -181,6 +181,14 @@ def test_a_choice_at_the_edge_of_what_was_tried_is_told(best: tuple[float, float
     assert ((row["lr"], row["kappa"]), ",".join(sorted(row["edges"].split(",")))) == (best, edges)
 
 
+@pytest.mark.parametrize("best", ["2", "graded"])
+def test_one_number_among_range_rules_has_no_edge(best: str) -> None:
+    kappas = ("2", "graded", "hidden=5,output=1")
+    table = tidy(*(made_record((float(kappa == best),), method="sgd+wc", kappa=kappa) for kappa in kappas))
+    (row,) = select(table).to_dicts()
+    assert (row["compared"], row["edges"]) == (3, "")
+
+
 def test_one_value_has_no_edge() -> None:
     assert select(tidy(made_record(), made_record(seed=1)))["edges"].to_list() == [""]
 
