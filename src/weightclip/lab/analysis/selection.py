@@ -25,7 +25,6 @@ from weightclip.lab.analysis.setups import (
     columns_of,
     main_setup,
 )
-from weightclip.lab.analysis.statistics import trend
 from weightclip.lab.records.columns import cut_short, flat_config, schema_of, whole_rows
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, LAST_FRACTION, Criterion, Schema
 from weightclip.lab.text import selection_notes, settings_text
@@ -206,6 +205,7 @@ def best_settings(
     here; null where it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short`, whether the
     last task was.
     """
+    from weightclip.lab.analysis.statistics import trend  # here because statistics imports this module
 
     def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         key = (*columns.setup, "method")
