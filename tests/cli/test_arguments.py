@@ -98,10 +98,10 @@ class Settings:
 
 
 def parser(
-    defaults: dict[str, object] | None = None, several: bool = False, leave_out: tuple[str, ...] = ("file",)
+    defaults: dict[str, object] | None = None, several: bool = False, exclude: tuple[str, ...] = ("file",)
 ) -> argparse.ArgumentParser:
     made = Parser(prog="prog")
-    add_config(made, Settings, leave_out=leave_out, defaults=defaults, several=several)
+    add_config(made, Settings, exclude=exclude, defaults=defaults, several=several)
     return made
 
 
@@ -131,7 +131,7 @@ def test_what_is_not_given_keeps_the_configurations_default() -> None:
 
 
 def test_the_names_of_values_are_those_of_the_field(capsys: pytest.CaptureFixture[str]) -> None:
-    parser(leave_out=()).print_help()
+    parser(exclude=()).print_help()
     shown = capsys.readouterr().out
     for line in ("--where {here,there}", "--steps N", "--widths N,N,...", "--file FILE", "--set NAME=NUMBER"):
         assert line in shown

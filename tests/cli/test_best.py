@@ -135,7 +135,7 @@ def test_of_several_problems_there_is_the_interquartile_mean(
 
 def test_without_problems_in_common_that_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(results)
-    assert "over problems: no two of them have two seeds of every method here" in capsys.readouterr().out
+    assert "over problems: fewer than two problems have two seeds of every method" in capsys.readouterr().out
     run(results, "--where", "problem=input-permuted-mnist")
     assert "over problems" not in capsys.readouterr().out
 

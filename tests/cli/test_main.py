@@ -39,7 +39,7 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["--vers"], "--vers: unknown option; did you mean --version?"),
         (["run"], "PROBLEM: got none, expected it before the options (see weightclip run --help)"),
         (["run", "--method", "sgd", "warm-start"], "PROBLEM: got '--method', expected it before the options"),
-        (["run", "--out", "warm-start"], "'warm-start' was taken for the value of --out"),
+        (["run", "--out", "warm-start"], "'warm-start' was parsed as the value of --out"),
         (["run", "replay-ratio", "--kapa", "3"], "did you mean --kappa? (see weightclip run replay-ratio --help)"),
         (["run", "replay-ratio", "--steps", "3"], "--steps: unknown option; did you mean --frames?"),
         (["run", "warm-start", "--learning-rate", "3"], "--learning-rate: unknown option; did you mean --lr?"),
@@ -93,7 +93,7 @@ def test_a_missing_dependency_says_what_to_install(
 ) -> None:
     raising(ModuleNotFoundError("No module named 'polars'", name="polars"), monkeypatch)
     assert main(["data"]) == 2
-    assert capsys.readouterr().err == 'weightclip: error: this needs polars: pip install "weightclip[lab]"\n'
+    assert capsys.readouterr().err == 'weightclip: error: this command requires polars: pip install "weightclip[lab]"\n'
 
 
 def test_without_the_laboratorys_packages_every_command_says_so() -> None:
@@ -106,7 +106,7 @@ sys.exit(main())
     for words in (["run", "input-permuted-mnist", "--steps", "10"], ["data"], ["status"]):
         told = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
         assert (told.returncode, told.stdout) == (2, "")
-        assert told.stderr.startswith("weightclip: error: this needs rich")
+        assert told.stderr.startswith("weightclip: error: this command requires rich")
         assert told.stderr.endswith('pip install "weightclip[lab]"\n')
 
 

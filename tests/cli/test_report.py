@@ -78,5 +78,5 @@ def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.Monke
     for name in [name for name in sys.modules if name.startswith("weightclip.lab.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(ValueError, match=r'this needs altair: pip install "weightclip\[report\]"'):
+    with pytest.raises(ValueError, match=r'this command requires altair: pip install "weightclip\[report\]"'):
         run("results")

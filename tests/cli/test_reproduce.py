@@ -42,8 +42,8 @@ def test_every_item_of_the_paper_is_listed_with_its_commands_or_as_missing(capsy
     below = dict(zip(items, shown.replace("\ntable", "\nfigure").split("\nfigure"), strict=True))
     assert f"    weightclip {SWEEP.format(20, 'results')}\n" in below["figure 4"]
     assert "    weightclip figure streaming-diagnostics results -o figures" in below["figure 4"]
-    assert below["figure 8"].endswith("no experiment here makes it yet")
-    assert below["table 2"].count("no experiment here makes it yet") == 3
+    assert below["figure 8"].endswith("no experiment reproduces it yet")
+    assert below["table 2"].count("no experiment reproduces it yet") == 3
     assert "weightclip best results" in below["table 2"]
 
 
@@ -121,14 +121,14 @@ def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tell
     assert main(["reproduce", "figure", "4"]) == 1
     assert started == ["sweep", "figure"]
     out = capsys.readouterr().out
-    assert "some runs of this sweep failed: what follows is made from the others" in out
-    assert out.splitlines()[-1] == "figure 4 lacks runs that failed; weightclip status results shows which"
+    assert "some runs of this sweep failed; the next commands use the others" in out
+    assert out.splitlines()[-1] == "figure 4 is incomplete because runs failed; weightclip status results lists them"
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ("figure 8", "figure 8: no experiment here makes it yet; weightclip reproduce --list says what there is"),
+        ("figure 8", "figure 8: no experiment reproduces it yet; weightclip reproduce --list shows all items"),
         ("figur 3", "did you mean 'figure 3'?"),
         ("16", "item: got 'figure 16', expected one of figure 1, "),
     ],

@@ -152,7 +152,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
         patch.setattr(os, "replace", fills_up)
         assert main(SMALL) == 2
     shown = capsys.readouterr().err
-    assert "No space left on device; free some space, then give the same command again" in shown
+    assert "No space left on device; free some space, then run the same command again" in shown
     assert shown.count("\n") == 1
     assert not records(tmp_path)
     assert not list(tmp_path.rglob("*.tmp"))
@@ -184,7 +184,7 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command resumes from the last checkpoint, if there is one" in out
+    assert "stopped; the same command resumes from the last checkpoint, if one exists" in out
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0

@@ -119,8 +119,8 @@ def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[st
     record_path(STORE, directory.relative_path, directory.identity).mkdir()
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert f"{path}: it is damaged, or not Parquet (ComputeError); it counts as left" in out
-    assert f"{directory.relative_path}_{directory.identity}.parquet: Is a directory; it counts as left" in out
+    assert f"{path}: it is damaged, or not Parquet (ComputeError); it is counted as left" in out
+    assert f"{directory.relative_path}_{directory.identity}.parquet: Is a directory; it is counted as left" in out
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
     assert line.split() == ["all", "0", "0", "0", "5"]
 

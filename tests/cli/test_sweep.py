@@ -161,7 +161,7 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
 
 def test_a_problem_that_best_took_for_its_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
-    assert "'input-permuted-mnist' was taken for the value of --best" in capsys.readouterr().err
+    assert "'input-permuted-mnist' was parsed as the value of --best" in capsys.readouterr().err
     assert main(["sweep", "--workers", "2"]) == 2
     assert "PROBLEM: got none" in capsys.readouterr().err
 
