@@ -37,7 +37,7 @@ def results(tmp_path: Path) -> Path:
 def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    first = lines.index("input-permuted-mnist: accuracy, area under its curve, mean over seeds")
+    first = lines.index("input-permuted-mnist: accuracy, area under the curve, mean over seeds")
     assert lines[first + 1].split("  ")[0] == "method"
     sgd, clipped = lines[first + 2], lines[first + 3]
     assert [part.strip() for part in sgd.split("  ") if part] == [
@@ -54,7 +54,7 @@ def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest
     ]
     assert "  sgd: lr at the edge of what was tried" in lines
     assert "  sgd: 1 setting with fewer seeds left out" in lines
-    second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under its curve, mean over seeds")
+    second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under the curve, mean over seeds")
     assert "≠ lr 0.0001 (not run)" in lines[second + 2]
 
 
@@ -106,9 +106,9 @@ def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.C
     run(tmp_path)
     lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line] == [
-        "input-permuted-mnist, activation relu: accuracy, area under its curve, mean over seeds",
+        "input-permuted-mnist, activation relu: accuracy, area under the curve, mean over seeds",
         *("method", "sgd", "adam"),
-        "input-permuted-mnist, activation tanh: accuracy, area under its curve, mean over seeds",
+        "input-permuted-mnist, activation tanh: accuracy, area under the curve, mean over seeds",
         *("method", "sgd", "adam"),
     ]
 
@@ -125,7 +125,7 @@ def test_of_several_problems_there_is_the_interquartile_mean(
         store(tmp_path, *runs)
     run(tmp_path)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    first = lines.index("over 2 problems (stand-in data): accuracy, area under its curve, interquartile mean over runs")
+    first = lines.index("over 2 problems (stand-in data): accuracy, area under the curve, interquartile mean over runs")
     assert [line.split() for line in lines[first + 1 : first + 4]] == [
         ["method", "accuracy", "95%", "interval", "runs"],
         ["sgd", "47.50%", "45.00%", "to", "50.00%", "4"],

@@ -38,7 +38,7 @@ def test_a_figure_by_name_or_number_is_three_files_whose_paths_are_told(
 def test_the_directory_and_the_runs_can_be_chosen(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--where", "method=sgd,adam+wc", "--where", "seed=1"]
     assert main(["figure", "4", results, "-o", "my/pictures", *chosen]) == 0
-    assert "drawn without adam, sgd+l2init, adam+l2init, sgd+sp, adam+sp, sgd+wc, madam" in capsys.readouterr().out
+    assert "no results for adam, sgd+l2init, adam+l2init, sgd+sp, adam+sp, sgd+wc, madam" in capsys.readouterr().out
     table = pl.read_csv("my/pictures/streaming-diagnostics.csv")
     assert set(table["method"]) == {"sgd", "adam+wc"}
     assert set(table["seeds"]) == {1}

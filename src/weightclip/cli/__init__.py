@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = arguments.action(arguments)
             sys.stdout.flush()
         return code
-    except SystemExit as exit:  # argparse, after --help or --version
-        return int(exit.code or 0)
+    except SystemExit as error:  # argparse, after --help or --version
+        return int(error.code or 0)
     except KeyboardInterrupt:
         return _say("stopped", STOPPED)
     except BrokenPipeError:  # the reader of the output has exited

@@ -103,11 +103,11 @@ def _show(best: pl.DataFrame, axes: Sequence[str], runs: pl.DataFrame, arguments
 def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print the score of each method over all problems of an experiment, if it is meaningful."""
     from weightclip.lab.analysis.setups import score_of
-    from weightclip.lab.analysis.statistics import across_problems, is_telling
+    from weightclip.lab.analysis.statistics import across_problems, is_comparable
     from weightclip.lab.text import metric_text, value_text
 
     metric = score_of(runs, arguments.metric)
-    if not is_telling(runs, metric):
+    if not is_comparable(runs, metric):
         return
     found = across_problems(runs, arguments.metric, arguments.criterion)
     if found.is_empty():

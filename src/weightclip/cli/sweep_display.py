@@ -30,9 +30,9 @@ class Working:
     done: float = 0.0
     first: float = 0.0
 
-    def advanced(self, done: float, running: float) -> Working:
+    def advanced(self, done: float, now: float) -> Working:
         if self.done == 0.0:
-            return replace(self, done=done, first=done, began=running)
+            return replace(self, done=done, first=done, began=now)
         return replace(self, done=done)
 
 

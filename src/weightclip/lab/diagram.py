@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from weightclip.clipping import clip_weights
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import panels
-from weightclip.lab.plotting.style import COLOURS
+from weightclip.lab.plotting.style import COLORS
 from weightclip.regularizers.l2 import l2
 from weightclip.regularizers.l2_init import l2_init
 
@@ -81,9 +81,7 @@ def figure_1() -> Drawing:
 
 
 def _draw_box(axes: Axes) -> None:
-    axes.add_patch(
-        Rectangle((-EDGE, -EDGE), 2 * EDGE, 2 * EDGE, facecolor="#F0F0F0", edgecolor=COLOURS["wc"], zorder=1)
-    )
+    axes.add_patch(Rectangle((-EDGE, -EDGE), 2 * EDGE, 2 * EDGE, facecolor="#F0F0F0", edgecolor=COLORS["wc"], zorder=1))
     axes.annotate(r"$[-\kappa s, \kappa s]^2$", (-0.95 * EDGE, 0.95 * EDGE), va="top")
     axes.set(xlim=(-1.25 * EDGE, 1.95 * EDGE), ylim=(-1.25 * EDGE, 1.3 * EDGE), xlabel="$w_1$", ylabel="$w_2$")
     ticks, labels = (-EDGE, 0, EDGE), (r"$-\kappa s$", "0", r"$\kappa s$")
@@ -94,8 +92,8 @@ def _draw_box(axes: Axes) -> None:
 
 def _draw_steps(axes: Axes, remedy: str, w_1: list[float], w_2: list[float]) -> None:
     """The weight after each step, and an arrow from the first place to the last: every remedy leads straight on."""
-    colour = COLOURS[remedy]
-    axes.plot(w_1[1:-1], w_2[1:-1], "o", color=colour, markersize=2.5, zorder=3)
+    color = COLORS[remedy]
+    axes.plot(w_1[1:-1], w_2[1:-1], "o", color=color, markersize=2.5, zorder=3)
     if (w_1[-1], w_2[-1]) != (w_1[0], w_2[0]):
         arrow = FancyArrowPatch(
             (w_1[0], w_2[0]),
@@ -104,7 +102,7 @@ def _draw_steps(axes: Axes, remedy: str, w_1: list[float], w_2: list[float]) -> 
             mutation_scale=9,
             shrinkA=0,
             shrinkB=0,
-            color=colour,
+            color=color,
             linestyle=LINES[remedy],
             linewidth=1.4,
             zorder=4,

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from lab.records.made_records import made_record, tidy, with_schema
-from weightclip.lab.analysis.statistics import across_problems, iqm, is_telling
+from weightclip.lab.analysis.statistics import across_problems, iqm, is_comparable
 from weightclip.lab.records.schema import FRACTION, Metric
 
 MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
@@ -72,6 +72,6 @@ def test_values_of_another_axis_are_kept_apart() -> None:
 def test_a_mean_over_problems_needs_several_and_a_scale_that_they_share() -> None:
     share, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
     table = pl.concat(both())
-    assert is_telling(table, share)
-    assert not is_telling(table, loss)
-    assert not is_telling(table.filter(problem=MNIST), share)
+    assert is_comparable(table, share)
+    assert not is_comparable(table, loss)
+    assert not is_comparable(table.filter(problem=MNIST), share)

@@ -233,5 +233,5 @@ def test_mistakes_are_told(arguments: dict[str, str], message: str) -> None:
 
 
 def test_a_table_without_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="table: got one without rows, expected results"):
+    with pytest.raises(ValueError, match="table: got a table without rows, expected results"):
         select(tidy(made_record()).clear())

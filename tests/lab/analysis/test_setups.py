@@ -19,7 +19,7 @@ def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -
 
 
 def test_a_table_without_a_schema_is_an_error() -> None:
-    with pytest.raises(ValueError, match="table: got one without a schema, expected"):
+    with pytest.raises(ValueError, match="table: got a table without a schema, expected"):
         columns_of(tidy(made_record()).with_columns(schema=None))
 
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from weightclip.lab.experiments.streaming.config import METRICS
-from weightclip.lab.plotting.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
+from weightclip.lab.plotting.panels import add_legend, draw_curve, draw_panel, needs_log_scale, panels, set_count_axis
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import Metric
 
@@ -41,7 +41,7 @@ def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
     ],
 )
 def test_a_method_hides_another_if_its_usual_values_are_many_times_larger(means: dict, hiding: bool) -> None:
-    assert is_hiding(curves(**means)) == hiding
+    assert needs_log_scale(curves(**means)) == hiding
 
 
 def test_shares_are_percentages_and_never_on_a_logarithmic_axis() -> None:
@@ -68,7 +68,7 @@ def test_a_curve_of_a_single_point_can_be_seen() -> None:
 def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
     with panels(1, 1, 3, 2) as (picture, ((axes,),)):
         draw_panel(axes, curves(sgd=[1.0] * last), "epoch", METRICS["loss"])
-        count_along(axes, "Epoch")
+        set_count_axis(axes, "Epoch")
         picture.canvas.draw()
     low, high = axes.get_xlim()
     shown = [tick for tick in axes.get_xticks() if low <= tick <= high]

@@ -3,13 +3,13 @@ from weightclip.lab.plotting.style import style_of
 
 
 def test_colour_is_the_remedy_and_the_line_the_optimizer() -> None:
-    assert style_of("sgd+wc").colour == style_of("adam+wc").colour != style_of("adam+sp").colour
+    assert style_of("sgd+wc").color == style_of("adam+wc").color != style_of("adam+sp").color
     assert style_of("sgd").line == style_of("sgd+sp").line == "--"
     assert style_of("adam").line == style_of("adam+sp").line == "-"
 
 
 def test_every_method_of_the_paper_looks_different() -> None:
-    assert len({(style_of(name).colour, style_of(name).line) for name in PAPER_METHODS}) == len(PAPER_METHODS)
+    assert len({(style_of(name).color, style_of(name).line) for name in PAPER_METHODS}) == len(PAPER_METHODS)
     assert len({style_of(name).label for name in PAPER_METHODS}) == len(PAPER_METHODS)
 
 

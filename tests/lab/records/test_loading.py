@@ -98,7 +98,7 @@ def test_further_tables_are_read_when_asked_for(tmp_path: Path) -> None:
 
 def test_where_no_run_has_further_tables_that_is_said(tmp_path: Path) -> None:
     store(tmp_path, made_record())
-    with pytest.raises(ValueError, match="table: got 'episodes', but no run has further tables"):
+    with pytest.raises(ValueError, match="table: got 'episodes', but no run has additional tables"):
         load(tmp_path, table="episodes")
 
 
@@ -109,7 +109,7 @@ def test_main_and_further_tables_that_were_saved_are_told_apart(tmp_path: Path) 
     saved = tmp_path / "saved"
     saved.mkdir()
     main.write_parquet(saved / "runs.parquet")
-    with pytest.raises(NoTableError, match="table: got 'episodes', but no run has further tables"):
+    with pytest.raises(NoTableError, match="table: got 'episodes', but no run has additional tables"):
         load(saved, table="episodes")
     further.write_parquet(saved / "episodes.parquet")
     assert_frame_equal(load(saved), main)

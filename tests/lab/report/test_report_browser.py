@@ -153,7 +153,7 @@ def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str)
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]",
         f"#chart-1 {LINES}",
     )
-    paper, ink = (sum(map(int, colour.strip("rgb()").split(","))) / 3 for colour in colours)
+    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colours)
     assert (paper > 200 and ink < 60) if scheme == "light" else (paper < 60 and ink > 200)
 
 

@@ -141,7 +141,7 @@ def test_the_criterion_decides_what_is_best_and_is_in_every_command(tmp_path: Pa
     write_run(tmp_path, lr=0.1, accuracy=0.7, slope=-0.1)
     write_run(tmp_path, lr=0.2, accuracy=0.3, slope=0.02)
     by_area, by_end = gather(tmp_path), gather(tmp_path, criterion="final")
-    assert [content.criterion for content in (by_area, by_end)] == ["area under its curve", "mean over the last tenth"]
+    assert [content.criterion for content in (by_area, by_end)] == ["area under the curve", "mean over the last tenth"]
     for content, setting, score, slope in (
         (by_area, "lr 0.1", "45.00%", "−1000.00"),
         (by_end, "lr 0.2", "40.00%", "+200.00"),

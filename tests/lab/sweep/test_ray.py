@@ -243,7 +243,7 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster
     assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
     (failure,) = failures(tmp_path)
     assert failure.identity == plan.runs[1].identity
-    assert "expected a network that fits into memory" in failure.reason
+    assert "expected a network that fits in memory" in failure.reason
     assert "Traceback" in failure.traceback
     assert "_make_learner" in failure.traceback
 

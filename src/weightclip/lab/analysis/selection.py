@@ -1,10 +1,10 @@
-"""Selection: the best setting of each method, by the paper's criterion or by the last rows; the paper's table 2.
+"""Selection of the best setting of each method, by the paper's criterion or by the last rows (Table 2 of the paper).
 
-`auc` is the area under the curve of the score: its mean over a run's rows, each weighted by its samples. `final` is the
-mean over the last rows. Both are averaged over seeds; NaN counts as the worst.
+`auc` is the area under the curve of the score: the mean over the rows of a run, weighted by their samples. `final` is
+the mean over the last rows. Both are averaged over seeds; NaN is the worst score.
 
-Settings are compared on the same seeds: those that more than half of a method's settings have. So neither a setting
-with further seeds nor one that was only tried out decides what the others are compared on.
+Settings are compared on the same seeds: those that more than half of the method's settings have. A single setting with
+more or fewer seeds therefore does not change the comparison of the others.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from weightclip.lab.text import selection_notes, settings_text
 def score_runs(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per run: its setup, method, settings, seed and identity, its `rows`, and its `score`.
+    """Return a row per run: setup, method, settings, seed, identity, number of `rows`, and `score`.
 
     Args:
-        table: a tidy one.
-        metric: a column of it; default: the experiment's own score. Rows where it is null do not count, as there was
-            nothing to measure; where it is NaN, so is the score.
+        table: tidy table.
+        metric: column of the table (default: the score of the experiment). Rows with null are ignored; NaN makes the
+            score NaN.
         criterion: "auc" or "final".
-        last: the rows that count for "final": a share of them, at least one row, or, from 1 on, their number.
+        last: rows that "final" averages: a fraction below 1 (at least one row), or a number of rows.
     """
     check_name("criterion", criterion, tuple(CRITERIA))
     check_number("last", last)
@@ -65,9 +65,9 @@ def score_runs(
 def score_settings(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per setup, method and setting: the mean `score` over runs, its standard `error` and the `seeds`.
+    """Return a row per setup, method and setting: the mean `score` over runs, its standard `error` and `seeds`.
 
-    Of a single run the error is null.
+    The error of a single run is null.
     """
 
     def score(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -79,17 +79,16 @@ def score_settings(
 def select(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per setup and method: its best setting, with `score`, `error` and `seeds`, and how it was found.
+    """Return the best setting per setup and method, with `score`, `error`, `seeds` and details of the selection.
 
-    Settings compete on the seeds that more than half of the method's settings have, if they have all of these:
-    `compared` is their number, `incomplete` that of the others. Where no setting has them, those with the most seeds
-    compete, on whatever seeds these are. `shared` is the number of seeds that were compared on (0: on different ones);
-    it is null where all that compete have the same seeds. `score`, `error` and `seeds` are over all seeds of the
-    chosen setting.
+    Settings are compared on the seeds that more than half of the method's settings have. `compared` is the number of
+    settings that have all of these seeds, `incomplete` the number of the others, which are excluded. If no setting has
+    all of them, the settings with the most seeds are compared on their own seeds. `shared` is the number of common
+    seeds (0: different seeds); it is null if all compared settings have the same seeds. `score`, `error` and `seeds`
+    cover all seeds of the selected setting.
 
-    `ties` counts others that were just as good (the one with the smallest settings is taken). `edges` names settings,
-    such as "lr,kappa", whose chosen value is the smallest or the largest of several that were tried, unless it cannot
-    go further (0, infinity).
+    `ties` is the number of other settings with the same score (the smallest values are selected). `edges` lists
+    settings, such as "lr,kappa", whose selected value is the smallest or largest of those tried, except 0 and infinity.
     """
 
     def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -100,7 +99,7 @@ def select(
 
 
 def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: str) -> pl.DataFrame:
-    """Of each group of `score_runs`'s rows the best setting, with the columns that `select` adds."""
+    """The best setting of each group of rows of `score_runs`, with the columns of `select`."""
     lower = _direction(columns.schema, metric) == "lower"
     value = pl.col("_score").fill_nan(None)
     competing = _compared(runs, group, columns)
@@ -121,7 +120,7 @@ def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: 
 
 
 def averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """`score_settings`, from `score_runs`."""
+    """The result of `score_settings`, computed from `score_runs`."""
     value = pl.col("score")
     return (
         runs.group_by(columns.setting, maintain_order=True)
@@ -131,7 +130,7 @@ def averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
 
 
 def _compared(runs: pl.DataFrame, group: Sequence[str], columns: Columns) -> pl.DataFrame:
-    """A row per setting that competes in its group: its `_score` on the seeds that count there, and `shared`."""
+    """A row per compared setting of each group: its `_score` on the common seeds, and `shared`."""
     setting, seed, common = pl.struct(columns.setting), pl.col("seed"), pl.col("_common")
     runs = runs.with_columns(
         _common=2 * setting.n_unique().over(*group, "seed") > setting.n_unique().over(group),
@@ -168,7 +167,7 @@ def best_runs(
 
 
 def _weight(table: pl.DataFrame) -> pl.Expr:
-    """A row's samples; `samples` counts from the run's beginning."""
+    """The number of samples of a row; `samples` counts from the start of the run."""
     if "samples" not in table.columns:
         return pl.lit(1.0).repeat_by(pl.len()).explode()
     return pl.col("samples").diff().fill_null(pl.col("samples"))
@@ -179,7 +178,7 @@ def _direction(schema: Schema, metric: str) -> str:
     direction = schema.metric(metric).direction
     if not direction:
         known = ", ".join(name for name, one in schema.metrics.items() if one.direction)
-        raise ValueError(f"metric: got {metric!r}, expected one whose values are better or worse: {known}")
+        raise ValueError(f"metric: got {metric!r}, expected a metric with a direction: {known}")
     return direction
 
 
@@ -198,12 +197,12 @@ _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 def best_settings(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """One row per setup and method, in the paper's order of methods; the arguments are those of `select`.
+    """Return one row per setup and method, in the paper's order of methods. The arguments are those of `select`.
 
     The columns of `select` are followed by those of `trend` at that setting (`slope`, `low`, `high`, `verdict`), `same`
-    (whether it is the paper's setting; null where the paper has none), `paper_score` (the score of the paper's setting
-    here; null where it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short`, whether the
-    last task was.
+    (whether it is the paper's setting; null if the paper has none), `paper_score` (the score of the paper's setting in
+    these results; null if it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short` (whether
+    the last task was cut short).
     """
     from weightclip.lab.analysis.statistics import trend  # here because statistics imports this module
 
@@ -218,7 +217,7 @@ def best_settings(
         for more in (slopes, about):
             chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
         averages = averaged(scores, columns)
-        paper = [_beside_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
+        paper = [_compare_with_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
         chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
         order = columns.schema.ordered_methods(chosen["method"].cast(pl.String))
         return chosen.sort(*columns.setup, pl.col("method").cast(pl.Enum(order)), maintain_order=True)
@@ -227,13 +226,13 @@ def best_settings(
 
 
 def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
-    """The settings to show for a row of `best_settings`: named ones, and others that vary in the table.
+    """The settings to display for a row of `best_settings`: those with a field, and others that vary.
 
-    Others are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules are
-    distinguished by the first digits of their hash.
+    Other settings are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules
+    are distinguished by the first digits of their hash.
     """
     runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
-    names = [name for field in schema_of(runs).settings for name in _of_field(field, row)]
+    names = [name for field in schema_of(runs).settings for name in _field_columns(field, row)]
     found = {
         name: row[name]
         for name in names
@@ -245,21 +244,21 @@ def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, An
 
 
 def setting_notes(row: Mapping[str, Any]) -> list[str]:
-    """Remarks on a row of `best_settings`: how it was selected, and how it deviates from the paper."""
-    short = "the last task is cut short: it counts neither for the slope nor for the final score"
+    """Notes on a row of `best_settings`: its selection and its deviations from the paper."""
+    short = "the last task is cut short: it is excluded from the slope and the final score"
     deviations = row["deviations"] and f"{NOT_THE_PAPERS}: {row['deviations']}"
     return [*selection_notes(row), *filter(None, (short if row["cut_short"] else "", deviations))]
 
 
 def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The paper's setting for a row of `best_settings`; None where the paper has none."""
+    """The paper's setting for a row of `best_settings`; None if the paper has none."""
     return None if row["paper_setting"] is None else flat_config(json.loads(row["paper_setting"]))
 
 
 def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
-    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`).
+    """The best settings as TOML, in the format of presets and grids (`weightclip.lab.sweep.grid`).
 
-    Presets have one setting of a method on a problem: where setups have different ones, a ValueError says so.
+    Presets have one setting per method and problem: setups with different settings raise a ValueError.
     """
     lines: list[str] = []
     for (problem,), rows in best.group_by("problem", maintain_order=True):
@@ -278,25 +277,25 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _beside_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
+def _compare_with_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
     paper = paper_setting(row)
     if paper is None:
         return {"same": None, "paper_score": None}
     if all(row.get(name) == value for name, value in paper.items()):
         return {"same": True, "paper_score": row["score"]}
-    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
-    if any(name not in averages.columns for name in wanted):
+    reference = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
+    if any(name not in averages.columns for name in reference):
         return {"same": False, "paper_score": None}
-    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in reference.items())
     return {"same": False, "paper_score": found["score"][0] if len(found) else None}
 
 
-def _of_field(field: str, row: Mapping[str, Any]) -> list[str]:
+def _field_columns(field: str, row: Mapping[str, Any]) -> list[str]:
     return [name for name in row if name == field or name.startswith(f"{field}.")]
 
 
 def _path(name: str) -> str:
-    """Of a setting: `settings.beta1` is in a table of its own."""
+    """The TOML key of a setting; `settings.beta1` is a dotted key."""
     return ".".join(map(_key, name.split(".")))
 
 
@@ -305,25 +304,25 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """As TOML has it, whose strings are JSON's but for one character."""
+    """A value as TOML. Its strings are those of JSON except for one character."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
-def own_runs(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
-    """The runs of an experiment; a ValueError if there are none."""
-    own = table.filter(experiment=experiment)
-    if own.is_empty():
-        there = ", ".join(table["experiment"].unique().sort())
-        raise ValueError(f"results: got runs of {there}, expected some of {experiment}")
-    return own
+def experiment_runs(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
+    """The runs of an experiment. Raise a ValueError if there are none."""
+    runs = table.filter(experiment=experiment)
+    if runs.is_empty():
+        available = ", ".join(table["experiment"].unique().sort())
+        raise ValueError(f"results: got runs of {available}, expected runs of {experiment}")
+    return runs
 
 
 def chosen_runs(table: pl.DataFrame, experiment: str, criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
-    """The runs, and what a user should know of the choice."""
+    """The runs of the main setup at the best settings, and notes on the selection."""
     notes: list[str] = []
-    runs = main_setup(own_runs(table, experiment), notes.append)
+    runs = main_setup(experiment_runs(table, experiment), notes.append)
     axes = columns_of(runs).axes
     chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
     for row in chosen.iter_rows(named=True):

@@ -107,10 +107,11 @@ def test_what_has_no_vectors_is_refused(name: str, message: str) -> None:
     [
         (
             "Ant",
-            "env: got 'Ant', expected a version as well; there are Ant-v2, Ant-v3, Ant-v4, Ant-v5; did you mean 'Ant-v",
+            "env: got 'Ant', expected an id with a version; known versions are Ant-v2, Ant-v3, Ant-v4, Ant-v5; "
+            "did you mean 'Ant-v",
         ),
         ("Hopper", "Hopper-v4, Hopper-v5; did you mean 'Hopper-v5'?"),
-        ("pushed_point:WeightclipToy", "there are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
+        ("pushed_point:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
     ],
 )
 def test_an_environment_without_a_version_is_refused(name: str, message: str) -> None:

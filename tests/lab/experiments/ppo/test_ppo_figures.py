@@ -58,7 +58,7 @@ def test_a_seed_that_stopped_counts_until_then_and_is_reported(table: pl.DataFra
     ]
     stopped = table.with_columns(nothing)
     drawing = draw_metrics(stopped, metrics=RETURN)
-    assert f"{NAME}: adam: 1 of 2 seeds stopped, and count until then" in drawing.notes
+    assert f"{NAME}: adam: 1 of 2 seeds stopped early; means exclude them after that" in drawing.notes
     (fall,) = (note for note in drawing.notes if note.startswith(f"{NAME}: adam: return"))
     assert fall.endswith("below that (1 of 2 seeds)")
     nobody = stopped.with_columns(pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return"))

@@ -133,8 +133,8 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     lines: list[str] = []
     first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[2:] == [
-        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): restarting from the first iteration",
-        "training seed 1 first, as seed 0 came farther before",
+        f"{NAME} adam+wc seed 1: incompatible checkpoint (RuntimeError): restarting from the first iteration",
+        "training seed 1 first; ahead: seed 0",
     ]
     assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
@@ -177,8 +177,8 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     )
     assert lines == [
         *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
-        "training seed 2 first, as seeds 0, 1 came farther before",
-        "training seed 0 first, as seed 1 came farther before",
+        "training seed 2 first; ahead: seeds 0, 1",
+        "training seed 0 first; ahead: seed 1",
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]

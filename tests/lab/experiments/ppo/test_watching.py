@@ -142,7 +142,7 @@ def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.C
 def test_mistakes_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
-        ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or its beginning"),
+        ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or a prefix of it"),
         ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
         ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a seed such as 4"),
         ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),

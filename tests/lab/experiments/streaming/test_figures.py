@@ -138,7 +138,7 @@ def test_every_method_has_its_style_and_clipping_lies_on_top() -> None:
     axes = figure_3(runs(PAPER_METHODS)).picture.axes[0]
     for method in PAPER_METHODS:
         line, style = lines(axes)[style_of(method).label], style_of(method)
-        assert (line.get_color(), line.get_linestyle()) == (style.colour, style.line)
+        assert (line.get_color(), line.get_linestyle()) == (style.color, style.line)
     highest = max(line.get_zorder() for line in axes.get_lines())
     on_top = [label for label, line in lines(axes).items() if line.get_zorder() == highest]
     assert on_top == ["SGD + WC", "Adam + WC"]
@@ -162,12 +162,12 @@ def test_what_is_not_finite_is_a_gap_that_is_told(broken: float) -> None:
     for axes in drawing.picture.axes:
         assert np.isnan(lines(axes)["SGD"].get_ydata()).tolist() == [False, False, True]
         assert np.isfinite(axes.get_ylim()).all()
-    assert f"{MNIST}: the line of sgd has gaps, where values are not finite" in drawing.notes
+    assert f"{MNIST}: the line of sgd has gaps where values are not finite" in drawing.notes
 
 
 def test_methods_without_results_are_told() -> None:
     drawing = figure_3(runs([method for method in PAPER_METHODS if method not in ("sgd+sp", "madam")]))
-    assert drawing.notes == (f"{MNIST}: drawn without sgd+sp, madam, of which there are no results",)
+    assert drawing.notes == (f"{MNIST}: no results for sgd+sp, madam",)
     assert not figure_3(runs(PAPER_METHODS)).notes
 
 
@@ -230,7 +230,7 @@ def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
     drawing = figure_4(pl.concat([without, runs(PAPER_METHODS, diagnostics=True)]))
     assert drawing.data["task"].max() == 6
     for bare in (without, without.drop("plasticity")):
-        with pytest.raises(ValueError, match="results: got runs without diagnostics, expected some with them"):
+        with pytest.raises(ValueError, match="results: got no runs with diagnostics, expected at least one"):
             figure_4(bare)
 
 
@@ -267,7 +267,7 @@ def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
     drawing = draw_sensitivity(pl.concat(late), "final")
     np.testing.assert_allclose(lines(drawing.picture.axes[0])["SGD"].get_ydata(), [0.6, 0.6])
     assert legend_title(drawing.picture) == "Accuracy, mean over the last tenth; mean of 2 seeds, standard error shaded"
-    assert "Accuracy, area under its curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
+    assert "Accuracy, area under the curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
 
 
 def test_an_infinite_kappa_is_left_out() -> None:

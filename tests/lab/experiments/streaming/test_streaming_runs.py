@@ -284,7 +284,7 @@ def test_more_classes_than_outputs_is_refused() -> None:
 
 
 def test_a_network_larger_than_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits into memory"):
+    with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits in memory"):
         run_config(config(hidden=(10**12,)), DATA)
 
 

@@ -48,13 +48,13 @@ class Update:
 
 
 class Agent(ABC):
-    """Learns the values of actions.
+    """Base class of agents that learn action values.
 
     Args:
         config: a resolved configuration.
         frame: the shape of a frame, [channels, height, width].
         actions: the number of actions.
-        device: of the networks.
+        device: device of the networks.
     """
 
     def __init__(self, config: Config, frame: Sequence[int], actions: int, device: torch.device) -> None:

@@ -28,13 +28,13 @@ from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, PAPER_GAMES,
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "replay-ratio"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("adam", "adam+wc")
 """Methods of the paper."""
 
 PAPER_RATIOS = (1.0, 0.1)
-"""The paper's replay ratio, and Tianshou's default, which it is compared with."""
+"""The paper's replay ratio, and Tianshou's default for comparison."""
 
 AGENTS = ("dqn", "rainbow")
 NOT_OPTIONS = {
@@ -47,9 +47,9 @@ NOT_OPTIONS = {
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the suite, the agent and the method (`resolve`).
+    """The configuration of one run. `resolve` replaces None by the value for the suite, the agent and the method.
 
-    The algorithm's options have Stable-Baselines3's or CleanRL's names.
+    Options of the algorithm have the names of Stable-Baselines3 or CleanRL.
     """
 
     experiment = NAME
@@ -119,7 +119,7 @@ class Config(MethodConfig):
     def max_updates(self) -> int:
         """Maximum number of updates between two steps of all environments.
 
-        Twice the replay ratio's, so that a run that is behind catches up.
+        It is twice the replay ratio per step, so that a run with updates due catches up.
         """
         return 2 * math.ceil(_exact(self.replay_ratio) * (self.num_envs or 1))
 
@@ -140,7 +140,7 @@ class Config(MethodConfig):
 
 @cache
 def _exact(ratio: float) -> Fraction:
-    """The decimal number as written: 0.1 is 1/10."""
+    """The decimal number as a fraction: 0.1 is 1/10."""
     return Fraction(str(ratio))
 
 
@@ -166,7 +166,7 @@ def resolve(config: Config) -> Config:
 
 
 def _unused(config: Config) -> dict[str, Any]:
-    """Defaults for fields without effect, so that they make no other run.
+    """Defaults for fields without effect, so that they do not change the identity of the run.
 
     A field that the agent or the suite does not have raises a ValueError unless it has its default.
     """
@@ -224,25 +224,43 @@ def _check_sizes(config: Config) -> None:
 
 
 METRICS = by_name(
-    Metric("test_return", "Return, evaluated", "of whole games with few random actions, at a part's end", "", "higher"),
-    Metric("return", "Return, in training", "mean over the games that ended in a part, or ended last", "", "higher"),
+    Metric(
+        "test_return",
+        "Return, evaluated",
+        "mean over whole games with few random actions, at the end of the part",
+        "",
+        "higher",
+    ),
+    Metric(
+        "return",
+        "Return, in training",
+        "mean over the games that ended in the part, or the last ones before",
+        "",
+        "higher",
+    ),
     Metric("length", "Length of games", "mean over the same games, in steps"),
     Metric("ended", "Games", "training games that ended in the part"),
-    Metric("updates", "Updates", "so far"),
-    Metric("training_loss", "Loss", "mean over the part's updates, or those of the last part with some", "", "lower"),
+    Metric("updates", "Updates", "number since the start of the run"),
+    Metric("training_loss", "Loss", "mean over the updates of the last part that had any", "", "lower"),
     Metric("q", "Value of the best action", "mean over the states of the part's updates"),
-    Metric("weight_l2", "Weight l2 norm", "of all weight tensors together, without biases, at a part's end"),
-    Metric("gradient_l2", "Gradient l2 norm", "of the same tensors, in a part's last update"),
-    Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", FRACTION),
-    Metric("dormant", "Dormant units", "whose mean output is at most 0.025 of their layer's mean", FRACTION, "lower"),
-    Metric("exploration", "Random actions", "probability, at a part's end", FRACTION),
+    Metric("weight_l2", "Weight l2 norm", "all weight tensors, without biases, at the end of the part"),
+    Metric("gradient_l2", "Gradient l2 norm", "same tensors, in the last update of the part"),
+    Metric("clipped", "Entries at the bound", "fraction of entries of clipped tensors at a bound", FRACTION),
+    Metric(
+        "dormant",
+        "Dormant units",
+        "units with a mean output of at most 0.025 times the layer's mean",
+        FRACTION,
+        "lower",
+    ),
+    Metric("exploration", "Random actions", "probability at the end of the part", FRACTION),
     Metric("frames_per_second", "Frames per second", "over the part, without the evaluation"),
     Metric("updates_per_second", "Updates per second", "over the part, without the evaluation"),
 )
 """The columns of a part, in addition to `seed`, `part` and `samples`, the frames so far."""
 
 COVARIANCE = "covariance"
-"""The further table with gradient covariances: percent of the run, row, column, value."""
+"""Name of the additional table of gradient covariances: percent of the run, row, column, value."""
 
 SCHEMA = Schema(
     NAME,
@@ -263,7 +281,7 @@ SCHEMA = Schema(
 
 
 NOT_LEARNED = ("points", "eval_episodes", "covariance", "covariance_at")
-"""Fields that do not change what is learned."""
+"""Fields that do not affect the result."""
 
 
 def compare_with_paper(config: Config) -> Comparison:

@@ -44,7 +44,7 @@ games:
 
 
 class ReplayRatio(Experiment[Config]):
-    """DQN and Rainbow on Atari and MinAtar."""
+    """DQN and Rainbow on Atari and MinAtar at large replay ratios."""
 
     name = NAME
     config = Config

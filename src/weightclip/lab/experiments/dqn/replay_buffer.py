@@ -251,7 +251,7 @@ def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
 def _refresh(
     valid: Bools, terminal: Bools, final: Bools, written: Places, which: Places, stack: int, steps: int
 ) -> Places:
-    """Update which slots hold a complete transition after a write in each of `which`: the indices that changed."""
+    """Update which slots hold a complete transition after a write in each of `which`; return the changed indices."""
     length = valid.shape[1]
     changed = np.empty(len(which) * (steps + stack + 2), np.int64)
     number = 0
@@ -402,7 +402,7 @@ def _find(nodes: Floats, leaves: int, at: Floats) -> Places:
         i, rest = 1, at[k]
         while i < leaves:
             i *= 2
-            # Right if it lies there; left if rounding leads to a subtree without priority.
+            # Go left if rounding would lead to a right subtree without priority.
             if rest >= nodes[i] and nodes[i + 1] > 0.0:
                 rest -= nodes[i]
                 i += 1

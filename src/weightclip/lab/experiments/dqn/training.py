@@ -56,7 +56,7 @@ class Trainer:
 
     Args:
         config: a resolved configuration.
-        device: of the networks.
+        device: device of the networks.
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -90,7 +90,7 @@ class Trainer:
         self._stacks = np.tile(self._frames, (1, self.config.stack, 1, 1))
 
     def learn(self, part: int, on_progress: Progress = ignore) -> Row:
-        """Train for part 0, 1, ... of the run: a row of the table."""
+        """Train for part 0, 1, ... of the run and return its row of the table."""
         config, began, before = self.config, time.perf_counter(), (self.steps, self.agent.updates)
         end = config.steps * (part + 1) // config.points
         episodes: list[tuple[float, int]] = []
@@ -155,7 +155,7 @@ class Trainer:
             self._store(self._send())
 
     def train(self, updates: int) -> Tensor:
-        """Make updates: the sums of the losses and of the maximum Q-values, [2]."""
+        """Make updates and return the sums of the losses and of the maximum Q-values, [2]."""
         config, sums = self.config, torch.zeros(2, device=self.agent.device)
         for _ in range(updates):
             batch = self.replay_buffer.sample(
@@ -168,13 +168,13 @@ class Trainer:
         return sums
 
     def _send(self) -> NDArray[np.int64]:
-        """Start a step of all environments: the actions [e]."""
+        """Start a step of all environments and return the actions [e]."""
         actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
         self.envs.send(actions)
         return actions
 
     def _store(self, actions: NDArray[np.int64]) -> list[tuple[float, int]]:
-        """Finish a step and store it: the episodes that ended with it."""
+        """Finish a step, store it and return the episodes that ended."""
         step = self.envs.receive()
         terminal = step.terminated | step.lost if self.config.terminal_on_life_loss else step.terminated
         rewards = np.sign(step.rewards) if self.config.clip_rewards else step.rewards
@@ -290,20 +290,20 @@ class Trainer:
         self.envs.close()
 
 
-def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], begun: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], started: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Append frames [e, channels, ...] to stacks [e, stack * channels, ...]; repeat the first frame of an episode."""
     channels = frames.shape[1]
     found = np.concatenate([stacks[:, channels:], frames], axis=1)
-    if begun.any():
-        found[begun] = np.tile(frames[begun], (1, stacks.shape[1] // channels, 1, 1))
+    if started.any():
+        found[started] = np.tile(frames[started], (1, stacks.shape[1] // channels, 1, 1))
     return found
 
 
 WHOLE = ("part", "samples", "updates", "ended")
-"""Columns with whole numbers."""
+"""Integer columns."""
 
 MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
-"""Suite -> the package that has its games."""
+"""Suite -> package of its games."""
 
 
 def run_config(
@@ -316,9 +316,9 @@ def run_config(
     on_event: Event = ignore,
     on_row: Callable[[Row], None] = ignore,
 ) -> Record:
-    """Run one configuration, or go on with it after its last part, or read its record where it is finished.
+    """Run one configuration, resume it after its last part, or read its record if it is finished.
 
-    A checkpoint holds all but the games, and the replay memory if that is wanted: a run that goes on begins new games.
+    A checkpoint contains no games, and the replay buffer only with `save_buffer`. A resumed run starts new games.
     """
     config = resolve(config)
     device = find_device(config.device)
@@ -354,7 +354,7 @@ def run_config(
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
-    """Null where no game had ended yet, or there was no update."""
+    """The table, with null before the first game has ended and before the first update."""
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
     early, idle = pl.col("ended").cum_sum() == 0, pl.col("updates") == 0
     found = table.with_columns(

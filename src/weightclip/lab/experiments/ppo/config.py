@@ -26,7 +26,7 @@ from weightclip.lab.methods import TORCH_WITH_EQUAL_BETAS, Components, TorchPart
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "policy-collapse"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("adam", "adam+wc")
 """Methods of the paper."""
@@ -48,9 +48,9 @@ SCALES = ("paper", "laptop")
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the scale, the environment and the method (`resolve`).
+    """The configuration of one run. `resolve` replaces None by the value for the scale, the environment and the method.
 
-    The algorithm's options have CleanRL's names.
+    Options of the algorithm have CleanRL's names.
     """
 
     experiment = NAME
@@ -144,31 +144,45 @@ def _with_equal_betas(config: Config) -> dict[str, float]:
 
 METRICS = by_name(
     Metric(
-        "return", "Episodic return", "mean over the episodes that ended in an iteration, or ended last", "", "higher"
+        "return",
+        "Episodic return",
+        "mean over the episodes that ended in the iteration, or the last ones before",
+        "",
+        "higher",
     ),
     Metric("length", "Episode length", "mean over the same episodes, in steps"),
     Metric(
         "approx_kl", "Approximate KL", "mean of (r - 1) - log r, r = new / old probability; last minibatch", "", "lower"
     ),
     Metric("old_approx_kl", "Approximate KL (-log r)", "mean of -log r, which can be negative; last minibatch"),
-    Metric("clip_fraction", "Clipped ratios", "ratios that were clipped, over all minibatches", FRACTION),
-    Metric("policy_loss", "Policy loss", "of the last minibatch"),
-    Metric("value_loss", "Value loss", "of the last minibatch", "", "lower"),
-    Metric("entropy", "Entropy", "of the policy, in nats; last minibatch"),
-    Metric("explained_variance", "Explained variance", "of the returns, by the values before the update", "", "higher"),
-    Metric("gradient_l2", "Gradient l2 norm", "of all parameters, before it is shortened; mean over all minibatches"),
+    Metric("clip_fraction", "Clipped ratios", "fraction of clipped ratios over all minibatches", FRACTION),
+    Metric("policy_loss", "Policy loss", "last minibatch"),
+    Metric("value_loss", "Value loss", "last minibatch", "", "lower"),
+    Metric("entropy", "Entropy", "entropy of the policy in nats; last minibatch"),
     Metric(
-        "saturated", "Saturated units", "tanh outputs, both networks, |h| >= 0.95; last minibatch", FRACTION, "lower"
+        "explained_variance",
+        "Explained variance",
+        "variance of the returns explained by the values before the update",
+        "",
+        "higher",
+    ),
+    Metric("gradient_l2", "Gradient l2 norm", "all parameters, before gradient clipping; mean over all minibatches"),
+    Metric(
+        "saturated",
+        "Saturated units",
+        "tanh outputs of both networks with |h| >= 0.95; last minibatch",
+        FRACTION,
+        "lower",
     ),
     Metric(
         "saturated_90", "Units beyond 0.90", "tanh outputs of both networks with |h| >= 0.90; last minibatch", FRACTION
     ),
-    Metric("weight_l2", "Weight l2 norm", "of both networks' weight matrices together, at an iteration's end"),
-    Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", FRACTION),
-    Metric("lipschitz_policy", "Lipschitz bound, policy", "for p = 2: the product of the layers' spectral norms"),
-    Metric("lipschitz_value", "Lipschitz bound, values", "for p = 2: the product of the layers' spectral norms"),
-    Metric("log_std", "Log-std", "of the policy, mean over the actions"),
-    Metric("speed", "Steps per second", "of all seeds in lockstep together"),
+    Metric("weight_l2", "Weight l2 norm", "weight matrices of both networks, at the end of the iteration"),
+    Metric("clipped", "Entries at the bound", "fraction of entries of clipped tensors at a bound", FRACTION),
+    Metric("lipschitz_policy", "Lipschitz bound, policy", "product of the layers' spectral norms (p = 2)"),
+    Metric("lipschitz_value", "Lipschitz bound, values", "product of the layers' spectral norms (p = 2)"),
+    Metric("log_std", "Log-std", "log standard deviation of the policy, mean over the actions"),
+    Metric("speed", "Steps per second", "all seeds in lockstep together"),
 )
 """The columns of an iteration, in addition to `seed`, `iteration`, `samples` and `episodes`, the number that ended."""
 
@@ -191,7 +205,7 @@ SCHEMA = Schema(
 
 
 def compare_with_paper(config: Config) -> Comparison:
-    """The paper's setting and the deviations from it. The paper does not say how long its runs are."""
+    """The paper's setting and the deviations from it. The paper does not state the length of its runs."""
     env = config.env if config.env in ENVIRONMENTS else ENVIRONMENTS[0]
     paper = resolve(Config(env=env, method=config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]))
     differing = deviations(config, paper, SCHEMA, ("steps",))

@@ -43,7 +43,7 @@ environments:
 
 
 class PolicyCollapse(Experiment[Config]):
-    """PPO in long runs, in which policies collapse."""
+    """PPO in long runs, where policies collapse."""
 
     name = NAME
     config = Config

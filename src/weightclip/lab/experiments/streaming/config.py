@@ -50,7 +50,7 @@ PAPER_METHODS = ("sgd", "adam", "sgd+l2init", "adam+l2init", "sgd+sp", "adam+sp"
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the paper's value for the problem and the method (`resolve`)."""
+    """The configuration of one run. `resolve` replaces None by the paper's value for the problem and the method."""
 
     experiment = NAME
 
@@ -60,7 +60,9 @@ class Config(MethodConfig):
     activation: Annotated[str, OneOf(*ACTIVATIONS), Help("activation of the hidden layers")] = "leaky_relu"
     outputs: Annotated[int | None, AtLeast(1), Help("outputs of the network (default: the number of classes)")] = None
     variant: Annotated[
-        str, OneOf(PAPER, ORIGINAL), Help(f"l2init and sp as in the paper, or {ORIGINAL} (as their authors do)", METHOD)
+        str,
+        OneOf(PAPER, ORIGINAL),
+        Help(f"l2init and sp as in the paper, or {ORIGINAL} (as in their original papers)", METHOD),
     ] = PAPER
     backend: Annotated[str, OneOf("fused", "reference"), Help("fused (compiled) or reference (plain PyTorch)")] = (
         "fused"
@@ -111,30 +113,44 @@ def check_outputs(config: Config, classes: int, dataset: str) -> int:
 
 
 METRICS = by_name(
-    Metric("accuracy", "Accuracy", "predictions that were right, of a task's", FRACTION, "higher"),
-    Metric("online_accuracy", "Average online accuracy", "the same, of all samples so far", FRACTION, "higher"),
+    Metric("accuracy", "Accuracy", "fraction of correct predictions in the task", FRACTION, "higher"),
+    Metric(
+        "online_accuracy",
+        "Average online accuracy",
+        "fraction of correct predictions since the start of the run",
+        FRACTION,
+        "higher",
+    ),
     Metric("loss", "Loss", "cross-entropy of each sample before its update", "nats", "lower"),
     Metric(
         "plasticity",
         "Sample plasticity",
-        "max(1 - after / max(before, 1e-8), 0) of a sample's loss before and after the update on it",
+        "max(1 - after / max(before, 1e-8), 0), with a sample's loss before and after the update on it",
         direction="higher",
     ),
-    Metric("weight_l2", "Weight l2 norm", "of all weight matrices together, without biases, after each update"),
-    Metric("weight_l1", "Weight l1 norm", "of all weight matrices together, without biases, after each update"),
-    Metric("gradient_l2", "Gradient l2 norm", "of the loss, over all weight matrices together, without penalties"),
-    Metric("gradient_l1", "Gradient l1 norm", "of the loss, over all weight matrices together, without penalties"),
-    Metric("clipped", "Entries clipped", "entries that the clip of a step changed, of clipped tensors", FRACTION),
-    Metric("negative", "Negative pre-activations", "hidden units below 0 before their activation", FRACTION),
-    Metric("saturated", "Saturated units", "tanh outputs with |h| >= 0.95; tanh networks only", FRACTION, "lower"),
-    Metric("lipschitz", "Lipschitz bound (p = 2)", "product of the layers' largest singular values, at a task's end"),
+    Metric("weight_l2", "Weight l2 norm", "all weight matrices, without biases, after each update"),
+    Metric("weight_l1", "Weight l1 norm", "all weight matrices, without biases, after each update"),
+    Metric("gradient_l2", "Gradient l2 norm", "gradient of the loss over all weight matrices, without penalties"),
+    Metric("gradient_l1", "Gradient l1 norm", "gradient of the loss over all weight matrices, without penalties"),
+    Metric("clipped", "Entries clipped", "fraction of entries of clipped tensors that a step clipped", FRACTION),
+    Metric("negative", "Negative pre-activations", "fraction of hidden units with a negative pre-activation", FRACTION),
+    Metric(
+        "saturated",
+        "Saturated units",
+        "fraction of tanh outputs with |h| >= 0.95; tanh networks only",
+        FRACTION,
+        "lower",
+    ),
+    Metric(
+        "lipschitz", "Lipschitz bound (p = 2)", "product of the layers' largest singular values, at the end of the task"
+    ),
 )
 """The columns of a task, in addition to `seed`, `task`, `samples` and the ranks: means over its steps."""
 
 
 @cache
 def make_schema() -> Schema:
-    """The schema with the problems that are installed."""
+    """The schema with all installed problems."""
     return Schema(
         NAME,
         problems=tuple(all_problems()),
@@ -149,19 +165,19 @@ def make_schema() -> Schema:
 
 
 def rank_name(layer: int) -> str:
-    """The column with the rank of weight matrix `layer` = 1, 2, ... at a task's end."""
+    """The column with the rank of weight matrix `layer` = 1, 2, ... at the end of a task."""
     return f"rank_{layer}"
 
 
 def with_ranks(schema: Schema, layers: int) -> Schema:
-    """The schema with a column of ranks for each of so many layers."""
-    help_text = "by the tolerance of torch.linalg.matrix_rank, at the end of a task"
+    """The schema with a rank column for each of `layers` layers."""
+    help_text = "numerical rank with the tolerance of torch.linalg.matrix_rank, at the end of the task"
     ranks = by_name(*(Metric(rank_name(k), f"Rank of W{k}", help_text) for k in range(1, layers + 1)))
     return replace(schema, metrics={**schema.metrics, **ranks})
 
 
 NOT_LEARNED = ("lr", "backend", "dtype", "diagnostics", "outputs", "rules")
-"""Fields that do not count as deviations: the paper searches the step size, and has none of the others."""
+"""Fields that do not count as deviations: the paper searches the step size and does not have the others."""
 
 
 def compare_with_paper(config: Config, schema: Schema) -> Comparison:

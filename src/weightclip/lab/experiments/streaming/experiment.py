@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Streaming(Experiment[Config]):
-    """One sample at a time, in tasks that change."""
+    """Streaming learning: one sample at a time, in a sequence of tasks."""
 
     name = NAME
     config = Config
@@ -87,7 +87,7 @@ class Streaming(Experiment[Config]):
 
 
 def _help() -> str:
-    """The methods, with the rules of other packages."""
+    """The methods in the help, including the rules of other packages."""
     return methods_help(PAPER_METHODS, rule_components(PAPER, plugged_rules()))
 
 

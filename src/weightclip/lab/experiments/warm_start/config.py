@@ -25,7 +25,7 @@ from weightclip.lab.networks import STEMS
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "warm-start"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("sgd", "sgd+wc", f"sgd+wc{SWITCH}")
 """Methods of the paper."""
@@ -39,7 +39,7 @@ STAGES = {1: "one stage", 2: "two stages"}
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the scale, the variant and the method (`resolve`)."""
+    """The configuration of one run. `resolve` replaces None by the value for the scale, the variant and the method."""
 
     experiment = NAME
     execution_fields = ("scale", "device", "threads", "compile")
@@ -102,13 +102,21 @@ def resolve(config: Config) -> Config:
 
 
 METRICS = by_name(
-    Metric("test_accuracy", "Test accuracy", "test images classified right, at an epoch's end", FRACTION, "higher"),
-    Metric("test_loss", "Test loss", "mean over the test images, at an epoch's end", "nats", "lower"),
-    Metric("train_accuracy", "Train accuracy", "training images right before the update on them", FRACTION, "higher"),
+    Metric(
+        "test_accuracy", "Test accuracy", "fraction of correct test images at the end of the epoch", FRACTION, "higher"
+    ),
+    Metric("test_loss", "Test loss", "mean over the test images at the end of the epoch", "nats", "lower"),
+    Metric(
+        "train_accuracy",
+        "Train accuracy",
+        "fraction of correct training images, before the update on them",
+        FRACTION,
+        "higher",
+    ),
     Metric("train_loss", "Train loss", "mean over the training images, before the update on them", "nats", "lower"),
-    Metric("gap", "Generalisation gap", "train accuracy less test accuracy", FRACTION, "lower"),
-    Metric("weight_l2", "Weight l2 norm", "of all weight tensors together, without biases, at an epoch's end"),
-    Metric("clipped", "Entries clipped", "entries that a clip changed, of those in clipped tensors", FRACTION),
+    Metric("gap", "Generalization gap", "train accuracy minus test accuracy", FRACTION, "lower"),
+    Metric("weight_l2", "Weight l2 norm", "all weight tensors, without biases, at the end of the epoch"),
+    Metric("clipped", "Entries clipped", "fraction of entries of clipped tensors that were clipped", FRACTION),
 )
 """The columns of an epoch, in addition to `seed`, `epoch`, `stage` and `samples`."""
 

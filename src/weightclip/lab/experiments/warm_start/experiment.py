@@ -53,7 +53,7 @@ class WarmStart(Experiment[Config]):
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         config = Config(problem=problem, **arguments_of(Config, settings))
         if config.stages == 1 and isinstance(config.method, str) and SWITCH in config.method:
-            raise IncompatibleError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
+            raise IncompatibleError(f"stages: got 1, but {config.method} acts when the second stage starts; expected 2")
         return resolve(config)
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
