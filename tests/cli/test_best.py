@@ -52,8 +52,8 @@ def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest
     assert [part.strip() for part in clipped.split("  ") if part][:6] == [
         *("sgd+wc", "lr 0.001, kappa 2", "60.00%", "1", "1", "the same"),
     ]
-    assert "  sgd: lr at the edge of what was tried" in lines
-    assert "  sgd: 1 setting with fewer seeds left out" in lines
+    assert "  sgd: lr at the edge of the values tried" in lines
+    assert "  sgd: 1 setting with fewer seeds excluded" in lines
     second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under the curve, mean over seeds")
     assert "≠ lr 0.0001 (not run)" in lines[second + 2]
 
@@ -80,7 +80,7 @@ def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]
     store(results, made_record((0.1, 0.2, 0.3)))
     run(results, "--where", "method=sgd")
     assert (
-        "taking steps=20 (7 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+        "using steps=20 (7 runs), skipping steps=30 (1 run); select another with --where steps=30"
         in capsys.readouterr().out
     )
 
@@ -91,13 +91,13 @@ def test_seeds_that_only_some_settings_have_are_told(results: Path, capsys: pyte
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[2].startswith("sgd     lr 0.1 ")
     assert "≠ lr 0.001 (here 81.33%)" in lines[2]
-    assert "  sgd: compared on 2 seeds that its settings share" in lines
+    assert "  sgd: compared on 2 seeds common to its settings" in lines
 
 
 def test_settings_without_shared_seeds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, made_record(lr=0.1), made_record(lr=0.2, seed=1))
     run(tmp_path)
-    assert "  sgd: compared on different seeds, as too few are shared by its settings" in capsys.readouterr().out
+    assert "  sgd: compared on different seeds, because the settings have too few in common" in capsys.readouterr().out
 
 
 def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ def test_a_device_that_is_not_there_is_told(name: str, monkeypatch: pytest.Monke
     [
         (0, "1.7\n", None),
         (0, "0.5\n", "takes 2.0 times as long"),
-        (-4, "", r"this CPU fails at it \(SIGILL\)"),
-        (1, "", r"this CPU fails at it \(RuntimeError: no memory\)"),
+        (-4, "", r"it fails on this CPU \(SIGILL\)"),
+        (1, "", r"it fails on this CPU \(RuntimeError: no memory\)"),
     ],
 )
 def test_bfloat16_is_for_where_it_is_faster(

@@ -172,7 +172,7 @@ def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(instal
         timeout=300,
     )
     assert done.returncode == 0
-    assert "entry point walk = my_plugin:EXPERIMENT: OSError: no licence: left out\n" in done.stderr
+    assert "entry point walk = my_plugin:EXPERIMENT: OSError: no licence: skipped\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert "weightclip sweep input-permuted-mnist" in done.stdout
 

@@ -440,7 +440,7 @@ def _add_field(
         parser.add_argument(option, type=kappas if several else kappa, metavar=KAPPA, **options)
     else:
         reader, usual = _READERS[one.kind]
-        # The configuration checks the choices, with a suggestion for the nearest one.
+        # The configuration checks the choices and suggests the nearest one.
         choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
         metavar = one.help.metavar or choices or usual
         if several and one.kind in (str, int, float) and metavar != "FILE":

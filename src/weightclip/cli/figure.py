@@ -72,7 +72,7 @@ def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None
         try:
             return load_results(arguments, table)
         except NoTableError:
-            return load_results(arguments)  # the figure says what it lacks
+            return load_results(arguments)  # the figure reports what is missing
     import polars as pl
 
     return pl.DataFrame()

@@ -59,7 +59,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     options += ["--retry-failed"] if arguments.retry_failed else []
     failed = False
     for reproduction in available:
-        # What was there before may be longer: it is not what was asked for.
+        # The directory may contain longer runs, which were not requested.
         where = [] if arguments.steps is None else ["--where", f"{reproduction.length}={arguments.steps}"]
         sweep_options = [*_option(reproduction.length, arguments.steps), *options]
         for words in reproduction.filled(arguments.seeds, arguments.results, arguments.out):

@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"stopped; {command} resumes from the last checkpoint, if one exists")
         return STOPPED
     paths = [record_path(arguments.out, run.relative_path, run.identity) for run in result.runs]
-    _report(experiment, result.records, paths)  # after the data is released: drawing needs memory
+    _report(experiment, result.records, paths)  # drawing needs memory: the data has been released here
     return 0
 
 

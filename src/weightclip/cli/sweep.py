@@ -105,7 +105,7 @@ def _add_options(
     for axis in experiment.schema.axes:
         help_text = f"comma-separated values, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
         axes.add_argument(_plural_option(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
-    # The defaults of settings differ between methods; the grid or the presets decide them.
+    # The defaults of settings differ between methods and come from the grid or the presets.
     displayed = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
     exclude = ("problem", "seed", "kappa_rule", *experiment.schema.axes)
     add_config(parser, experiment.config, exclude, displayed, several=True)

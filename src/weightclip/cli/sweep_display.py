@@ -75,7 +75,7 @@ class Tally:
         if working is not None and all(one.status == "done" and one.seconds for one in report.outcomes):
             if working.done > 0:
                 self._pieces.append(self._piece(replace(working, done=1.0)))
-            else:  # no progress was reported: use the times of the records
+            else:  # without progress reports, use the times of the records
                 seconds = sum(one.seconds for one in report.outcomes)
                 self._pieces.append((kind_of(report.job[0].relative_path), len(report.job), seconds))
         methods = {run.identity: run.method for run in report.job}
@@ -108,7 +108,7 @@ class Tally:
     @property
     def seconds_left(self) -> float | None:
         """Remaining time; None until a run has made progress."""
-        # Copies, because another thread draws the table.
+        # Copied because another thread draws the table.
         running = list(self.working.values())
         each = seconds_per_run(
             [*self._pieces, *(self._piece(one) for one in running if one.done > one.first)], self._before

@@ -1,4 +1,4 @@
-"""Progress of runs: a bar on a terminal or in a notebook, a line every ten seconds elsewhere."""
+"""Display of the progress of runs: a bar on a terminal or in a notebook, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_UPDATES = 0.5
-"""For the line in a notebook."""
+"""Seconds between updates in a notebook."""
 
 BAR_WIDTH = 20
 
 
 class ProgressDisplay(Protocol):
-    """Shows the progress of runs of equal length, which are executed one after the other or in lockstep."""
+    """Displays the progress of runs of equal length, which are executed sequentially or in lockstep."""
 
     def begin(self, name: str, together: int = 1) -> None: ...
 
@@ -35,29 +35,29 @@ def show_progress(
     runs: int,
     steps: int,
     unit: str,
-    shown: Callable[[float], str],
+    format_score: Callable[[float], str],
     clock: Callable[[], float] = time.monotonic,
-    shows: bool = True,
+    enabled: bool = True,
 ) -> Iterator[ProgressDisplay]:
-    """A display for the kind of stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
+    """A display that suits stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
 
     Args:
         runs: number of runs.
         steps: number of steps of each run.
         unit: unit of the steps, such as "samples".
-        shown: formats a score.
+        format_score: formats a score.
         clock: returns the time in seconds.
-        shows: if False, nothing is shown.
+        enabled: whether to display anything.
     """
     estimate = _Estimate(runs, steps, unit, clock)
-    if not shows:
+    if not enabled:
         yield _Nothing()
     elif in_notebook():
-        yield _Notebook(estimate, shown, clock)
+        yield _Notebook(estimate, format_score, clock)
     elif (console := Console()).is_terminal and not console.is_dumb_terminal:
-        yield from _on_terminal(console, estimate, shown)
+        yield from _on_terminal(console, estimate, format_score)
     else:
-        yield _Lines(estimate, shown, clock)
+        yield _Lines(estimate, format_score, clock)
 
 
 def in_notebook() -> bool:
@@ -66,7 +66,9 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[ProgressDisplay]:
+def _on_terminal(
+    console: Console, estimate: _Estimate, format_score: Callable[[float], str]
+) -> Iterator[ProgressDisplay]:
     # On a narrow terminal the first and last columns are shortened.
     fixed = Column(no_wrap=True)
     columns = (
@@ -78,7 +80,7 @@ def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float],
     )
     # Drawing competes with training for the global interpreter lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        bar = _Bar(progress, estimate, shown)
+        bar = _Bar(progress, estimate, format_score)
         yield bar
         bar.end()
 
@@ -96,7 +98,7 @@ class _Shortened(ProgressColumn):
 
 
 class _Estimate:
-    """Finished steps of all runs, speed and remaining time; steps before a resumption do not count for the speed."""
+    """The finished steps of all runs, the speed and the remaining time. The speed ignores steps before a resumption."""
 
     def __init__(self, runs: int, steps: int, unit: str, clock: Callable[[], float]) -> None:
         self.steps = steps
@@ -159,8 +161,8 @@ def duration(seconds: float) -> str:
 
 
 class _Bar:
-    def __init__(self, progress: Progress, estimate: _Estimate, shown: Callable[[float], str]) -> None:
-        self._progress, self._estimate, self._shown = progress, estimate, shown
+    def __init__(self, progress: Progress, estimate: _Estimate, format_score: Callable[[float], str]) -> None:
+        self._progress, self._estimate, self._format_score = progress, estimate, format_score
         self._bar = progress.add_task("", total=estimate.total, state="", left="", visible=False)
 
     def begin(self, name: str, together: int = 1) -> None:
@@ -173,8 +175,8 @@ class _Bar:
             self._bar,
             completed=self._estimate.done,
             left=self._estimate.time_left,
-            state=", ".join(filter(None, (self._shown(score), self._estimate.speed))),
-            visible=True,  # from the first update: runs that were finished earlier show no bar
+            state=", ".join(filter(None, (self._format_score(score), self._estimate.speed))),
+            visible=True,  # no bar for runs that were finished earlier
         )
 
     def end(self) -> None:
@@ -186,8 +188,8 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
-        self._estimate, self._shown, self._clock = estimate, shown, clock
+    def __init__(self, estimate: _Estimate, format_score: Callable[[float], str], clock: Callable[[], float]) -> None:
+        self._estimate, self._format_score, self._clock = estimate, format_score, clock
         self._name = ""
         self._ended = False
         self._next = clock() + self._seconds_between
@@ -206,7 +208,7 @@ class _Lines:
             self._next = self._clock() + self._seconds_between
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
             each = " each" if self._estimate.together > 1 else ""
-            parts = (done + each, self._shown(score), self._estimate.speed, self._estimate.time_left)
+            parts = (done + each, self._format_score(score), self._estimate.speed, self._estimate.time_left)
             self._show(", ".join(filter(None, parts)))
 
     def _show(self, line: str) -> None:
@@ -221,19 +223,19 @@ class _Notebook(_Lines):
 
     _seconds_between = SECONDS_BETWEEN_UPDATES
 
-    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
-        super().__init__(estimate, shown, clock)
+    def __init__(self, estimate: _Estimate, format_score: Callable[[float], str], clock: Callable[[], float]) -> None:
+        super().__init__(estimate, format_score, clock)
         self._line: Any = None
 
     def _show(self, line: str) -> None:
         ipython: Any = sys.modules["IPython"]
         done = self._estimate.done / max(1, self._estimate.total)
         filled = round(BAR_WIDTH * done)
-        shown = ipython.display.Pretty(f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done:4.0%}  {line}")
+        output = ipython.display.Pretty(f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done:4.0%}  {line}")
         if self._line is None:
-            self._line = ipython.display.display(shown, display_id=True)
+            self._line = ipython.display.display(output, display_id=True)
         else:
-            self._line.update(shown)
+            self._line.update(output)
 
 
 class _Nothing:

@@ -44,7 +44,7 @@ def test_runs_are_those_at_the_best_setting_of_the_main_setup() -> None:
     other = scores("adam", EMNIST, 0.9, hidden=[50])
     found = across_problems(pl.concat([*both(), worse, other]), on_event=lines.append)
     assert found.equals(across_problems(pl.concat(both())))
-    assert "leaving out hidden=50 (1 run)" in "".join(lines)
+    assert "skipping hidden=50 (1 run)" in "".join(lines)
 
 
 def test_only_problems_with_two_seeds_of_every_method_count() -> None:

@@ -224,7 +224,7 @@ def test_the_names_of_methods_may_be_categories() -> None:
         ({"criterion": "area"}, r"criterion: got 'area', expected one of auc, final"),
         ({"criterion": "final", "last": 0}, "last: got 0, expected a positive number"),
         ({"metric": "acuracy"}, "metric: got 'acuracy', expected one of .*; did you mean 'accuracy'"),
-        ({"metric": "weight_l2"}, "metric: got 'weight_l2', expected one whose values are better or worse: accuracy"),
+        ({"metric": "weight_l2"}, "metric: got 'weight_l2', expected a metric with a direction: accuracy"),
     ],
 )
 def test_mistakes_are_told(arguments: dict[str, str], message: str) -> None:

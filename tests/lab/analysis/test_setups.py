@@ -99,7 +99,7 @@ def test_a_stray_longer_run_takes_nothing_over() -> None:
     table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
     assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
     assert lines == [
-        "input-permuted-mnist: taking steps=20 (2 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+        "input-permuted-mnist: using steps=20 (2 runs), skipping steps=30 (1 run); select another with --where steps=30"
     ]
 
 
@@ -109,22 +109,22 @@ def test_the_hint_names_what_tells_them_apart() -> None:
     main_setup(table, lines.append)
     (line,) = lines
     hint = line.rpartition("--where ")[2]
-    taken, _, left_out = line.partition(", leaving out ")
-    assert hint in left_out.partition(";")[0]
+    taken, _, skipped = line.partition(", skipping ")
+    assert hint in skipped.partition(";")[0]
     assert hint not in taken
 
 
 def test_of_several_differences_the_hint_names_the_first_of_the_configuration() -> None:
     lines: list[str] = []
     main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
-    assert lines[0].endswith("choose with --where hidden=50")
+    assert lines[0].endswith("select another with --where hidden=50")
 
 
 def test_of_each_setup_left_out_only_what_differs_is_told() -> None:
     lines: list[str] = []
     most = [made_record(seed=seed) for seed in range(3)]
     main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)
-    assert "leaving out hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
+    assert "skipping hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
 
 
 def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
@@ -148,8 +148,8 @@ def test_setups_along_an_axis_belong_together() -> None:
     chosen = main_setup(with_schema(table, axes=("method", "period")), lines.append)
     assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
     assert lines == [
-        "input-permuted-mnist: taking hidden=300,150 (4 runs), leaving out hidden=50 (3 runs); "
-        "choose with --where hidden=50"
+        "input-permuted-mnist: using hidden=300,150 (4 runs), skipping hidden=50 (3 runs); "
+        "select another with --where hidden=50"
     ]
 
 

@@ -147,12 +147,12 @@ def test_of_a_constant_every_slope_is_flat() -> None:
 
 def test_a_share_says_how_many_rows_count() -> None:
     table = tidy(made_record(curve((1.0, -1.0), 0)))
-    assert trend(table, share=0.25)["slope"].to_list() == pytest.approx([-100.0])
-    assert trend(table, share=1)["slope"].to_list() == pytest.approx(
+    assert trend(table, fraction=0.25)["slope"].to_list() == pytest.approx([-100.0])
+    assert trend(table, fraction=1)["slope"].to_list() == pytest.approx(
         [100 * np.polyfit(range(40), curve((1, -1), 0), 1)[0]]
     )
-    with pytest.raises(ValueError, match="share: got 2, expected a number above 0, at most 1"):
-        trend(table, share=2)
+    with pytest.raises(ValueError, match="fraction: got 2, expected a number above 0 and at most 1"):
+        trend(table, fraction=2)
 
 
 def test_of_one_seed_there_is_a_slope_but_no_verdict() -> None:

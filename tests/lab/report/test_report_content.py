@@ -12,7 +12,7 @@ from weightclip.lab.records.table import load
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
-from weightclip.lab.sweep.manifest import FOLDER, Manifest, Wanted
+from weightclip.lab.sweep.manifest import FOLDER, Manifest, PlannedRun
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_best_setting_stands_beside_the_papers(content: Content) -> None:
         paper="lr 0.01, kappa 2",
         paper_score="39.05%",
         same=True,
-        notes=("lr at the edge of what was tried",),
+        notes=("lr at the edge of the values tried",),
     )
     adam = mnist.best[1]
     assert (adam.setting, adam.paper, adam.paper_score, adam.same) == ("lr 0.001", "lr 0.0001", "–", False)
@@ -99,9 +99,9 @@ def test_ties_and_settings_with_fewer_seeds_are_told(tmp_path: Path) -> None:
     write_run(tmp_path, "sgd+wc", kappa=3.0, accuracy=0.9)
     notes = gather(tmp_path).parts[0].setups[0].best[0].notes
     assert notes == (
-        "kappa at the edge of what was tried",
+        "kappa at the edge of the values tried",
         "tied with 1 other setting",
-        "1 setting with fewer seeds left out",
+        "1 setting with fewer seeds excluded",
     )
 
 
@@ -207,7 +207,7 @@ def test_of_many_failures_some_are_named(tmp_path: Path) -> None:
 
 
 def test_sweeps_are_told_with_what_is_done_of_them(tmp_path: Path) -> None:
-    runs = [Wanted(name, "place", "sgd") for name in (write_run(tmp_path).identity, "f" * 12)]
+    runs = [PlannedRun(name, "place", "sgd") for name in (write_run(tmp_path).identity, "f" * 12)]
     manifest = Manifest("weightclip sweep x", "streaming", MNIST, "2024-05-01T12:00:00+00:00", tuple(runs))
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(asdict(manifest)))

@@ -86,7 +86,7 @@ def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     reports: list[Report] = []
     assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
     assert set(attempts(notes).values()) == {2}
-    assert sum("its worker died" in report.line for report in reports if isinstance(report, Said)) == 2
+    assert sum("worker died" in report.line for report in reports if isinstance(report, Said)) == 2
 
 
 def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -
     plan = toy_plan(1, {"lr": 1.0, "trouble": "die", "notes": str(notes)}, {"lr": 2.0})
     assert statuses(run(plan, store)) == ["done", "failed"]
     assert set(attempts(notes).values()) == {ATTEMPTS}
-    assert failures(store)[0].reason == f"its worker died {ATTEMPTS} times"
+    assert failures(store)[0].reason == f"worker died {ATTEMPTS} times"
 
 
 def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_a_file_that_is_missing_or_not_toml_is_reported(tmp_path: Path) -> None:
         read_presets("papr", EXPERIMENT)
     with pytest.raises(ValueError, match=r"^--best: got 'nope.toml', .* TOML file, for example with \[best\."):
         read_presets("nope.toml", EXPERIMENT, option="--best")
-    with pytest.raises(ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem: put it before the options$"):
+    with pytest.raises(
+        ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem, which must precede the options$"
+    ):
         read_presets(PROBLEM, EXPERIMENT, option="--best")
     path = tmp_path / "grid.toml"
     path.write_text("[grid\n")

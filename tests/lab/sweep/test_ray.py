@@ -43,7 +43,7 @@ def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'^--executor ray: needs ray: pip install "weightclip\[ray\]"$'):
+    with pytest.raises(ValueError, match=r'^--executor ray: requires ray: pip install "weightclip\[ray\]"$'):
         Ray()
 
 
@@ -267,7 +267,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
     assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
     assert list(attempts(notes["once"]).values()) == [2]
     assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
-    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"its worker died {ATTEMPTS} times"]
+    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"worker died {ATTEMPTS} times"]
     assert sum(isinstance(one, Said) for one in said) == ATTEMPTS
 
 

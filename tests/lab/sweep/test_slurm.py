@@ -59,7 +59,7 @@ def follow(reports: Generator[Report, None, None], until: Callable[[Report], boo
 
 def test_without_submitit_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'^--executor slurm: needs submitit: pip install "weightclip\[slurm\]"$'):
+    with pytest.raises(ValueError, match=r'^--executor slurm: requires submitit: pip install "weightclip\[slurm\]"$'):
         Slurm(tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
         plan.runs[1].identity: "done",
     }
     assert list(attempts(notes).values()) == [ATTEMPTS]
-    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"its job was lost {ATTEMPTS} times"]
+    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"job was lost {ATTEMPTS} times"]
 
 
 @needs_submitit

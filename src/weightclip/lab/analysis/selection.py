@@ -55,7 +55,7 @@ def score_runs(
         else:
             rows = pl.len() * last if last < 1 else pl.lit(last)
             scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean().fill_null(float("nan"))
-        counted = part if criterion == "auc" else whole_rows(part)  # the area weights rows by their samples
+        counted = part if criterion == "auc" else whole_rows(part)  # "auc" weights rows by their samples
         ordered = counted.sort("identity", columns.x_column, maintain_order=True)
         return ordered.group_by(about, maintain_order=True).agg(pl.len().alias("rows"), scored.alias("score"))
 

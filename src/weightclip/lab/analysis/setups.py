@@ -59,7 +59,7 @@ class Columns:
 def columns_of(table: pl.DataFrame) -> Columns:
     """The columns of one experiment's tidy table."""
     schema = schema_of(table)
-    # The user's rules belong to the method: other rules make another choice of that method.
+    # The user's rules are part of the setting of a method.
     chosen = {"rules", *schema.settings}
     configured = [name for name in _run_columns(table) if name not in (*FIRST, *LAST)]
     return Columns(
@@ -97,7 +97,7 @@ def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
         check_name("where", name, _run_columns(table))
         column = table[name]
         texts = [text] if text in column.cast(pl.String) else text.split(",")
-        if name == "rules":  # by the beginning of a hash, as `weightclip best` shows it
+        if name == "rules":  # by the prefix of a hash that `weightclip best` displays
             texts = [whole for whole in column.drop_nulls().unique() if whole.startswith(tuple(texts))] or texts
         values = [_value(name, one, column.dtype) for one in texts]
         matching = column.is_in([value for value in values if value is not None])
@@ -125,7 +125,7 @@ def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         names = [name for name in columns.setup if name not in columns.axes]
         runs = pl.col("identity").n_unique()
-        # Further tables have no column `samples`; the configuration has the length of a run.
+        # Additional tables have no column `samples`; the configuration has the length of a run.
         length = next((name for name in ("samples", columns.schema.unit) if name in part.columns), None)
         setups = part.group_by(names, maintain_order=True).agg(
             runs.alias("_runs"),

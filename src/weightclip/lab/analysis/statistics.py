@@ -233,7 +233,7 @@ def across_problems(
         common = several.filter(num_methods.over("problem") == scores.select(num_methods).item())
         if common["problem"].n_unique() < 2:
             common = common.clear()
-        common = common.sort("problem", "seed", maintain_order=True)  # the bootstrap draws by place
+        common = common.sort("problem", "seed", maintain_order=True)  # the bootstrap depends on the order
         rows = []
         for names, runs in common.group_by(key, maintain_order=True):
             by_problem = [one["score"].to_numpy() for one in runs.partition_by("problem", maintain_order=True)]

@@ -83,7 +83,7 @@ def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:
     paths = [directory / f"{name}.{ending}" for ending in ("pdf", "png", "csv")]
     for path in paths[:2]:
         buffer = io.BytesIO()
-        # Without a date, equal results give equal files.
+        # Without a date, the same results give identical files.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
         with rc_context(RC):
             drawing.picture.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)

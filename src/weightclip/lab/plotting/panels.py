@@ -103,7 +103,7 @@ def needs_log_scale(curves: pl.DataFrame) -> bool:
 def _use_log_scale(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    if high < 1000 * low:  # powers of ten alone would be two or three ticks
+    if high < 1000 * low:  # powers of ten would give only two or three ticks
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
@@ -113,7 +113,7 @@ def set_count_axis(axes: Axes, label: str) -> None:
     """Label a horizontal axis of tasks or epochs, with integer ticks. Call it after drawing."""
     axes.set_xlabel(label)
     low, high = axes.get_xlim()
-    if high - low < 1:  # whole numbers, where the axis of a single one would have fractions only
+    if high - low < 1:  # a single point: otherwise all ticks would be fractions
         middle = round((low + high) / 2)
         axes.set_xlim(middle - 1, middle + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
@@ -131,7 +131,7 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels = [style.label for style in styles]
-    for rows in range(1 if len(labels) < 5 else 2, len(labels) + 1):  # two are the paper's: a column for each remedy
+    for rows in range(1 if len(labels) < 5 else 2, len(labels) + 1):  # two as in the paper: one column per regularizer
         legend = picture.legend(
             [drawn[label] for label in labels],
             labels,
@@ -144,7 +144,7 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
         legend.get_title().set_multialignment("center")
         if legend.get_window_extent().width <= picture.bbox.width or rows == len(labels):
             return
-        legend.remove()  # it would be cut off: with more rows
+        legend.remove()  # too wide: try more rows
 
 
 def seeds_caption(data: pl.DataFrame, shaded: str = "standard error") -> str:

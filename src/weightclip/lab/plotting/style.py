@@ -60,7 +60,7 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.1,
     "font.size": 8,
-    "pdf.fonttype": 42,  # letters that can be searched for, and that publishers accept
+    "pdf.fonttype": 42,  # TrueType fonts: searchable, and accepted by publishers
 }
 """matplotlib settings for every figure, sized for print."""
 

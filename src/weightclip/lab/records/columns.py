@@ -94,4 +94,4 @@ def plain_value(value: Any) -> Any:
     """A value of a configuration, converted for a column."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
-    return float(value) if value in ("inf", "-inf", "nan") else value  # JSON lacks them
+    return float(value) if value in ("inf", "-inf", "nan") else value  # not available in JSON

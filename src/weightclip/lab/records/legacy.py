@@ -81,7 +81,7 @@ def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str
     return _compare(experiment, json.dumps(known))
 
 
-@lru_cache(maxsize=4096)  # runs differ in their seeds, and comparing one takes milliseconds
+@lru_cache(maxsize=4096)  # a comparison takes milliseconds and does not depend on the seed
 def _compare(experiment: str, config: str) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     from weightclip.lab.registry import experiments
 

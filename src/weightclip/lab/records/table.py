@@ -172,7 +172,7 @@ def _additional_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterat
         except (ValueError, OSError) as error:
             _skip(str(path), error, on_event)
         else:
-            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # its bytes were checked
+            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # the hash of the file has been checked
 
 
 def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:

@@ -102,7 +102,7 @@ def line_chart(
             description=f"{', '.join(metric.label for metric in metrics)} by {x}, a line for each method",
             width="container",
             height=height,
-            # What is chosen in a drop-down is named there.
+            # The menu shows the name of the selected metric.
             title=alt.TitleParams(text=alt.ExprRef("labels[metric]"), subtitle=setups[0] if len(setups) == 1 else ""),
             autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         )
@@ -145,7 +145,7 @@ def _inline(data: pl.DataFrame) -> alt.InlineData:
 
 def _horizontal(data: pl.DataFrame, x: str) -> alt.X:
     if data.schema[x].is_numeric():
-        whole = "datum.value % 1 ? '' : datum.label"  # there is nothing between two tasks
+        whole = "datum.value % 1 ? '' : datum.label"  # tasks are integers
         many = alt.ExprRef("max(2, width / 90)")
         axis = alt.Axis(grid=False, tickMinStep=1, tickCount=many, format="~s", labelExpr=whole)
         return alt.X(x, type="quantitative", title=x, scale=alt.Scale(nice=False), axis=axis)

@@ -191,7 +191,7 @@ def _time(runs: pl.DataFrame) -> str:
 
 
 def _label(name: str, value: str) -> str:
-    one = value.isdecimal() if name == "seeds" else value == "1"  # seeds are listed, not counted
+    one = value.isdecimal() if name == "seeds" else value == "1"  # seeds are a list, not a number
     return name.removesuffix("s") if one else name
 
 
@@ -213,7 +213,7 @@ def _additional_table(paths: Sequence[str | Path], chosen: Mapping[str, str], na
     try:
         found = load_any(paths, name, on_event=ignore)
     except NoTableError:
-        found = load_any(paths, on_event=ignore)  # the figure says what it lacks
+        found = load_any(paths, on_event=ignore)  # the figure reports what is missing
     return where(found, chosen) if len(found) else found
 
 

@@ -33,7 +33,7 @@ def render(content: Content, title: str = TITLE) -> str:
         title=title,
         packages=packages(content.software),
         next_number=count(1).__next__,
-        # Of this package's own and Vega's making, and parts of elements whose content is not escaped.
+        # Trusted content of this package and of Vega, in elements whose content is not escaped.
         css=Markup((files(__package__) / "page.css").read_text(encoding="utf-8")),
         javascript=Markup(javascript()),
     )

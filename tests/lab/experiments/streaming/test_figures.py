@@ -221,7 +221,7 @@ def test_a_problem_that_is_not_in_the_paper_has_a_panel_where_no_other_is() -> N
 
 @pytest.mark.parametrize("figure", [figure_3, figure_4, figure_10, draw_sensitivity])
 def test_results_of_another_experiment_are_refused(figure) -> None:
-    with pytest.raises(ValueError, match="results: got runs of policy, expected some of streaming"):
+    with pytest.raises(ValueError, match="results: got runs of policy, expected runs of streaming"):
         figure(runs(["adam"]).with_columns(experiment=pl.lit("policy")))
 
 

@@ -72,7 +72,7 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"method": "sdg"}, "method: got 'sdg', expected one of"),
         ({"method": "sgd+wc@swich"}, "did you mean 'wc@switch'?"),
         ({"method": "sgd+wc+wc"}, "method: got 'sgd+wc+wc', expected each regularizer once"),
-        ({"method": "rmsprop"}, "lr: rmsprop has no default for it here; give one"),
+        ({"method": "rmsprop"}, "lr: rmsprop has no default for this setting; specify one"),
         ({"method": "sgd", "kappa": 1.0}, "kappa: got 1.0, but sgd has no such setting; it has lr"),
         (
             {"method": "sgd+wc@switch", "stages": 1},
@@ -95,7 +95,7 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"epochs": 0}, "epochs: got 0, expected a whole number of at least 1"),
         ({"lr": -1.0}, "lr: got -1.0, expected a number of at least 0"),
         ({"kappa": 0.0}, "kappa: got 0.0, expected a positive number"),
-        ({"settings": {"lr": 1.0}}, "settings: got 'lr', expected it as an option of its own"),
+        ({"settings": {"lr": 1.0}}, "settings: got 'lr', expected it as a separate option"),
         ({"seed": -1}, "seed: got -1, expected a whole number from 0"),
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
     ],

@@ -32,7 +32,7 @@ def test_every_column_has_a_metric_of_its_experiment() -> None:
 
 
 def test_clipping_at_the_switch_needs_two_stages() -> None:
-    with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage begins"):
+    with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage starts"):
         EXPERIMENT.configure("warm-start", {"method": "sgd+wc@switch", "stages": 1})
     for method, stages in (("sgd+wc@switch", 2), ("sgd", 1)):
         assert EXPERIMENT.configure("warm-start", {"method": method, "stages": stages}).stages == stages

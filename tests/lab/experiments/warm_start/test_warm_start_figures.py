@@ -69,7 +69,7 @@ def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None
 
 def test_other_experiments_are_refused(table: pl.DataFrame) -> None:
     other = table.with_columns(pl.lit("streaming").alias("experiment"))
-    with pytest.raises(ValueError, match="results: got runs of streaming, expected some of warm-start"):
+    with pytest.raises(ValueError, match="results: got runs of streaming, expected runs of warm-start"):
         figure_2(other)
 
 

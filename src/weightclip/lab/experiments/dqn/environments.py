@@ -168,7 +168,7 @@ class Atari:
             frameskip=FRAME_SKIP["atari"],
             maxpool=True,
             noop_max=30,
-            episodic_life=False,  # counted here, so that returns are those of whole games
+            episodic_life=False,  # lives are tracked here, so that returns are those of whole games
             life_loss_info=False,
             reward_clipping=False,
             use_fire_reset=True,

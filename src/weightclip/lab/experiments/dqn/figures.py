@@ -92,7 +92,7 @@ def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     runs = runs.join(several, PANEL, how="semi")
     chosen = [chosen_runs(part, NAME, criterion) for part in runs.partition_by("kappa")]
     notes += [note for _, part_notes in chosen for note in part_notes]
-    # Intervals of so many lines would hide them: the table has them.
+    # Intervals would hide the many lines; the table contains them.
     return _draw_curves(pl.concat([part for part, _ in chosen]), notes, "test_return", shaded=False)
 
 
@@ -149,7 +149,7 @@ def _draw_panels(
     styles = _styles(data, [name for name in LINE if name != x_column])
     columns = min(4, len(games))
     rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
-    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
+    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # entries per row of the legend
     width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
     height = 0.8 + 1.6 * len(rows) + 0.2 * max(0, len(styles) - 4)
     with panels(len(rows), columns, width, height) as (picture, found):
@@ -195,7 +195,7 @@ def draw_covariance(
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
-        picture.set_layout_engine("compressed")  # panels are squares: without it, labels beside them are cut off
+        picture.set_layout_engine("compressed")  # otherwise labels next to the square panels are cut off
         image = None
         for (suite, agent, game), line in zip(rows, found, strict=True):
             for axes, column in zip(line, columns, strict=True):

@@ -224,7 +224,7 @@ class ReplayBuffer:
         used = min(int(self._written.max()), self._length)
         valid = self._valid.reshape(-1)
         found = np.empty(0, np.int64)
-        while len(found) < number:  # few slots hold no complete transition, so this ends soon
+        while len(found) < number:  # most slots hold a complete transition, so this ends soon
             environments = generator.integers(len(self._frames), size=number)
             places = environments * self._length + generator.integers(used, size=number)
             found = np.concatenate([found, places[valid[places]]])

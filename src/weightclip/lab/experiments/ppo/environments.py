@@ -120,7 +120,7 @@ def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
             f"env: got {name!r}, whose actions are {environment.action_space}; expected vectors of real numbers (Box)"
         )
     if _is_real(environment.observation_space):
-        return environment  # flat already; a wrapper would slow down every step
+        return environment  # already flat; a wrapper would slow down every step
     if not environment.observation_space.is_np_flattenable:
         raise ValueError(
             f"env: got {name!r}, whose observations are {environment.observation_space}; "
@@ -145,7 +145,7 @@ def _log_mujoco_warnings() -> None:
     """Log MuJoCo's warnings; by default it writes them to the terminal and to a file in the working directory."""
     try:
         import mujoco  # type: ignore[import-untyped]
-    except ImportError:  # not every environment needs it
+    except ImportError:  # not needed by every environment
         return
     mujoco.set_mju_user_warning(_log)
 

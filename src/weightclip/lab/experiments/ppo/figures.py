@@ -35,7 +35,7 @@ def draw_metrics(
     data = _curves(runs, metrics)
     x_column, label = SCHEMA.plot_column, SCHEMA.plot_label
     displayed = _envs(data)
-    # A single row of panels is a little higher than it is wide.
+    # The panels of a single row are slightly taller than wide.
     height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
     with panels(len(metrics), len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), height) as (picture, rows):
         for row, metric in zip(rows, metrics, strict=True):
@@ -96,7 +96,7 @@ def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
 def _stops(runs: pl.DataFrame) -> list[str]:
     """Notes on seeds that stopped. Means exclude them after that."""
     ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
-    # In its last iteration a run has lost its weights, or had not a policy to update any more.
+    # The weights or the update of a stopped run are NaN in its last iteration.
     broken = ends.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
         "env", "method", maintain_order=True
     )

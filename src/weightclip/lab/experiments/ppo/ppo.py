@@ -160,7 +160,7 @@ class Learners:
             rows.append({name: math.nan if s in stopped_before else float(value) for name, value in row.items()})
         return rows, rollout.episodes
 
-    @np.errstate(over="ignore", invalid="ignore")  # a diverged learner is reported by name
+    @np.errstate(over="ignore", invalid="ignore")  # divergence is reported for each learner
     def collect(self, steps_before: int = 0) -> Rollout:
         """Collect a rollout with the current policy; each environment has made `steps_before` steps."""
         learners, steps = len(self.configs), self.config.num_steps

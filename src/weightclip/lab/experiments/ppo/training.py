@@ -49,9 +49,9 @@ def run_configs(
     for run in unfinished:
         for row in run.rows:
             callbacks.on_row(run.requested, row)
-    with threads(1):  # more are slower on networks this small
+    with threads(1):  # more threads are slower on networks of this size
         while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
-            # They do not wait for others that are ahead: to join these, they would have to give up their episodes.
+            # Runs do not join others that are ahead, because those would have to abandon their episodes.
             group = [run for run in unfinished if len(run.rows) == behind]
             ahead = [run for run in unfinished if behind < len(run.rows) < total]
             if ahead:
@@ -201,7 +201,7 @@ def _train(runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks)
     try:
         if _restore(learners, runs, callbacks.on_event):
             _iterate(learners, runs, all_runs, callbacks)
-    except KeyboardInterrupt:  # the iteration under way is lost, those before it are not
+    except KeyboardInterrupt:  # only the current iteration is lost
         for run in runs:
             run.save()
         raise
@@ -222,7 +222,7 @@ def _iterate(learners: Learners, runs: Sequence[_Run], all_runs: Sequence[_Run],
             callbacks.on_row(run.requested, run.rows[-1])
             run.take_snapshot(learners, s)
         began = now
-        # Of all runs together, as those count that were finished before.
+        # The mean over all runs, including those finished before.
         steps = sum(run.iterations() for run in all_runs) * config.num_steps // len(all_runs)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
         callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)

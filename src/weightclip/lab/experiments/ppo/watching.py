@@ -109,7 +109,7 @@ def _runs(path: Path) -> Iterator[Path]:
     within = _inside(path) if path.is_dir() else whole or part
     names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
     for name, one in names.items():
-        # Further tables of a record are in files of their own: RECORD.episodes.parquet.
+        # Additional tables of a record are in separate files: RECORD.episodes.parquet.
         if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
             yield Path(name + RECORD)
 
@@ -180,7 +180,7 @@ def _network(saved: Saved, actions: int) -> ActorCritic:
 def _frame(environment: Any) -> NDArray[np.uint8]:
     try:
         picture: NDArray[np.uint8] = environment.render()
-    except Exception as error:  # each missing display or library raises an error of its own type
+    except Exception as error:  # a missing display or library raises various types of errors
         raise ValueError(
             f"env: {environment.spec.id} cannot be rendered here: {error}; for MuJoCo, see MUJOCO_GL"
         ) from error

@@ -112,7 +112,7 @@ def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
     score, error = pl.col("score"), pl.col("error").fill_null(0.0)
     found = [
         sensitivity(_ordered(runs), parameter, criterion=criterion)
-        .filter(pl.col(parameter).is_finite())  # an infinite kappa has no place on an axis
+        .filter(pl.col(parameter).is_finite())  # an infinite kappa cannot be drawn
         .filter(pl.len().over("problem", "method") > 1)
         .select(
             "problem",

@@ -36,7 +36,7 @@ def kernel_source(method: Method[Rule], activation: str, dtype: str, diagnostics
     """The source of a method's kernel. `per_unit`: each unit has its own box."""
     from weightclip.lab.experiments.streaming import loop
 
-    general, rest = inspect.getsource(loop).split("# specialised from here\n")
+    general, rest = inspect.getsource(loop).split("# specialized from here\n")
     _, learn = rest.split("# to here\n")
     return f"{general}{_specialized(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
 
@@ -56,14 +56,14 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
         return sys.modules[name]
     try:
         path = _write_source(source, directory / f"{name}.py")
-    except OSError:  # a cache that cannot be written costs a compilation, no more
+    except OSError:  # without a writable cache, the kernel is recompiled
         path = _write_source(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules[name] = module  # numba looks a cached function's module up there
+    sys.modules[name] = module  # numba looks up the module of a cached function there
     return module
 
 
@@ -90,7 +90,7 @@ def call(kernel: ModuleType, *arguments: Any) -> None:
     except numba.core.errors.NumbaError:
         raise
     except Exception:
-        # What is compiled raises nothing: this is numba's cache, which it reads and writes before the call.
+        # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
         for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
             with suppress(OSError):
                 damaged.unlink()

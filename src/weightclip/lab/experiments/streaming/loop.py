@@ -17,9 +17,9 @@ import math
 import numpy as np
 from numba import njit
 
-# No nnan and ninf: a run that diverges has to show it.
+# Without nnan and ninf, so that divergence is visible.
 FLAGS = {"reassoc", "contract", "arcp", "nsz", "afn"}
-# Nothing but `learn` is called from Python or kept in numba's cache. Inlined, all of it is in what is kept: otherwise a
+# Only `learn` is called from Python and cached by numba. Inlining puts everything into the cached function; otherwise a
 # process that compiles and one that reads the cache round differently.
 OPTIONS = {
     "fastmath": FLAGS,
@@ -168,7 +168,7 @@ def draw(out, bits, columns, start, seed, step, injected, t):
         fill_normal(out, bits, seed, step, start)
 
 
-# specialised from here
+# specialized from here
 F = np.float32
 DIAGNOSTICS = True
 SNAPSHOT = False
@@ -343,9 +343,9 @@ def learn(
     codes, labels, table, rows, columns, classes,  # the task
     theta, state, initial,  # all parameters, [P], [states, P], [P]
     sizes, constants, settings,  # units in each layer; s, box, rms of each tensor; the method's settings
-    row_box, column_box,  # [tensors, widest], for units with boxes of their own: the row's, or if inf the column's
-    step, seed, injected,  # updates made before; noise to use instead of our own, [steps, P] or empty
-    totals,  # [10]: sums over the steps of what is measured, added to
+    row_box, column_box,  # [tensors, widest], for per-unit boxes: the row's box, or the column's if it is inf
+    step, seed, injected,  # number of previous updates; noise to use instead of generated noise, [steps, P] or empty
+    totals,  # [10]: sums of the metrics over the steps, which are added to
 ):  # fmt: skip
     layers = sizes.shape[0] - 1
     widest = sizes.max()

@@ -91,7 +91,7 @@ class Reference:
             "plasticity": sample_plasticity(loss, after).item(),
             "weight_l2": l2_norm(weights).item(),
             "weight_l1": l1_norm(weights).item(),
-            "gradient_l2": l2_norm(gradients).item(),  # of the loss: penalties leave p.grad as it was
+            "gradient_l2": l2_norm(gradients).item(),  # of the loss only: penalties do not change p.grad
             "gradient_l1": l1_norm(gradients).item(),
             "clipped": self._clipped_fraction(),
         }

@@ -241,8 +241,8 @@ def load_rules(path: str | Path) -> Mapping[str, Rule]:
 
 @cache
 def _execute_rules(path: Path, text: str) -> Mapping[str, Rule]:
-    # linecache holds the source under a name with its hash: the kernel is compiled from this text, even if the file
-    # has changed by then.
+    # linecache stores the source under a name with its hash, so that the kernel is compiled from this text even if
+    # the file has changed since.
     name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"  # see _CACHED_SOURCE
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}

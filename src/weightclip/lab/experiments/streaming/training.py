@@ -86,7 +86,7 @@ def run_config(
         learn=learn,
         table=lambda rows: _table(config, rows),
     )
-    with threads(1):  # on networks of this size, more threads wait for each other
+    with threads(1):  # more threads are slower on networks of this size
         return run_trial(trial, None if out is None else Path(out), overwrite, on_event, on_row)
 
 
@@ -115,7 +115,7 @@ def _make_learner(config: Config, dataset: Dataset) -> Learner:
     try:
         return _engine(config, dataset)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's has no type of its own
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch raises a RuntimeError
             raise ValueError(f"hidden: got {config.hidden}, expected a network that fits in memory") from error
         raise
 
@@ -144,7 +144,7 @@ def _run_task(
     correct = round(last["online_accuracy"] * seen) if last else 0
 
     def progress(steps: int, accuracy: float) -> None:
-        if steps < len(task.rows):  # the end is told below
+        if steps < len(task.rows):  # the end is reported below
             on_progress(seen + steps, (correct + accuracy * steps) / (seen + steps))
 
     means = learner.learn(task, progress)

@@ -38,8 +38,8 @@ class Names:
 
     settings: tuple[str, ...]
     constants: tuple[str, ...] = UNIFORM
-    uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> its name, c_0, c_1 ...
-    helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # function of a rule's own -> its text
+    uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> name: c_0, c_1, ...
+    helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # helper function of a rule -> source
 
     def place(self, expression: str) -> str:
         return self.uniform.setdefault(expression, f"c_{len(self.uniform)}")
@@ -240,7 +240,7 @@ class _Writer(ast.NodeTransformer):
         if function not in self.names.helpers:
             tree = _parsed(function, self.rule)
             writer = _Writer(function, self.rule, self.names, None)
-            self.names.helpers[function] = ""  # so that one that calls itself ends here
+            self.names.helpers[function] = ""  # stops the recursion of a helper that calls itself
             parameters = tuple(inspect.signature(function).parameters)
             self.names.helpers[function] = _text(name, parameters, writer.statements(tree.body, nested=True))
         return name

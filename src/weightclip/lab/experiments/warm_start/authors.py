@@ -96,8 +96,8 @@ def compare_with_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.Data
     theirs_stage = 1 + (pl.col("epoch") - 1) // reference["epochs"]
     selected = main_setup(selected, on_note).filter(pl.col("stage") == theirs_stage)
     theirs = authors_curves().rename({"test_accuracy": "authors", "test_error": "authors_error"})
-    # Without clipping, and before the one clip, kappa makes no difference.
+    # Kappa has no effect without clipping, and before clipping once.
     found = curves(selected, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")
     joined = found.join(theirs.select(*_KEY, "authors", "authors_error"), on=_KEY, how="left", nulls_equal=True)
-    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # settings that they have
+    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # the authors' settings
     return joined.with_columns((pl.col("mean") - pl.col("authors")).alias("difference")).sort(_KEY, nulls_last=True)

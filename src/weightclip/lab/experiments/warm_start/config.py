@@ -62,7 +62,7 @@ class Config(MethodConfig):
     ] = DEFAULT
     scale: Annotated[str, OneOf(*SCALES), Help("paper, or laptop (a run takes about five minutes)", PROBLEM)] = "paper"
     epochs: Annotated[int | None, AtLeast(1), Help("epochs per stage", PROBLEM)] = None
-    # Two halves, and batch normalization needs two images in a batch.
+    # Two halves with at least two images each, which batch normalization needs.
     images: Annotated[int | None, AtLeast(4), Help("training images over all stages", PROBLEM)] = None
     test_images: Annotated[int | None, AtLeast(1), Help("test images", PROBLEM)] = None
     batch_size: Annotated[int | None, AtLeast(2), Help("batch size")] = None
