@@ -34,7 +34,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_setting_is_compared_with_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     first = lines.index("input-permuted-mnist: accuracy, area under the curve, mean over seeds")
@@ -76,7 +76,7 @@ def test_the_criterion_and_the_metric_can_be_chosen(results: Path, capsys: pytes
         run(results, "--metric", "loss")
 
 
-def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_setups_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(results, made_record((0.1, 0.2, 0.3)))
     run(results, "--where", "method=sgd")
     assert (
@@ -85,7 +85,7 @@ def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_seeds_that_only_some_settings_have_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_that_only_some_settings_have_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(results, *(made_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
     run(results, "--where", "method=sgd")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -94,7 +94,7 @@ def test_seeds_that_only_some_settings_have_are_told(results: Path, capsys: pyte
     assert "  sgd: compared on 2 seeds common to its settings" in lines
 
 
-def test_settings_without_shared_seeds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_without_shared_seeds_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, made_record(lr=0.1), made_record(lr=0.2, seed=1))
     run(tmp_path)
     assert "  sgd: compared on different seeds, because the settings have too few in common" in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_of_several_problems_there_is_the_interquartile_mean(
     ]
 
 
-def test_without_problems_in_common_that_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_common_problems_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(results)
     assert "over problems: fewer than two problems have two seeds of every method" in capsys.readouterr().out
     run(results, "--where", "problem=input-permuted-mnist")
@@ -167,6 +167,6 @@ def test_or_as_a_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (["--where", "steps"], "--where: got 'steps', expected NAME=VALUE"),
     ],
 )
-def test_mistakes_are_told(results: Path, words: list[str], message: str) -> None:
+def test_errors_are_reported(results: Path, words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(results, *words)

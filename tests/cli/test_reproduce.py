@@ -73,7 +73,7 @@ def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]
 
 
 @pytest.mark.parametrize(("item", "length"), [("2", "epochs"), ("5", "steps"), ("8", "frames")])
-def test_the_length_of_runs_is_what_their_experiment_calls_it(item: str, length: str, started: list[str]) -> None:
+def test_the_length_of_runs_has_the_name_in_the_experiment(item: str, length: str, started: list[str]) -> None:
     assert main(["reproduce", item, "--steps", "50k"]) == 0
     sweep, figure = started
     assert sweep.endswith(f" --{length} 50k")
@@ -102,13 +102,13 @@ def test_a_command_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_what_retries_failures_and_what_is_for_slurm_is_passed_on(started: list[str]) -> None:
+def test_options_for_retries_and_slurm_are_passed_on(started: list[str]) -> None:
     options = ["--executor", "slurm", "--slurm", "time=60", "--slurm", "partition=cpu", "--retry-failed"]
     assert main(["reproduce", "figure", "4", *options]) == 0
     assert started[0] == f"{SWEEP.format(20, 'results')} {' '.join(options)}"
 
 
-def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tells(
+def test_failed_runs_are_reported_and_the_others_are_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[str] = []
@@ -134,7 +134,7 @@ def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tell
     ],
 )
 @pytest.mark.usefixtures("streaming_alone")
-def test_what_cannot_be_made_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_item_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *item.split()]) == 2
     shown = capsys.readouterr()
     assert message in shown.err

@@ -22,7 +22,7 @@ def records(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.parquet"))
 
 
-def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_its_result_and_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--method", "sgd+wc", "--kappa", "2", "--seeds", "0-1"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -248,7 +248,7 @@ def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one process is told by Linux alone")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of one process")
 def test_a_million_samples_take_less_than_600_mb(tmp_path: Path) -> None:
     """Of a process of its own: PyTorch, numba and a first compilation included."""
     code = (  # not getrusage, whose peak may be that of the process that started this one

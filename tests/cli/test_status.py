@@ -65,7 +65,7 @@ def test_when_nothing_runs_the_time_is_that_of_one_core(capsys: pytest.CaptureFi
     assert "nothing is running; 4 runs left, about 6:40 on one core" in capsys.readouterr().out
 
 
-def test_a_directory_without_sweeps_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixture[str]) -> None:
     STORE.mkdir()
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 0 records" in capsys.readouterr().out

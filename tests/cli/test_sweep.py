@@ -113,7 +113,7 @@ def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.Ca
         ),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -137,7 +137,7 @@ def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.Ca
         ("--best", "[best.input-permuted-mnist]\nsgd = { lr = 'a' }", "lr: got 'a', expected"),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file(
+def test_an_error_in_a_file_names_the_file(
     option: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.toml").write_text(text)
@@ -147,7 +147,7 @@ def test_a_mistake_in_a_file_names_the_file(
     assert shown.err.count("\n") == 1
 
 
-def test_a_mistake_on_the_command_line_is_not_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_on_the_command_line_does_not_name_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text("[grid]\nlr = [0.1]")
     assert main([*SMALL, "--methods", "sgd", "--grid", "mine.toml", "--activation", "x"]) == 2
     assert capsys.readouterr().err.startswith("weightclip: error: activation: got 'x'")

@@ -29,7 +29,7 @@ def test_what_would_have_to_be_pickled_is_refused() -> None:
         flatten({"a": {"b": object()}})
 
 
-def test_training_goes_on_whatever_the_order_in_memory() -> None:
+def test_training_resumes_in_any_memory_format() -> None:
     """A fused optimizer reads a parameter and its state side by side."""
 
     def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -123,7 +123,7 @@ def test_a_run_that_was_finished_before_has_no_bar(
     assert "%" not in capsys.readouterr().out
 
 
-def test_nothing_is_shown_if_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_displayed_if_disabled(capsys: pytest.CaptureFixture[str]) -> None:
     with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, enabled=False) as shown:
         shown.begin("seed 0")
         shown.update(1000, 0.5)

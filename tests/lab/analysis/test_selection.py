@@ -102,7 +102,7 @@ def test_a_setting_with_one_diverged_seed_is_the_worst() -> None:
     assert select(table)["lr"].to_list() == [0.01]
 
 
-def test_where_all_diverged_one_is_still_told() -> None:
+def test_one_setting_is_reported_even_if_all_diverged() -> None:
     (row,) = select(tidy(made_record((math.nan,), lr=0.1), made_record((math.nan,), lr=0.01))).to_dicts()
     assert (row["lr"], row["ties"], math.isnan(row["score"])) == (0.01, 1, True)
 
@@ -152,12 +152,12 @@ def test_without_shared_seeds_those_with_the_most_compete(seeds: tuple[tuple[int
     assert row["incomplete"] == len(seeds) - compared
 
 
-def test_where_all_settings_have_the_same_seeds_nothing_is_said_of_shared_ones() -> None:
+def test_equal_seeds_of_all_settings_are_not_reported() -> None:
     assert select(grid(a=0.2, b=0.7))["shared"].to_list() == [None]
     assert select(tidy(made_record(seed=3), made_record(seed=5)))["shared"].to_list() == [None]
 
 
-def test_ties_are_told_and_the_smaller_setting_is_taken() -> None:
+def test_ties_are_reported_and_the_smaller_setting_is_selected() -> None:
     (row,) = select(grid(a=0.5, b=0.5, c=0.1)).to_dicts()
     assert (row["lr"], row["ties"]) == (0.1, 1)
 
@@ -173,7 +173,7 @@ def test_ties_are_told_and_the_smaller_setting_is_taken() -> None:
         ((1e-2, math.inf), ""),
     ],
 )
-def test_a_choice_at_the_edge_of_what_was_tried_is_told(best: tuple[float, float], edges: str) -> None:
+def test_a_selection_at_the_edge_of_the_values_tried_is_reported(best: tuple[float, float], edges: str) -> None:
     lrs = (1e-1, 1e-2, 1e-3) if best[0] else (1e-1, 1e-2, 0.0)
     kappas = (1.0, 2.0, 3.0) if best[1] < math.inf else (1.0, 2.0, math.inf)
     table = tidy(*(made_record((float((lr, kappa) == best),), lr=lr, kappa=kappa) for lr in lrs for kappa in kappas))
@@ -227,7 +227,7 @@ def test_the_names_of_methods_may_be_categories() -> None:
         ({"metric": "weight_l2"}, "metric: got 'weight_l2', expected a metric with a direction: accuracy"),
     ],
 )
-def test_mistakes_are_told(arguments: dict[str, str], message: str) -> None:
+def test_errors_are_reported(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         select(tidy(made_record(columns={"weight_l2": [1.0, 1.0]})), **arguments)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ from lab.records.made_records import made_record, tidy, with_schema
 from weightclip.lab.analysis.setups import by_experiment, check_metric, columns_of, main_setup, where
 
 
-def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -> None:
+def test_a_setup_is_the_configuration_without_seed_method_and_settings() -> None:
     columns = columns_of(tidy(made_record(settings={"beta1": 0.9})))
     assert set(columns.setup) == {
         *("experiment", "problem", "steps", "period", "hidden", "activation", "diagnostics"),
@@ -89,7 +89,7 @@ def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[i
         ({"lr": "1"}, r"where: got lr=1, expected one of 0\.001"),
     ],
 )
-def test_what_cannot_be_chosen_is_told(chosen: dict[str, str], message: str) -> None:
+def test_invalid_selections_are_reported(chosen: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
 
@@ -103,7 +103,7 @@ def test_a_stray_longer_run_takes_nothing_over() -> None:
     ]
 
 
-def test_the_hint_names_what_tells_them_apart() -> None:
+def test_the_hint_contains_the_differing_fields() -> None:
     lines: list[str] = []
     table = tidy(*(made_record(seed=seed) for seed in range(3)), made_record((0.1, 0.2, 0.3)), made_record(hidden=[50]))
     main_setup(table, lines.append)
@@ -120,7 +120,7 @@ def test_of_several_differences_the_hint_names_the_first_of_the_configuration() 
     assert lines[0].endswith("select another with --where hidden=50")
 
 
-def test_of_each_setup_left_out_only_what_differs_is_told() -> None:
+def test_skipped_setups_are_reported_by_their_differences() -> None:
     lines: list[str] = []
     most = [made_record(seed=seed) for seed in range(3)]
     main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)

@@ -57,7 +57,7 @@ def test_further_tables_and_arrays_come_back(with_parts: Record, tmp_path: Path)
 
 @pytest.mark.parametrize("part", ["episodes.parquet", "heatmap.npy"])
 @pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_a_part_that_is_gone_or_changed_is_noticed(with_parts: Record, tmp_path: Path, part: str, damage: str) -> None:
+def test_a_missing_or_changed_part_is_detected(with_parts: Record, tmp_path: Path, part: str, damage: str) -> None:
     path = tmp_path / "run.parquet"
     write_record(with_parts, path)
     file = tmp_path / f"run.{part}"
@@ -102,9 +102,9 @@ def test_a_damaged_file_is_one_clear_error(record: Record, tmp_path: Path, damag
     footer = whole[:-8] + b"\xff\xff\xff\xff" + whole[-4:]
     damaged = {"empty": b"", "half": whole[: len(whole) // 2], "no end": whole[:-3], "footer": footer, "text": b"hello"}
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match=r"run\.parquet: the file is damaged") as told:
+    with pytest.raises(ValueError, match=r"run\.parquet: the file is damaged") as raised:
         read_record(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path: Path) -> None:

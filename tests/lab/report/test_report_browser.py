@@ -198,7 +198,7 @@ def test_on_a_usual_screen_no_table_is_cut_off(noted: Any) -> None:
     assert set(hidden(noted)) == {0}
 
 
-def test_on_a_narrow_screen_a_shade_tells_that_a_table_goes_on(noted: Any) -> None:
+def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(noted: Any) -> None:
     noted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     wait(noted, lambda: find(noted, "svg.marks")[0].size["width"] < 375)
     assert max(hidden(noted)) > 0

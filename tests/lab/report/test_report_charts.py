@@ -57,7 +57,7 @@ def test_all_methods_are_shown_at_first() -> None:
     assert shown["value"] == [{"label": "SGD"}]
 
 
-def test_black_lines_take_the_colour_of_the_text() -> None:
+def test_black_lines_take_the_text_color() -> None:
     line = chart([0.1, 0.2])["layer"][1]["encoding"]
     assert line["color"]["scale"] == {"domain": ["SGD"], "range": ["currentColor"]}
 

@@ -131,7 +131,7 @@ def test_charts_hold_the_names_they_were_given(tmp_path: Path) -> None:
     assert HOSTILE in data
 
 
-def test_without_settings_to_compare_or_failures_it_says_so(tmp_path: Path) -> None:
+def test_missing_comparisons_and_failures_are_mentioned(tmp_path: Path) -> None:
     write_run(tmp_path)
     text = "".join(Page(render(gather(tmp_path))).text["p"])
     assert "Every method has only one setting" in text

@@ -44,24 +44,24 @@ def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
 
 def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
-    told: list[Any] = []
+    reported: list[Any] = []
 
     class Session:
         def log(self, values: dict[str, float], step: int) -> None:
-            told.append((step, values["accuracy"]))
+            reported.append((step, values["accuracy"]))
 
         def finish(self) -> None:
-            told.append("finished")
+            reported.append("finished")
 
     def init(**options: Any) -> Session:
-        told.append((options["project"], options["group"], options["config"]["lr"]))
+        reported.append((options["project"], options["group"], options["config"]["lr"]))
         return Session()
 
     monkeypatch.setattr(wandb, "init", init)
     plan = toy_plan(1, {"lr": 0.5})
     with logging_rows(Loggers(wandb="project"), Toy(), plan.runs) as row:
         Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(on_row=row))
-    assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
+    assert reported == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 
 def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
 
 @needs_ray
 @pytest.mark.slow
-def test_when_the_cluster_is_gone_the_command_ends_and_another_cluster_resumes(
+def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60

@@ -14,7 +14,7 @@ def test_what_was_known_before_counts_until_more_is_done() -> None:
     assert seconds_per_run([("a", 100.0, 20_000.0)], {"a": 100.0})["a"] == pytest.approx(200.0, rel=0.01)
 
 
-def test_what_has_not_begun_is_not_divided_by() -> None:
+def test_runs_without_progress_do_not_affect_the_estimate() -> None:
     assert seconds_per_run([("a", 0.0, 5.0)], {}) == {}
 
 

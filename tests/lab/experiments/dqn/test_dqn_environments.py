@@ -94,7 +94,7 @@ def test_minatars_episodes_end_and_begin_again(game: str) -> None:
     assert ended > 3
 
 
-def test_ataris_lives_and_games_are_told_apart() -> None:
+def test_lives_and_games_of_atari_are_distinguished() -> None:
     games = make_environments("atari", "SpaceInvaders", 2, 0.0)
     assert games.frame == (1, 84, 84)
     assert games.actions == 6

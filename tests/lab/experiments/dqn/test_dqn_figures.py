@@ -66,7 +66,7 @@ def test_intervals_are_the_papers(store: Path) -> None:
     assert (row["mean"], row["low"], row["high"]) == pytest.approx((expected.value, expected.low, expected.high))
 
 
-def test_clustered_similar_gradients_are_beside_each_other() -> None:
+def test_clustering_puts_similar_gradients_next_to_each_other() -> None:
     group = np.array([0, 1, 0, 1, 1, 0])
     matrix = np.where(group[:, None] == group, 0.9, 0.1)
     np.fill_diagonal(matrix, 1.0)
@@ -77,7 +77,7 @@ def test_clustered_similar_gradients_are_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
+def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None:
     table = load(store, table="covariance")
     drawing = draw_covariance(table, clustered=clustered)
     data = drawing.data
@@ -158,7 +158,7 @@ def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
     return pl.concat([table, own.with_columns(*others, identity=pl.col("identity") + str(values))])
 
 
-def test_heatmaps_of_several_settings_are_apart_and_tell_their_seeds(store: Path) -> None:
+def test_heatmaps_of_several_settings_are_separate_and_show_their_seeds(store: Path) -> None:
     table = load(store, table="covariance").with_columns(pl.col("seed") + 3)
     data = with_other(with_other(table, lr=0.5), kappa=5.0)
     drawing = draw_covariance(data)

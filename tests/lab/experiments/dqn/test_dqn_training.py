@@ -47,7 +47,7 @@ def test_a_seed_decides_everything(agent: str) -> None:
     assert without_speed(one) != without_speed(other)
 
 
-def test_a_row_tells_what_was_measured() -> None:
+def test_a_row_contains_the_metrics() -> None:
     trainer, rows = trained(method="adam+wc", kappa=0.5)
     assert [row["samples"] for row in rows] == [100, 200, 300, 400]
     last = rows[-1]
@@ -116,18 +116,18 @@ def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
     assert not torch.allclose(first, torch.randn(1000, generator=torch.Generator().manual_seed(3)))
 
 
-def test_progress_is_told_after_the_warm_up() -> None:
-    told: list[int] = []
+def test_progress_is_reported_after_learning_starts() -> None:
+    reported: list[int] = []
     trainer = Trainer(config(learning_starts=150), CPU)
-    trainer.learn(0, lambda steps, score: told.append(steps))
-    assert told == [100]  # at the part's end
-    trainer.learn(1, lambda steps, score: told.append(steps))
-    assert told == [100, 200, 200]
+    trainer.learn(0, lambda steps, score: reported.append(steps))
+    assert reported == [100]  # at the part's end
+    trainer.learn(1, lambda steps, score: reported.append(steps))
+    assert reported == [100, 200, 200]
     trainer.close()
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
+def test_it_resumes_everything_but_the_games(agent: str) -> None:
     trainer, _ = trained(2, agent=agent)
     state = trainer.state()
     rows = []
@@ -141,7 +141,7 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
-def test_it_goes_on_with_the_draws_that_come_next() -> None:
+def test_it_resumes_with_the_next_random_draws() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(trainer.state())
@@ -150,7 +150,7 @@ def test_it_goes_on_with_the_draws_that_come_next() -> None:
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
 
-def test_it_goes_on_with_the_last_values_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "evaluate", lambda self, part: 0.0)
     more = {"points": 200, "replay_ratio": 0.01}
     trainer, rows = trained(100, **more)
@@ -180,7 +180,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_it_goes_on_in_games_of_its_own(begun: list[list[int]]) -> None:
+def test_it_resumes_with_new_games(begun: list[list[int]]) -> None:
     state = Trainer(config(), CPU).state()
     Trainer(config(), CPU).load_state(state)
     first, again, later = begun
@@ -334,7 +334,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more:
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
 @pytest.mark.parametrize("lives", [False, True])
-def test_rewards_and_ends_are_remembered_as_they_are_wanted(
+def test_rewards_and_ends_are_stored_as_configured(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
     more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}

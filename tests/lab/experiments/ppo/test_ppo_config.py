@@ -57,7 +57,7 @@ def test_other_methods_have_settings_too() -> None:
 
 
 @pytest.mark.parametrize("method", ["adam-equal-beta", "adam-equalbetas+wc"])
-def test_a_misspelt_method_is_told_the_nearest_one(method: str) -> None:
+def test_a_misspelled_method_suggests_the_nearest_one(method: str) -> None:
     with pytest.raises(ValueError, match="did you mean 'adam-equal-betas'"):
         resolve(Config(method=method))
 

@@ -51,7 +51,7 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert drawing.data["seeds"].unique().to_list() == [2]
 
 
-def test_a_seed_that_stopped_counts_until_then_and_is_reported(table: pl.DataFrame) -> None:
+def test_a_stopped_seed_is_averaged_until_then_and_reported(table: pl.DataFrame) -> None:
     broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
     nothing = [
         pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
@@ -61,8 +61,10 @@ def test_a_seed_that_stopped_counts_until_then_and_is_reported(table: pl.DataFra
     assert f"{NAME}: adam: 1 of 2 seeds stopped early; means exclude them after that" in drawing.notes
     (fall,) = (note for note in drawing.notes if note.startswith(f"{NAME}: adam: return"))
     assert fall.endswith("below that (1 of 2 seeds)")
-    nobody = stopped.with_columns(pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return"))
-    assert any(note.endswith("no seed comes to its end") for note in draw_metrics(nobody, metrics=RETURN).notes)
+    stopped_all = stopped.with_columns(
+        pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return")
+    )
+    assert any(note.endswith("no seed reaches the end") for note in draw_metrics(stopped_all, metrics=RETURN).notes)
     line = drawing.data.filter(env=NAME, method="adam").sort("iteration")
     assert line["seeds"].to_list() == [2, 2, 1, 1]
     assert line["mean"].is_finite().all()

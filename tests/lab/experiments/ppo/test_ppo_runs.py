@@ -153,9 +153,7 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
 
-def test_runs_that_have_come_unequally_far_go_on_each_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_at_different_iterations_resume_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop_at(steps: int) -> Any:
@@ -186,7 +184,7 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
 
 
-def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_at_the_same_iteration_resume_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     some, more = ([config(seed=seed) for seed in range(number)] for number in (2, 4))
 

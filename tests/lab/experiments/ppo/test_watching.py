@@ -63,7 +63,7 @@ def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
     assert find_policy(tmp_path / path_of(config(seed=1))).config["seed"] == 1
 
 
-def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
+def test_several_runs_are_listed_with_their_differences(tmp_path: Path) -> None:
     run_configs([config(seed=0)], tmp_path)
     run_configs([config(seed=0, gamma=0.5)], tmp_path)
     with pytest.raises(

@@ -127,9 +127,11 @@ def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
     drawn = 0
     for axes, (problem, metric) in zip(drawing.picture.axes, panels, strict=True):
         for method in PAPER_METHODS:
-            told = drawing.data.filter(problem=problem, metric=metric, method=method)
-            np.testing.assert_array_equal(lines(axes)[style_of(method).label].get_xydata(), told.select("task", "mean"))
-            drawn += len(told)
+            reported = drawing.data.filter(problem=problem, metric=metric, method=method)
+            np.testing.assert_array_equal(
+                lines(axes)[style_of(method).label].get_xydata(), reported.select("task", "mean")
+            )
+            drawn += len(reported)
     assert drawn == len(drawing.data)
     assert (drawing.data["seeds"] == 2).all()
 
@@ -145,7 +147,7 @@ def test_every_method_has_its_style_and_clipping_lies_on_top() -> None:
     assert max(shade.get_zorder() for shade in shades(axes)) < min(line.get_zorder() for line in axes.get_lines())
 
 
-def test_one_seed_is_a_line_without_a_band_and_told() -> None:
+def test_one_seed_is_a_line_without_a_band_and_is_reported() -> None:
     picture = figure_3(runs(["adam"], seeds=1)).picture
     assert not shades(picture.axes[0])
     assert legend_title(picture) == "one seed"
@@ -154,7 +156,7 @@ def test_one_seed_is_a_line_without_a_band_and_told() -> None:
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_a_gap_that_is_told(broken: float) -> None:
+def test_values_that_are_not_finite_are_a_gap_that_is_reported(broken: float) -> None:
     def diverged(metric: str, method: str, seed: int, task: int) -> float:
         return broken if method == "sgd" and task > 4 else some_value(metric, method, seed, task)
 
@@ -165,7 +167,7 @@ def test_what_is_not_finite_is_a_gap_that_is_told(broken: float) -> None:
     assert f"{MNIST}: the line of sgd has gaps where values are not finite" in drawing.notes
 
 
-def test_methods_without_results_are_told() -> None:
+def test_methods_without_results_are_reported() -> None:
     drawing = figure_3(runs([method for method in PAPER_METHODS if method not in ("sgd+sp", "madam")]))
     assert drawing.notes == (f"{MNIST}: no results for sgd+sp, madam",)
     assert not figure_3(runs(PAPER_METHODS)).notes
@@ -176,7 +178,7 @@ def test_methods_of_ones_own_are_drawn_after_those_of_the_paper() -> None:
     assert list(lines(drawing.picture.axes[0]))[-1] == "Adam + mine"
 
 
-def test_the_best_of_several_settings_is_drawn_and_told() -> None:
+def test_the_best_of_several_settings_is_drawn_and_reported() -> None:
     def rising(metric: str, method: str, seed: int, task: int) -> float:
         return 0.1 * task
 
@@ -186,12 +188,12 @@ def test_the_best_of_several_settings_is_drawn_and_told() -> None:
     both = pl.concat([runs(["adam+wc"], kappa=1.0, value=rising), runs(["adam+wc"], kappa=2.0, value=falling)])
     for criterion, kappa, last in (("auc", 2, 0.2), ("final", 1, 0.55)):
         drawing = figure_3(both.with_columns(accuracy=pl.col("accuracy") + 0.1 * (pl.col("kappa") == 2)), criterion)
-        told = f"{MNIST}: best of several settings by {criterion}: adam+wc (lr 0.001, kappa {kappa})"
-        assert drawing.notes[0] == told
+        reported = f"{MNIST}: best of several settings by {criterion}: adam+wc (lr 0.001, kappa {kappa})"
+        assert drawing.notes[0] == reported
         assert lines(drawing.picture.axes[0])["Adam + WC"].get_ydata()[-1] == pytest.approx(last + 0.1 * (kappa == 2))
 
 
-def test_runs_of_another_setup_are_left_out_and_told() -> None:
+def test_runs_of_another_setup_are_skipped_and_reported() -> None:
     drawing = figure_3(pl.concat([runs(PAPER_METHODS), runs(PAPER_METHODS, tasks=2)]))
     assert drawing.data["task"].max() == 6
     (note,) = drawing.notes
@@ -270,7 +272,7 @@ def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
     assert "Accuracy, area under the curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
 
 
-def test_an_infinite_kappa_is_left_out() -> None:
+def test_an_infinite_kappa_is_skipped() -> None:
     drawing = draw_sensitivity(pl.concat([grid(), runs(["adam+wc"], kappa=float("inf"))]))
     assert drawing.data.filter(parameter="kappa")["value"].to_list() == [1, 2, 3]
 

@@ -9,6 +9,6 @@ def test_metrics_are_found_by_their_column() -> None:
     assert not schema.metric("samples").help
 
 
-def test_labels_tell_metrics_apart() -> None:
+def test_labels_distinguish_metrics() -> None:
     assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
     assert "p = 2" in METRICS["lipschitz"].label

@@ -111,7 +111,7 @@ def test_every_kind_of_problem_runs(problem: str) -> None:
     assert table["loss"].is_finite().all()
 
 
-def test_the_record_tells_how_it_came_about(tmp_path: Path) -> None:
+def test_the_record_contains_its_provenance(tmp_path: Path) -> None:
     record = run_config(config("adam+sp"), DATA, out=tmp_path)
     path = only(tmp_path)
     assert path.parent == tmp_path / "input-permuted-mnist" / "adam+sp"
@@ -245,7 +245,7 @@ def test_spelling_out_a_default_is_the_same_run(tmp_path: Path) -> None:
     assert only(tmp_path)
 
 
-def test_a_full_disk_leaves_no_broken_record_and_the_run_can_go_on(
+def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_config(config(), DATA).table
@@ -309,7 +309,7 @@ def test_a_diverged_run_is_resumed(tmp_path: Path) -> None:
     assert_frame_equal(record.table, expected)
 
 
-def test_progress_tells_the_online_accuracy() -> None:
+def test_progress_reports_the_online_accuracy() -> None:
     lines: list[tuple[int, float]] = []
     table = run_config(config(), DATA, on_progress=lambda *report: lines.append(report)).table
     assert lines == list(zip(table["samples"], table["online_accuracy"], strict=True))
@@ -399,7 +399,7 @@ def test_a_mistake_is_reported_before_any_data_is_fetched(
         run("input-permuted-mnist", **wrong)
 
 
-def test_the_laboratory_is_reached_from_the_package() -> None:
+def test_the_lab_is_accessible_from_the_package() -> None:
     import weightclip.lab
 
     assert weightclip.lab.experiments.streaming.run is run

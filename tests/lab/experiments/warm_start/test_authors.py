@@ -68,7 +68,7 @@ def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
     return pl.concat(runs)
 
 
-def test_our_epochs_stand_beside_theirs() -> None:
+def test_our_epochs_are_compared_with_theirs() -> None:
     first, *between, eleventh = compare_with_authors(made()).to_dicts()
     assert [row["authors"] for row in between] == [None] * 9
     assert (first["epoch"], first["authors"], first["seeds"]) == (1, 0.11819, 2)
@@ -76,7 +76,7 @@ def test_our_epochs_stand_beside_theirs() -> None:
     assert eleventh["epoch"] == 11
 
 
-def test_a_second_stage_never_stands_beside_their_first() -> None:
+def test_a_second_stage_is_never_compared_with_their_first() -> None:
     assert compare_with_authors(made(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
     whole = compare_with_authors(made(epochs=300))
     assert whole.filter(pl.col("epoch") > 300)["mean"].unique().to_list() == [0.9]
@@ -111,14 +111,14 @@ def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
 
 
 def test_of_several_lengths_one_is_chosen_and_the_others_are_reported() -> None:
-    told: list[str] = []
-    found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), told.append)
+    reported: list[str] = []
+    found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), reported.append)
     assert found["epoch"].to_list() == list(range(1, 12))
     assert found["seeds"].unique().to_list() == [3]
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_their_curves_are_drawn_beside_ours() -> None:
+def test_their_curves_are_drawn_with_ours() -> None:
     drawing = draw_authors_comparison(made())
     assert drawing.data.equals(compare_with_authors(made()))
     axes = drawing.picture.axes[0]

@@ -100,6 +100,6 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
     ],
 )
-def test_mistakes_are_told(changes: dict[str, object], message: str) -> None:
+def test_errors_are_reported(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**changes))  # type: ignore[arg-type]

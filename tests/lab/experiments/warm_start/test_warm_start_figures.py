@@ -46,7 +46,7 @@ def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
     assert set(drawing.notes) & set(several.notes)
 
 
-def test_no_two_lines_look_alike(table: pl.DataFrame) -> None:
+def test_all_lines_look_different(table: pl.DataFrame) -> None:
     """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
     adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
     lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()
