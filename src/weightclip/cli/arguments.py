@@ -439,10 +439,10 @@ def _add_field(
     elif one.help.metavar == KAPPA:
         parser.add_argument(option, type=kappas if several else kappa, metavar=KAPPA, **options)
     else:
-        reader, usual = _READERS[one.kind]
+        reader, default_metavar = _READERS[one.kind]
         # The configuration checks the choices and suggests the nearest one.
         choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
-        metavar = one.help.metavar or choices or usual
+        metavar = one.help.metavar or choices or default_metavar
         if several and one.kind in (str, int, float) and metavar != "FILE":
             reader, metavar = _list_of(reader), f"{metavar},..."
         parser.add_argument(option, type=reader, metavar=metavar, **options)

@@ -157,8 +157,8 @@ def _paper(row: Mapping[str, Any], metric: Metric) -> str:
         return "-"
     if row["same"]:
         return "the same"
-    here = "not run" if row["paper_score"] is None else f"here {metric_text(row['paper_score'], metric)}"
-    return f"≠ {settings_text(paper)} ({here})"
+    score = "not run" if row["paper_score"] is None else f"here {metric_text(row['paper_score'], metric)}"
+    return f"≠ {settings_text(paper)} ({score})"
 
 
 def _slope(row: Mapping[str, Any], metric: Metric) -> str:

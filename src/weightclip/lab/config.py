@@ -126,8 +126,8 @@ def _field_types(config: type[Any]) -> Mapping[str, FieldType]:
             (kind,) = (part for part in get_args(kind) if part is not NoneType)
         constraints = [mark for mark in marks if isinstance(mark, Constraint)]
         # Configurations of other packages may have their help in the field's metadata.
-        usual = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
-        text = next((mark for mark in marks if isinstance(mark, Help)), usual)
+        from_metadata = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
+        text = next((mark for mark in marks if isinstance(mark, Help)), from_metadata)
         example = None if one.default is MISSING else one.default
         found[one.name] = FieldType(one.name, kind, optional, next(iter(constraints), None), text, example)
     return MappingProxyType(found)

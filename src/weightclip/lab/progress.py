@@ -23,7 +23,7 @@ BAR_WIDTH = 20
 class ProgressDisplay(Protocol):
     """Displays the progress of runs of equal length, which are executed sequentially or in lockstep."""
 
-    def begin(self, name: str, together: int = 1) -> None: ...
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None: ...
 
     def update(self, steps: int, score: float) -> None: ...
 
@@ -106,26 +106,26 @@ class _Estimate:
         self.total = runs * steps
         self._clock = clock
         self._finished = 0
-        self.together = 0
+        self.runs_in_lockstep = 0
         self._timed_steps = 0
         self._seconds = 0.0
         self._last: tuple[int, float] | None = None
 
-    def begin(self, together: int) -> None:
-        self._finished += self.together
-        self.together = together
+    def begin(self, runs_in_lockstep: int) -> None:
+        self._finished += self.runs_in_lockstep
+        self.runs_in_lockstep = runs_in_lockstep
         self._last = None
 
     def update(self, samples: int) -> None:
         now = self._clock()
         if self._last is not None:
-            self._timed_steps += self.together * (samples - self._last[0])
+            self._timed_steps += self.runs_in_lockstep * (samples - self._last[0])
             self._seconds += now - self._last[1]
         self._last = samples, now
 
     @property
     def done(self) -> int:
-        return self._finished * self.steps + self.together * (self._last[0] if self._last else 0)
+        return self._finished * self.steps + self.runs_in_lockstep * (self._last[0] if self._last else 0)
 
     @property
     def _per_second(self) -> float:
@@ -134,8 +134,8 @@ class _Estimate:
     @property
     def speed(self) -> str:
         """`5,000 samples/s`, summed over runs in lockstep; empty until known."""
-        together = " together" if self.together > 1 else ""
-        return f"{self._per_second:,.0f} {self.unit}/s{together}" if self._per_second else ""
+        suffix = " together" if self.runs_in_lockstep > 1 else ""
+        return f"{self._per_second:,.0f} {self.unit}/s{suffix}" if self._per_second else ""
 
     @property
     def time_left(self) -> str:
@@ -165,8 +165,8 @@ class _Bar:
         self._progress, self._estimate, self._format_score = progress, estimate, format_score
         self._bar = progress.add_task("", total=estimate.total, state="", left="", visible=False)
 
-    def begin(self, name: str, together: int = 1) -> None:
-        self._estimate.begin(together)
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None:
+        self._estimate.begin(runs_in_lockstep)
         self._progress.update(self._bar, description=name, completed=self._estimate.done)
 
     def update(self, steps: int, score: float) -> None:
@@ -196,8 +196,8 @@ class _Lines:
 
     _seconds_between = SECONDS_BETWEEN_LINES
 
-    def begin(self, name: str, together: int = 1) -> None:
-        self._estimate.begin(together)
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None:
+        self._estimate.begin(runs_in_lockstep)
         self._name = name
 
     def update(self, steps: int, score: float) -> None:
@@ -207,7 +207,7 @@ class _Lines:
             self._ended = ended
             self._next = self._clock() + self._seconds_between
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
-            each = " each" if self._estimate.together > 1 else ""
+            each = " each" if self._estimate.runs_in_lockstep > 1 else ""
             parts = (done + each, self._format_score(score), self._estimate.speed, self._estimate.time_left)
             self._show(", ".join(filter(None, parts)))
 
@@ -239,7 +239,7 @@ class _Notebook(_Lines):
 
 
 class _Nothing:
-    def begin(self, name: str, together: int = 1) -> None: ...
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None: ...
 
     def update(self, steps: int, score: float) -> None: ...
 

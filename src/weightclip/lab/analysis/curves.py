@@ -40,16 +40,16 @@ def curves(
 
     def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
-        ends = [one for one in (columns.x_column, "samples") if one in part.columns]
+        x_columns = [one for one in (columns.x_column, "samples") if one in part.columns]
         ordered = part.sort("identity", columns.x_column, maintain_order=True)
         binned = ordered.group_by((*columns.setting, "identity", point.alias("_point")), maintain_order=True).agg(
-            pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
+            pl.col(x_columns).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
         )
         value = pl.col("mean")
         averaged = (
             binned.group_by((*columns.setting, "_point"), maintain_order=True)
             .agg(
-                pl.col(ends).max(),
+                pl.col(x_columns).max(),
                 value.mean(),
                 value.std().alias("_std"),
                 value.count().alias("seeds"),
@@ -59,7 +59,7 @@ def curves(
         )
         width = half_width(averaged["_std"], averaged["seeds"], level).fill_null(0.0)
         low, high = (value - width).alias("low"), (value + width).alias("high")
-        return averaged.select(*columns.setting, *ends, value, low, high, "seeds", CUT_SHORT)
+        return averaged.select(*columns.setting, *x_columns, value, low, high, "seeds", CUT_SHORT)
 
     return by_experiment(table, average)
 

@@ -102,8 +102,8 @@ def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: 
     """The best setting of each group of rows of `score_runs`, with the columns of `select`."""
     lower = _direction(columns.schema, metric) == "lower"
     value = pl.col("_score").fill_nan(None)
-    competing = _compared(runs, group, columns)
-    ordered = competing.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
+    compared = _compared(runs, group, columns)
+    ordered = compared.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
     found = ordered.group_by(group, maintain_order=True).agg(
         pl.all().first(),
         pl.len().alias("compared"),
@@ -142,11 +142,11 @@ def _compared(runs: pl.DataFrame, group: Sequence[str], columns: Columns) -> pl.
     )
     runs = runs.with_columns(_complete=(pl.col("_own") == pl.col("_shared")) & (pl.col("_shared") > 0))
     runs = runs.with_columns(_any=pl.col("_complete").any().over(group))
-    most = pl.col("_seeds") == pl.col("_seeds").max().over(group)
-    competing = runs.filter(pl.when("_any").then("_complete").otherwise(most))
+    has_most_seeds = pl.col("_seeds") == pl.col("_seeds").max().over(group)
+    compared = runs.filter(pl.when("_any").then("_complete").otherwise(has_most_seeds))
     same = (seed.n_unique().over(group) == pl.col("_seeds")).all().over(group)
     shared = pl.when(~same).then(pl.when("_any").then("_shared").otherwise(0))
-    counted = competing.with_columns(shared=shared).filter(common | ~pl.col("_any"))
+    counted = compared.with_columns(shared=shared).filter(common | ~pl.col("_any"))
     return (
         counted.group_by(columns.setting, maintain_order=True)
         .agg(pl.col("score").mean().alias("_score"), pl.col("shared").first())
@@ -214,8 +214,8 @@ def best_settings(
         slopes = trend(best, metric).select(*key, "slope", "low", "high", "verdict")
         first = pl.col("data", "official", "paper_setting", "deviations").first()
         about = best.group_by(key).agg(first, cut_short(best).any())
-        for more in (slopes, about):
-            chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
+        for columns_to_add in (slopes, about):
+            chosen = chosen.join(columns_to_add, on=key, nulls_equal=True, maintain_order="left")
         averages = averaged(scores, columns)
         paper = [_compare_with_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
         chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))

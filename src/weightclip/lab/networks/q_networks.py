@@ -191,8 +191,8 @@ def noise_disabled(*networks: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for noise, kept in zip(noises, before, strict=True):
-            noise.copy_(kept)
+        for noise, saved in zip(noises, before, strict=True):
+            noise.copy_(saved)
 
 
 # The means and scales of the noise are both initialized within 1/sqrt(fan_in), and have the same bounds.

@@ -26,8 +26,8 @@ def upgrade_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     config = new_fields(facts["experiment"], facts["config"])
     schema = _schema(facts["experiment"], config)
     setting, deviations = _comparison(facts["experiment"], config)
-    more = {"paper_setting": setting, "deviations": deviations, "resumed": None}
-    return {**facts, "config": config, "schema": schema.as_dict(), **more}
+    added_facts = {"paper_setting": setting, "deviations": deviations, "resumed": None}
+    return {**facts, "config": config, "schema": schema.as_dict(), **added_facts}
 
 
 def upgrade_table(table: pl.DataFrame) -> pl.DataFrame:

@@ -98,8 +98,8 @@ def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Ev
         if not further:
             _check_table(table, chosen)
         chosen, saved = list(_additional_runs(chosen, table, on_event)), further
-    together = _concat_distinct([_tidy_table(chosen, on_event), *saved])
-    return together if together.height else pl.DataFrame(schema=NO_RUNS)
+    combined = _concat_distinct([_tidy_table(chosen, on_event), *saved])
+    return combined if combined.height else pl.DataFrame(schema=NO_RUNS)
 
 
 def no_records(paths: Sequence[str | Path]) -> ValueError:
@@ -149,8 +149,8 @@ def _columns(content: bytes) -> str:
 
 
 def _check_table(name: str, runs: Sequence[_Run]) -> None:
-    there = {one for run in runs for one in run.facts.values.get("parts", {})}
-    names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
+    available = {one for run in runs for one in run.facts.values.get("parts", {})}
+    names = sorted(one.removesuffix(".parquet") for one in available if one.endswith(".parquet"))
     if not names:
         raise NoTableError(f"table: got {name!r}, but no run has additional tables")
     try:
@@ -187,8 +187,8 @@ def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
     about = _run_columns([run.facts.values for run in runs])
     rows = rows.rename({name: f"table.{name}" for name in rows.columns if name in about.columns})
     about = about.with_columns(pl.Series(_FILE, [run.path for run in runs]))
-    together = rows.join(about, on=_FILE, maintain_order="left")
-    return together.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
+    combined = rows.join(about, on=_FILE, maintain_order="left")
+    return combined.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
 
 
 def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
@@ -210,10 +210,10 @@ def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
     lengths = dict(table.group_by(_FILE, maintain_order=True).len().iter_rows())
     content, first = table.drop(_FILE), 0
     for run in runs:
-        own = content.slice(first, lengths.get(run.path, 0))
-        first += own.height
+        run_rows = content.slice(first, lengths.get(run.path, 0))
+        first += run_rows.height
         try:
-            run.facts.check(own)
+            run.facts.check(run_rows)
         except ValueError as error:
             _skip(run.path, error, on_event)
             changed.append(run.path)
@@ -299,12 +299,12 @@ def _read_csv(path: Path) -> pl.DataFrame:
 
 def _concat_distinct(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Concatenate the tables; a run in several tables is taken from the first one."""
-    together = pl.DataFrame()
+    combined = pl.DataFrame()
     for table in (one for one in tables if one.height):
-        if together.height:
-            table = table.join(together, on="identity", how="anti", maintain_order="left")
-        together = pl.concat([together, table], how="diagonal_relaxed")
-    return together
+        if combined.height:
+            table = table.join(combined, on="identity", how="anti", maintain_order="left")
+        combined = pl.concat([combined, table], how="diagonal_relaxed")
+    return combined
 
 
 def _to_pandas(table: pl.DataFrame) -> pandas.DataFrame:

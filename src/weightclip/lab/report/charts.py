@@ -74,7 +74,7 @@ def line_chart(
         methods: methods in the order of the legend.
         height: height of the plot in pixels.
     """
-    shown = alt.selection_point(
+    visible = alt.selection_point(
         name="shown",
         fields=[LABEL],
         bind="legend",
@@ -86,13 +86,13 @@ def line_chart(
     base = (
         alt.Chart(_inline(data))
         .transform_filter(f"datum.{SETUP} === {SETUP}")
-        .transform_filter(shown)
+        .transform_filter(visible)
         .transform_calculate(mean="datum[metric]", low="datum[metric + ' low']", high="datum[metric + ' high']")
     )
     chart = (
         alt.layer(*_layers(base, data, x, methods))
         .add_params(
-            shown,
+            visible,
             _choice(SETUP, "Problem", setups, setups),
             _choice("metric", "Metric", [metric.name for metric in metrics], [metric.label for metric in metrics]),
             alt.param(name="labels", value={metric.name: _axis_label(metric) for metric in metrics}),

@@ -73,11 +73,11 @@ def find_data(table: pl.DataFrame) -> list[Data]:
 
 def find_software(paths: Iterable[str | Path], identities: Iterable[str]) -> list[Software]:
     """The software in the records of these runs, the most frequent first. Saved tables do not contain it."""
-    wanted = set(identities)
+    remaining = set(identities)
     counts: dict[str, int] = {}
     for facts in _records(paths):
-        if facts["identity"] in wanted:
-            wanted.remove(facts["identity"])
+        if facts["identity"] in remaining:
+            remaining.remove(facts["identity"])
             versions = json.dumps({"versions": facts["versions"], "platform": facts["platform"]})
             counts[versions] = counts.get(versions, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])

@@ -141,7 +141,7 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{inner}": more for inner, more in _flat(value).items()}
+            found |= {f"{name}.{inner}": entry for inner, entry in _flat(value).items()}
         else:
             found[name] = value
     return found

@@ -32,11 +32,11 @@ NO_LOGGERS = Loggers()
 
 def check_loggers(loggers: Loggers) -> Loggers:
     """Return the loggers; raise a ValueError if a library that they need is missing."""
-    for wanted, package, extra in (
+    for requested, package, extra in (
         (loggers.tensorboard, "tensorboard", "weightclip[watch]"),
         (loggers.wandb, "wandb", "wandb"),
     ):
-        if wanted is not None and find_spec(package) is None:
+        if requested is not None and find_spec(package) is None:
             raise ValueError(f'--{package}: requires {package}: pip install "{extra}"')
     if loggers.wandb == "":
         raise ValueError("--wandb: got '', expected the name of a project")

@@ -38,8 +38,8 @@ class Manifest:
 
 def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run]) -> Manifest:
     """Write the manifest of a sweep; it replaces an earlier one with the same runs."""
-    wanted = tuple(PlannedRun(run.identity, run.relative_path, run.method) for run in runs)
-    manifest = Manifest(command, runs[0].experiment, problem, now(), wanted)
+    planned = tuple(PlannedRun(run.identity, run.relative_path, run.method) for run in runs)
+    manifest = Manifest(command, runs[0].experiment, problem, now(), planned)
     name = hashlib.sha256("".join(sorted(run.identity for run in runs)).encode()).hexdigest()[:12]
     write_whole(store / FOLDER / f"{name}.json", json.dumps(asdict(manifest)).encode())
     return manifest
@@ -63,11 +63,11 @@ def read_manifests(store: str | Path) -> list[Manifest]:
 
 def current(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Drop manifests whose runs are all in a later one: a sweep with more seeds replaces the earlier one."""
-    wanted = [{run.identity for run in manifest.runs} for manifest in manifests]
+    identities = [{run.identity for run in manifest.runs} for manifest in manifests]
     return [
         manifest
         for index, manifest in enumerate(manifests)
-        if not any(wanted[index] <= later for later in wanted[index + 1 :])
+        if not any(identities[index] <= later for later in identities[index + 1 :])
     ]
 
 

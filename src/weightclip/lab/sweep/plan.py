@@ -126,7 +126,7 @@ def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     found: dict[Hashable, list[Run]] = {}
     for run in runs:
         found.setdefault(("alone", run.identity) if run.batch is None else ("batch", run.batch), []).append(run)
-    return [tuple(together) for together in found.values()]
+    return [tuple(group) for group in found.values()]
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,11 @@ def seconds_per_run(pieces: Iterable[tuple[str, float, float]], before: Mapping[
         before: kind -> seconds of an earlier run.
     """
     done = dict.fromkeys(before, PRIOR_WEIGHT)
-    took = {kind: PRIOR_WEIGHT * seconds for kind, seconds in before.items()}
+    total = {kind: PRIOR_WEIGHT * seconds for kind, seconds in before.items()}
     for kind, runs, seconds in pieces:
         done[kind] = done.get(kind, 0.0) + runs
-        took[kind] = took.get(kind, 0.0) + seconds
-    return {kind: took[kind] / runs for kind, runs in done.items() if runs > 0}
+        total[kind] = total.get(kind, 0.0) + seconds
+    return {kind: total[kind] / runs for kind, runs in done.items() if runs > 0}
 
 
 def seconds_left(left: Sequence[tuple[str, float]], per_run: Mapping[str, float], workers: int) -> float | None:

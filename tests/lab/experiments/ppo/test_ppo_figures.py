@@ -107,7 +107,7 @@ def test_the_papers_numbers_find_them() -> None:
 
 def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
     figure = find_figure("7")
-    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected some in Walker2d-v4 or Humanoid-v4"):
+    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected runs in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
     walker = moved_to("Walker2d-v4", table.filter(env=NAME), "y")
     drawing = figure.draw(pl.concat([table, walker]), "auc")

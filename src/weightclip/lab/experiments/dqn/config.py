@@ -170,17 +170,17 @@ def _unused(config: Config) -> dict[str, Any]:
 
     A field that the agent or the suite does not have raises a ValueError unless it has its default.
     """
-    usual = {one.name: one.default for one in fields(Config)}
+    defaults = {one.name: one.default for one in fields(Config)}
     for owner in (config.agent, config.suite):
         for name in NOT_OPTIONS.get(owner, ()):
-            if getattr(config, name) != usual[name]:
+            if getattr(config, name) != defaults[name]:
                 raise ValueError(f"{name}: got {getattr(config, name)!r}, but {owner} has no such option")
     off = {
         *(() if config.covariance else ("covariance_at",)),
         *(() if config.noisy else ("noisy_sigma",)),
         *(() if config.alpha else ("beta", "beta_steps")),
     }
-    return {name: usual[name] for name in off}
+    return {name: defaults[name] for name in off}
 
 
 def _whole_frames(config: Config) -> int:
@@ -196,8 +196,10 @@ def _covariance_at(config: Config) -> tuple[int, ...]:
         raise ValueError("covariance_at: got (), expected percentages of the run, such as (50, 100)")
     for percent in config.covariance_at:
         if percent > 100 or percent * config.points % 100:
-            ends = f"ends of its {config.points} parts"
-            raise ValueError(f"covariance_at: got {percent}, expected percentages of the run, from 1 to 100, at {ends}")
+            raise ValueError(
+                f"covariance_at: got {percent}, expected percentages of the run, from 1 to 100, "
+                f"at ends of its {config.points} parts"
+            )
     return tuple(sorted(set(config.covariance_at)))
 
 

@@ -122,9 +122,9 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     )
     if several.is_empty():
         raise ValueError(SINGLE_KAPPA)
-    without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
+    constant = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
     ratios = (*PANEL, "replay_ratio")
-    level = without.join(several.select(*ratios, "kappa").unique(), ratios)
+    level = constant.join(several.select(*ratios, "kappa").unique(), ratios)
     data = (
         pl.concat([several, level], how="diagonal_relaxed")
         .select(
@@ -311,9 +311,9 @@ def _label(column: Mapping[str, Any]) -> str:
     return "\n".join(filter(None, (first, settings, point)))
 
 
-def _filter(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:
+def _filter(runs: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:
     """The runs with these values; null matches null."""
-    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in values.items())
 
 
 def _matrix(seed_runs: pl.DataFrame) -> NDArray[Any]:

@@ -197,7 +197,7 @@ class ReplayBuffer:
         """The whole content, with compressed frames."""
         used = min(int(self._written.max(initial=0)), self._length)
         found: Arrays = {name: getattr(self, name)[:, :used].copy() for name in _COLUMNS}
-        found |= {f"frames/{e}": _packed(own[:used]) for e, own in enumerate(self._frames)}
+        found |= {f"frames/{e}": _packed(frames[:used]) for e, frames in enumerate(self._frames)}
         found["written"] = self._written.copy()
         if self._tree is not None:
             found |= {"priorities": self._tree[self._all(used)], "highest": np.array(self._highest)}
@@ -208,8 +208,8 @@ class ReplayBuffer:
         used = state["_valid"].shape[1]
         for name in _COLUMNS:
             getattr(self, name)[:, :used] = state[name]
-        for e, own in enumerate(self._frames):
-            _unpack(state[f"frames/{e}"], own[:used])
+        for e, frames in enumerate(self._frames):
+            _unpack(state[f"frames/{e}"], frames[:used])
         self._written[:] = state["written"]
         if self._tree is not None:
             self._tree[self._all(used)] = state["priorities"]
@@ -258,11 +258,11 @@ def _refresh(
     for e in which:
         newest, oldest = written[e] - 1, max(0, written[e] - length)
         # The overwritten slot is not complete yet; the oldest slots have lost earlier frames of their stack.
-        gone = [newest]
+        invalid = [newest]
         if oldest > 0:
             for t in range(oldest, min(oldest + stack - 1, newest)):
-                gone.append(t)
-        for t in gone:
+                invalid.append(t)
+        for t in invalid:
             if valid[e, t % length]:
                 valid[e, t % length] = False
                 changed[number] = e * length + t % length

@@ -244,9 +244,9 @@ class Trainer:
     def _record_covariance(self, part: int) -> None:
         """Record the gradient covariance at the configured percentages, if there are transitions."""
         points = self.config.points
-        wanted = self.config.covariance and len(self.replay_buffer)
+        is_enabled = self.config.covariance and len(self.replay_buffer)
         for percent in self.config.covariance_at:
-            if wanted and (part + 1) * 100 == percent * points:
+            if is_enabled and (part + 1) * 100 == percent * points:
                 self._covariances[str(percent)] = self.covariance().numpy()
 
     def covariances(self) -> Arrays:
@@ -257,7 +257,7 @@ class Trainer:
         """The state without the unfinished episodes, which a resumed run replaces by new ones."""
         found = {
             **{f"agent/{name}": array for name, array in self.agent.state().items()},
-            **{f"generator/{key}": to_array(own) for key, own in self._generators.items()},
+            **{f"generator/{key}": to_array(generator) for key, generator in self._generators.items()},
             **{f"covariance/{name}": array for name, array in self._covariances.items()},
             "steps": np.array(self.steps),
             "last": np.array([self._returns, self._lengths, self._loss, self._value, self._gradient]),

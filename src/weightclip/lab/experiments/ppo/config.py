@@ -103,9 +103,9 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and selected (`best`) in an environment at a scale."""
     tables = paper_tables(__package__)
     table = tables[check_name("scale", scale, SCALES)]
-    own = table.get("environments", {}).get(env, {})
-    usual = {**tables["paper"]["best"], **table["best"]}
-    best = {method: {**settings, **own.get(method, {})} for method, settings in usual.items()}
+    env_settings = table.get("environments", {}).get(env, {})
+    common = {**tables["paper"]["best"], **table["best"]}
+    best = {method: {**settings, **env_settings.get(method, {})} for method, settings in common.items()}
     return {"grid": table["grid"], "best": {NAME: best}}
 
 

@@ -135,10 +135,10 @@ def _is_real(space: gym.Space[Any]) -> bool:
 
 def _versions(name: str) -> str:
     """The versions that Gymnasium knows and a suggestion: the paper's version, or the latest one."""
-    own = name.rpartition(":")[2]
-    there = [one for one in gym.registry if one.rpartition("-v")[0] == own]
-    near = next((one for one in ENVIRONMENTS if one in there), there[-1])
-    return f"known versions are {', '.join(there)}; did you mean {near!r}?"
+    base = name.rpartition(":")[2]
+    available = [one for one in gym.registry if one.rpartition("-v")[0] == base]
+    near = next((one for one in ENVIRONMENTS if one in available), available[-1])
+    return f"known versions are {', '.join(available)}; did you mean {near!r}?"
 
 
 def _log_mujoco_warnings() -> None:

@@ -89,15 +89,15 @@ def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
     found = runs.filter(pl.col("env").is_in(envs))
     if found.is_empty():
         available = ", ".join(runs["env"].unique().sort())
-        raise ValueError(f"results: got runs in {available}, expected some in {' or '.join(envs)}")
+        raise ValueError(f"results: got runs in {available}, expected runs in {' or '.join(envs)}")
     return found
 
 
 def _stops(runs: pl.DataFrame) -> list[str]:
     """Notes on seeds that stopped. Means exclude them after that."""
-    ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
+    by_run = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
     # The weights or the update of a stopped run are NaN in its last iteration.
-    broken = ends.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
+    broken = by_run.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
         "env", "method", maintain_order=True
     )
     counts = broken.agg(pl.col("stopped").sum(), pl.len().alias("seeds")).filter(pl.col("stopped") > 0)
@@ -111,16 +111,16 @@ def _falls(runs: pl.DataFrame) -> list[str]:
     """Notes on the highest return of each method and how far below it the run ends, as means over seeds."""
     found = []
     for (env, method), part in peaks(runs, "return").group_by("env", "method", maintain_order=True):
-        begun, ended = part.drop_nulls("peak"), part.drop_nulls("end")
-        if begun.is_empty():
+        with_peak, with_end = part.drop_nulls("peak"), part.drop_nulls("end")
+        if with_peak.is_empty():
             continue
         highest, fall = (
-            error_text(*mean_and_error(some[name]), METRICS["return"]) if len(some) else ""
-            for some, name in ((begun, "peak"), (ended, "fall"))
+            error_text(*mean_and_error(part_runs[name]), METRICS["return"]) if len(part_runs) else ""
+            for part_runs, name in ((with_peak, "peak"), (with_end, "fall"))
         )
-        at = sorted(begun["at"].cast(pl.Float64).round_sig_figs(2).to_list())
+        at = sorted(with_peak["at"].cast(pl.Float64).round_sig_figs(2).to_list())
         steps = " to ".join(dict.fromkeys(map(count_text, (at[0], at[-1]))))
-        stopped = f" ({len(ended)} of {counted(len(part), 'seed')})" if len(ended) < len(part) else ""
+        stopped = f" ({len(with_end)} of {counted(len(part), 'seed')})" if len(with_end) < len(part) else ""
         end = f"ends {fall} below that{stopped}" if fall else "no seed reaches the end"
         found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; {end}")
     return found

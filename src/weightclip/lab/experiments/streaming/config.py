@@ -29,8 +29,8 @@ from weightclip.lab.experiments.streaming.rules import (
     ORIGINAL,
     PAPER,
     Rule,
+    external_rules,
     load_rules,
-    own_rules,
     parse_rules,
     plugged_rules,
     rule_components,
@@ -72,8 +72,8 @@ class Config(MethodConfig):
     rules: Annotated[str | None, FilePath(), Help("Python file with your own update rules", METHOD, "FILE")] = None
 
     def components(self) -> Components[Rule]:
-        own: Mapping[str, Rule] = {} if self.rules is None else load_rules(self.rules)
-        return rule_components(self.variant, {**plugged_rules(), **own})
+        user_rules: Mapping[str, Rule] = {} if self.rules is None else load_rules(self.rules)
+        return rule_components(self.variant, {**plugged_rules(), **user_rules})
 
     def parsed_method(self) -> Method[Rule]:
         return parse_rules(self.method, self.components())
@@ -97,9 +97,9 @@ def resolve(config: Config) -> Config:
     for name, setting in config.all_settings().items():
         if largest < abs(setting) < math.inf:
             raise ValueError(f"{name}: got {setting!r}, expected at most {largest:.3g}, the largest {config.dtype}")
-    own = own_rules(config.parsed_method())
-    if config.backend == "reference" and own:
-        names = ", ".join(rule.name for rule in own)
+    external = external_rules(config.parsed_method())
+    if config.backend == "reference" and external:
+        names = ", ".join(rule.name for rule in external)
         raise ValueError(f"method: got {names}, but the reference backend has only built-in rules; use backend 'fused'")
     return config
 

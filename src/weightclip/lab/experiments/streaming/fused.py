@@ -160,11 +160,13 @@ class Fused:
 
     def load_state(self, state: Arrays) -> None:
         """Restore a `state`."""
-        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
-            if state[name].shape != own.shape or state[name].dtype != own.dtype:
-                raise ValueError(f"{name}: got {state[name].dtype}{state[name].shape}, expected {own.dtype}{own.shape}")
-        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
-            own[:] = state[name]
+        for name, array in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            if state[name].shape != array.shape or state[name].dtype != array.dtype:
+                raise ValueError(
+                    f"{name}: got {state[name].dtype}{state[name].shape}, expected {array.dtype}{array.shape}"
+                )
+        for name, array in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            array[:] = state[name]
         self._step = int(state["step"])
 
 

@@ -269,19 +269,19 @@ def _where(path: Path, name: str, error: BaseException) -> str:
     return str(path) if line is None else f"{path}, line {line}"
 
 
-def rule_components(variant: str = PAPER, own: Mapping[str, Rule] = MappingProxyType({})) -> Components[Rule]:
+def rule_components(variant: str = PAPER, external: Mapping[str, Rule] = MappingProxyType({})) -> Components[Rule]:
     """The rules that methods are made of.
 
     Args:
         variant: variant of L2 Init and Shrink & Perturb.
-        own: additional rules, of the user or of other packages.
+        external: additional rules, of the user or of other packages.
     """
     check_name("variant", variant, (PAPER, ORIGINAL))
     return Components(
-        {**OPTIMIZERS, **{name: rule for name, rule in own.items() if rule.update is not None}},
+        {**OPTIMIZERS, **{name: rule for name, rule in external.items() if rule.update is not None}},
         {
             **{name: rules[variant] for name, rules in REGULARIZERS.items()},
-            **{name: rule for name, rule in own.items() if rule.update is None},
+            **{name: rule for name, rule in external.items() if rule.update is None},
         },
     )
 
@@ -294,14 +294,14 @@ def parse_rules(name: str, components: Components[Rule] | None = None) -> Method
     return method
 
 
-def own_rules(method: Method[Rule]) -> tuple[Rule, ...]:
+def external_rules(method: Method[Rule]) -> tuple[Rule, ...]:
     """The rules of a method that this module does not define."""
     return tuple(rule for rule in method.parts if not rule.built_in)
 
 
 def state_hint(method: Method[Rule], setting: str) -> str:
     """A hint for users' rules: an argument without a value may be a missing state."""
-    for rule in own_rules(method):
+    for rule in external_rules(method):
         for function in rule.functions:
             if setting in inspect.signature(function).parameters and setting not in NAMED:
                 states = ", ".join(rule.state) or "none"

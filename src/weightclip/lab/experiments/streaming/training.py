@@ -31,7 +31,7 @@ from weightclip.lab.experiments.streaming.config import (
 from weightclip.lab.experiments.streaming.kernel import rules_text
 from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
-from weightclip.lab.experiments.streaming.rules import own_rules
+from weightclip.lab.experiments.streaming.rules import external_rules
 from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
@@ -99,7 +99,7 @@ def complete(config: Config, dataset: Dataset) -> Config:
 def identify(config: Config, dataset: Dataset) -> str:
     """The identity of the run of a complete configuration: a hash of everything that determines its numbers."""
     method = config.parsed_method()
-    rules = rules_text(method) if own_rules(method) else None
+    rules = rules_text(method) if external_rules(method) else None
     return identity(NAME, config.facts(), dataset.source.checksum, rules)
 
 
@@ -108,7 +108,7 @@ def _rules_source(config: Config) -> str | None:
     if config.rules is not None:
         return Path(config.rules).read_text(encoding="utf-8")
     method = config.parsed_method()
-    return rules_text(method) if own_rules(method) else None
+    return rules_text(method) if external_rules(method) else None
 
 
 def _make_learner(config: Config, dataset: Dataset) -> Learner:

@@ -58,14 +58,16 @@ def translate(function: Callable[..., Any], rule: Rule, names: Names, name: str)
     """Translate one function of a rule and give it a name."""
     tree = _parsed(function, rule)
     parameters = list(inspect.signature(function).parameters)
-    own = [p for p in parameters if p in rule.state or (p in READABLE and p not in names.constants)]
+    per_weight = [p for p in parameters if p in rule.state or (p in READABLE and p not in names.constants)]
     uniform = {
-        p: p if p in names.constants else f"settings[{names.settings.index(p)}]" for p in parameters if p not in own
+        p: p if p in names.constants else f"settings[{names.settings.index(p)}]"
+        for p in parameters
+        if p not in per_weight
     }
     writer = _Writer(function, rule, names, uniform)
     body = writer.statements(tree.body)
     _check_returns(tree, function, rule)
-    reads = (*own, *sorted(writer.used, key=lambda name: int(name[2:])))
+    reads = (*per_weight, *sorted(writer.used, key=lambda name: int(name[2:])))
     return Translation(name, reads, _text(name, reads, body))
 
 
@@ -146,10 +148,10 @@ class _Writer(ast.NodeTransformer):
                     self.local.add(name.id)
             return [ast.Assign([target], value)]
         if isinstance(node, ast.If):
-            kept = self._make_local(node)
+            assignments = self._make_local(node)
             test = self.visit(node.test)
             body, other = self.statements(node.body, True), self.statements(node.orelse, True)
-            return [*kept, ast.If(test, body, other)]
+            return [*assignments, ast.If(test, body, other)]
         if isinstance(node, ast.Return) and node.value is not None:
             if isinstance(node.value, ast.Tuple):
                 return [ast.Return(ast.Tuple([self.visit(value) for value in node.value.elts], ast.Load()))]
@@ -159,12 +161,12 @@ class _Writer(ast.NodeTransformer):
     def _make_local(self, node: ast.If) -> list[ast.stmt]:
         """Names that a branch may change are no longer uniform."""
         changed = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
-        kept: list[ast.stmt] = []
+        assignments: list[ast.stmt] = []
         for name in sorted(changed & set(self.uniform)):
-            kept.append(ast.Assign([ast.Name(name, ast.Store())], self._place(ast.Name(name, ast.Load()))))
+            assignments.append(ast.Assign([ast.Name(name, ast.Store())], self._place(ast.Name(name, ast.Load()))))
             del self.uniform[name]
             self.local.add(name)
-        return kept
+        return assignments
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant):

@@ -298,9 +298,9 @@ def run_config(
 
 def check_images(config: Config, data: Photographs) -> Config:
     """Raise a ValueError if the configuration needs more images than the data has."""
-    for name, wanted, images in (("images", config.images, data.train), ("test_images", config.test_images, data.test)):
-        if wanted is not None and wanted > len(images.labels):
-            raise ValueError(f"{name}: got {wanted}, expected at most the {len(images.labels)} of {images.name}")
+    for name, number, images in (("images", config.images, data.train), ("test_images", config.test_images, data.test)):
+        if number is not None and number > len(images.labels):
+            raise ValueError(f"{name}: got {number}, expected at most the {len(images.labels)} of {images.name}")
     return config
 
 
