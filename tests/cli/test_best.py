@@ -113,9 +113,7 @@ def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.C
     ]
 
 
-def test_of_several_problems_there_is_the_interquartile_mean(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_problems_have_an_interquartile_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for problem, official in (("input-permuted-mnist", True), ("label-permuted-emnist", False)):
         runs = [
             made_record((0.4 + seed / 10, 0.5), problem=problem, method=method, seed=seed, official=official)

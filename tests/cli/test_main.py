@@ -214,7 +214,7 @@ def test_help_and_argument_errors_load_nothing_heavy(words: list[str], code: int
     assert result.returncode == code
 
 
-def test_it_is_a_module_too() -> None:
+def test_it_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "weightclip", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, f"weightclip {weightclip.__version__}\n")

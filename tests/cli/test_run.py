@@ -162,7 +162,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_ctrl_c_says_how_to_resume(
+def test_ctrl_c_explains_how_to_resume(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

@@ -200,7 +200,7 @@ def is_running(group: int) -> bool:
     return True
 
 
-def test_ctrl_c_stops_everything_and_says_how_to_resume() -> None:
+def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
     process = start([*words, "--steps", "1200"])
     deadline = time.monotonic() + 120

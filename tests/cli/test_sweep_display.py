@@ -137,7 +137,7 @@ def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
     assert Tally(Inventory(DONE, (), LEFT[:1]), SECONDS, 2, Clock()).seconds_left == 100.0
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with show_sweep(INVENTORY, SECONDS, 2, clock) as shown:
         shown.report(Started("1", LEFT[:1]))

@@ -73,7 +73,7 @@ def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Pa
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_what_a_process_left_that_ended_without_its_parents_notice_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout is not None

@@ -24,7 +24,7 @@ def test_a_nested_state_comes_back_with_its_types() -> None:
     assert torch.equal(back["generators"]["cpu"], tree["generators"]["cpu"])
 
 
-def test_what_would_have_to_be_pickled_is_refused() -> None:
+def test_objects_that_require_pickling_are_rejected() -> None:
     with pytest.raises(TypeError, match="a/b: got object"):
         flatten({"a": {"b": object()}})
 

@@ -28,7 +28,7 @@ def drawn(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
     return out
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with show_progress(runs=2, steps=1000, unit="samples", format_score=in_words, clock=clock) as display:
         display.say("data: here")

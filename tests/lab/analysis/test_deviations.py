@@ -88,7 +88,7 @@ def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_res
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_papers_runs_of_atari_do_not_deviate_whatever_is_looked_at(agent: str, ratio: float) -> None:
+def test_the_papers_atari_runs_have_no_deviations(agent: str, ratio: float) -> None:
     looks = {"points": 50, "eval_episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
     assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
 

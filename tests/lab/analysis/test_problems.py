@@ -55,7 +55,7 @@ def test_only_problems_with_two_seeds_of_every_method_count() -> None:
     assert across_problems(pl.concat([*both(), more])).columns == across_problems(pl.concat(both())).columns
 
 
-def test_what_is_not_a_number_leaves_nothing_to_say_of_a_method() -> None:
+def test_nan_makes_the_result_of_a_method_nan() -> None:
     table = pl.concat([*both()[:3], scores("sgd", EMNIST, 0.5, math.nan)])
     found = across_problems(table)
     assert all(map(math.isnan, found.select("iqm", "low", "high").row(0)))

@@ -82,13 +82,13 @@ def test_the_two_criteria_may_disagree() -> None:
     assert select(table, criterion="final")["lr"].to_list() == [0.01]
 
 
-def test_of_a_loss_the_smallest_is_best() -> None:
+def test_the_smallest_loss_is_best() -> None:
     table = tidy(made_record(lr=0.1, columns={"loss": [2.0, 2.0]}), made_record(lr=0.01, columns={"loss": [1.0, 1.0]}))
     assert select(table, "loss")["lr"].to_list() == [0.01]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-def test_what_is_not_a_number_is_the_worst(metric: str) -> None:
+def test_nan_is_the_worst(metric: str) -> None:
     diverged = made_record((math.nan, 0.9), lr=0.1, columns={"loss": [0.1, math.nan]})
     table = tidy(diverged, made_record((0.1, 0.1), lr=0.01, columns={"loss": [9.0, 9.0]}))
     assert select(table, metric)["lr"].to_list() == [0.01]
@@ -107,7 +107,7 @@ def test_one_setting_is_reported_even_if_all_diverged() -> None:
     assert (row["lr"], row["ties"], math.isnan(row["score"])) == (0.01, 1, True)
 
 
-def test_what_was_not_measured_is_not_a_number() -> None:
+def test_missing_measurements_are_nan() -> None:
     table = tidy(made_record(lr=0.1), made_record(lr=0.01, columns={"loss": [9.0, 9.0]}))
     assert select(table, "loss")["lr"].to_list() == [0.01]
 
@@ -118,7 +118,7 @@ def test_settings_with_fewer_seeds_do_not_compete() -> None:
     assert (row["lr"], row["compared"], row["incomplete"]) == (0.1, 2, 1)
 
 
-def test_further_seeds_of_one_setting_do_not_make_it_win() -> None:
+def test_additional_seeds_of_one_setting_do_not_make_it_win() -> None:
     further = [made_record((0.9,), lr=1.0, seed=seed) for seed in range(2, 9)]
     (row,) = select(pl.concat([grid(a=0.2, b=0.7, c=0.5), tidy(*further)])).to_dicts()
     assert (row["lr"], row["score"], row["seeds"]) == (0.1, 0.7, 2)

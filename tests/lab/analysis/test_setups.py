@@ -114,7 +114,7 @@ def test_the_hint_contains_the_differing_fields() -> None:
     assert hint not in taken
 
 
-def test_of_several_differences_the_hint_names_the_first_of_the_configuration() -> None:
+def test_the_hint_names_the_first_of_several_differences() -> None:
     lines: list[str] = []
     main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
     assert lines[0].endswith("select another with --where hidden=50")
@@ -134,7 +134,7 @@ def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
     assert set(main_setup(table, lambda line: None)["steps"]) == {20}
 
 
-def test_of_setups_with_as_many_runs_the_longest_is_the_main_one() -> None:
+def test_the_longest_of_equally_large_setups_is_the_main_one() -> None:
     table = tidy(made_record(seed=0), made_record((0.1, 0.2, 0.3), seed=1))
     assert set(main_setup(table, lambda line: None)["seed"]) == {1}
 
@@ -153,7 +153,7 @@ def test_setups_along_an_axis_belong_together() -> None:
     ]
 
 
-def test_of_equally_long_setups_the_one_with_the_most_runs_is_the_main_one() -> None:
+def test_the_largest_of_equally_long_setups_is_the_main_one() -> None:
     lines: list[str] = []
     table = tidy(made_record(hidden=[50]), made_record(), made_record(seed=1), made_record(seed=2, problem="other"))
     chosen = main_setup(table, lines.append)

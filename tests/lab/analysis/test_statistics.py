@@ -140,7 +140,7 @@ def test_the_flat_band_is_a_percentage_point_for_fractions_and_zero_for_others()
     assert trend(table, "loss", level=0.5, band=0.01)["verdict"].to_list() == ["flat"]
 
 
-def test_of_a_constant_every_slope_is_flat() -> None:
+def test_every_slope_of_a_constant_is_flat() -> None:
     table = tidy(*(made_record([0.5] * 4, seed=seed, columns={"loss": [1.0] * 4}) for seed in (0, 1)))
     assert trend(table, "loss")["verdict"].to_list() == ["flat"]
 
@@ -155,7 +155,7 @@ def test_the_fraction_sets_the_number_of_rows() -> None:
         trend(table, fraction=2)
 
 
-def test_of_one_seed_there_is_a_slope_but_no_verdict() -> None:
+def test_one_seed_has_a_slope_but_no_verdict() -> None:
     (row,) = trend(tidy(made_record(curve((0.0, 1.0), 0)))).to_dicts()
     assert (row["slope"], row["low"], row["verdict"]) == (pytest.approx(100.0), None, None)
 

@@ -65,7 +65,7 @@ def test_a_curve_of_a_single_point_can_be_seen() -> None:
 
 
 @pytest.mark.parametrize("last", [1, 2, 30])
-def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
+def test_count_axes_have_integer_ticks(last: int) -> None:
     with panels(1, 1, 3, 2) as (picture, ((axes,),)):
         draw_panel(axes, curves(sgd=[1.0] * last), "epoch", METRICS["loss"])
         set_count_axis(axes, "Epoch")
@@ -94,7 +94,7 @@ def test_the_legend_is_no_wider_than_the_picture(width: float) -> None:
     assert extent.x1 <= picture.bbox.x1
 
 
-def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is_in() -> None:
+def test_the_legend_has_each_method_of_any_panel_once_in_the_given_order() -> None:
     with panels(1, 2, 6, 2) as (picture, ((left, right),)):
         draw_panel(left, curves(sgd=[1.0, 2.0], adam=[1.0, 2.0]), "epoch", METRICS["loss"])
         draw_panel(right, curves(adam=[1.0, 2.0], madam=[np.nan, 2.0]), "epoch", METRICS["loss"])

@@ -58,7 +58,7 @@ def test_an_experiment_without_problems_is_its_own(tmp_path: Path) -> None:
     assert load(tmp_path)["problem"].to_list() == ["toy", "toy"]
 
 
-def test_of_own_rules_there_is_a_hash_not_a_path(tmp_path: Path) -> None:
+def test_users_rules_are_a_hash_not_a_path(tmp_path: Path) -> None:
     store(tmp_path, made_record(method="lion", rules="RULE = 1\n"))
     assert set(load(tmp_path)["rules"]) == {digest("RULE = 1\n")}
 
@@ -82,7 +82,7 @@ def test_a_run_in_two_places_counts_once(tmp_path: Path) -> None:
     assert table.select("seed", "task").sort("seed", "task").rows() == [(s, t) for s in (0, 1, 2) for t in (1, 2)]
 
 
-def test_further_tables_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_additional_tables_are_read_on_request(tmp_path: Path) -> None:
     with_table = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
     store(tmp_path, *with_table, made_record(seed=2))
     table, lines = lines_of(tmp_path)
@@ -119,7 +119,7 @@ def test_saved_main_and_additional_tables_are_distinguished(tmp_path: Path) -> N
     assert_frame_equal(load(saved, tmp_path / "more", table="episodes"), further)
 
 
-def test_a_further_table_that_changed_is_named(tmp_path: Path) -> None:
+def test_a_changed_additional_table_is_reported(tmp_path: Path) -> None:
     paths = store(tmp_path, *(made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)))
     part = record_module.part_path(paths[0], "episodes.parquet")
     EPISODES.with_columns(pl.col("return") + 1).write_parquet(part)
@@ -203,7 +203,7 @@ def test_a_saved_table_comes_back(tmp_path: Path, ending: str) -> None:
     assert_frame_equal(load(saved), table)
 
 
-def test_a_saved_table_and_records_go_together_without_repeats(tmp_path: Path) -> None:
+def test_a_saved_table_and_records_are_combined_without_duplicates(tmp_path: Path) -> None:
     store(tmp_path / "a", made_record(), made_record(seed=1))
     load(tmp_path / "a").write_csv(tmp_path / "saved.csv")
     store(tmp_path / "b", made_record(seed=1), made_record(seed=2, kappa=1.0))
@@ -231,7 +231,7 @@ def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
         load(tmp_path, kind="arrow")  # type: ignore[call-overload]
 
 
-def test_without_pandas_the_message_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pandas_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(tmp_path, made_record())
 
     def to_pandas(self: pl.DataFrame) -> None:

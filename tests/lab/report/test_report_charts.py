@@ -37,7 +37,7 @@ def test_numbers_have_five_digits() -> None:
     assert [row["accuracy"] for row in rows(chart([0.123456789, 1234567.0]))] == ["0.12346", "1234600.0"]
 
 
-def test_what_is_not_a_number_leaves_a_gap() -> None:
+def test_nan_leaves_a_gap() -> None:
     assert [row["accuracy"] for row in rows(chart([math.nan, math.inf]))] == ["", ""]
 
 
@@ -93,7 +93,7 @@ def test_sensitivity_is_drawn_for_each_setting_that_varies(part: Any) -> None:
     ]
 
 
-def test_settings_without_a_field_of_their_own_are_drawn_too(tmp_path: Path) -> None:
+def test_settings_without_a_field_are_drawn(tmp_path: Path) -> None:
     for beta in (0.9, 0.5, math.inf):
         write_run(tmp_path, "mine", settings={"beta": beta})
     (figure,) = gather(tmp_path).parts[0].sensitivity

@@ -198,7 +198,7 @@ def test_failures_are_reported_by_reason_until_their_runs_have_records(tmp_path:
     assert failed.traceback.startswith("Traceback")
 
 
-def test_of_many_failures_some_are_named(tmp_path: Path) -> None:
+def test_only_some_of_many_failures_are_listed(tmp_path: Path) -> None:
     write_run(tmp_path)
     for number in range(30):
         write_failed(tmp_path, identity=f"{number:012}")

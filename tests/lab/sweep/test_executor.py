@@ -103,7 +103,7 @@ def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
     assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
 
 
-def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
+def test_runs_of_another_process_are_waited_for(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
     held = lock_run(tmp_path, theirs.identity, theirs.relative_path)
@@ -119,7 +119,7 @@ def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path
     assert len(records(tmp_path)) == 2
 
 
-def test_what_another_process_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
+def test_runs_abandoned_by_another_process_are_executed(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = lock_run(tmp_path, plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None

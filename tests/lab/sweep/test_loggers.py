@@ -29,7 +29,7 @@ def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
         assert found["accuracy"] == [(0, seed), (1, seed + 0.5), (2, seed + 1.0)]
 
 
-def test_workers_write_events_too(tmp_path: Path) -> None:
+def test_workers_write_events(tmp_path: Path) -> None:
     plan = toy_plan(1, {"lr": 0.5})
     shared = Shared(Toy(), tmp_path / "store", loggers=Loggers(tensorboard=tmp_path / "events"))
     list(Local(1).run(shared, [plan.runs]))

@@ -41,7 +41,7 @@ def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]
         return [one for some in ray._serve(plan.experiment, plan.runs, data, store, token) for one in some]
 
 
-def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_suggests_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'^--executor ray: requires ray: pip install "weightclip\[ray\]"$'):
         Ray()
@@ -105,7 +105,7 @@ def test_a_worker_reports_how_a_run_failed(tmp_path: Path) -> None:
     assert 'raise RuntimeError("it went' in failed.trace
 
 
-def test_of_consecutive_fractions_the_newest_is_sent() -> None:
+def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
     queue = ray.SimpleQueue()
     for one in ("a line", 0.1, 0.2, (0, {"task": 1}), 0.3, 0.4):
         queue.put(one)
@@ -135,7 +135,7 @@ class Silent:
         self.cancelled.append(stream)
 
 
-def test_a_worker_that_does_not_answer_is_stopped_before_another_begins(
+def test_an_unresponsive_worker_is_stopped_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = Silent()

@@ -57,14 +57,14 @@ def follow(reports: Generator[Report, None, None], until: Callable[[Report], boo
         pass
 
 
-def test_without_submitit_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_submitit_suggests_an_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'^--executor slurm: requires submitit: pip install "weightclip\[slurm\]"$'):
         Slurm(tmp_path)
 
 
 @needs_submitit
-def test_where_there_is_no_slurm_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"^--executor slurm: sbatch not found"):
         Slurm(tmp_path)

@@ -29,7 +29,7 @@ def test_targets_are_those_of_the_definition(double: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_an_update_goes_down_the_gradient_of_the_weighted_loss(loss: str) -> None:
+def test_an_update_descends_the_gradient_of_the_weighted_loss(loss: str) -> None:
     made, sampled = agent(loss=loss), batch()
     targets = made.targets(made.to_device(sampled))
     before = made.online.head[2].bias.detach().clone()

@@ -198,7 +198,7 @@ def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
     assert drawing.data.filter(method="adam")["off_diagonal"].is_finite().all()
 
 
-def test_of_two_suites_all_figures_show_the_same(store: Path) -> None:
+def test_all_figures_show_the_same_of_two_suites(store: Path) -> None:
     """That with the longer runs, however many points they have."""
     shown = []
     for table in (load(store), load(store, table="covariance")):

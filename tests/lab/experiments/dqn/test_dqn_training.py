@@ -235,7 +235,7 @@ def test_without_its_memory_it_fills_a_new_one_first() -> None:
 
 
 @pytest.mark.parametrize("replay_ratio", [0.25, 4.0])
-def test_what_was_missed_meanwhile_is_spread_over_later_steps(replay_ratio: float) -> None:
+def test_missed_updates_are_spread_over_later_steps(replay_ratio: float) -> None:
     more = {"save_buffer": False, "num_envs": 2, "replay_ratio": replay_ratio}
     trainer, _ = trained(2, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
@@ -355,7 +355,7 @@ def test_rewards_and_ends_are_stored_as_configured(
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_it_acts_on_is_of_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
+def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
     trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
@@ -514,14 +514,14 @@ def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest
     assert seen == [[(0, 0, max(0, step - back)) for back in (3, 2, 1, 0)] for step in range(len(WHOLE))]
 
 
-def test_stacks_begin_with_their_first_frame() -> None:
+def test_stacks_start_with_their_first_frame() -> None:
     stacks = np.arange(8, dtype=np.uint8).reshape(2, 4, 1, 1)
     frames = np.array([9, 10], np.uint8).reshape(2, 1, 1, 1)
     found = stacked(stacks, frames, np.array([False, True]))
     assert found[:, :, 0, 0].tolist() == [[1, 2, 3, 9], [10, 10, 10, 10]]
 
 
-def test_what_it_acts_on_is_what_the_memory_gives_back() -> None:
+def test_states_equal_those_of_the_replay_buffer() -> None:
     """Stacks while playing and stacks that are sampled are one thing."""
     trainer = Trainer(
         config(suite="atari", game="SpaceInvaders", frames=40_000, num_envs=2, buffer_size=3000, learning_starts=50),

@@ -219,7 +219,7 @@ def test_uniform_samples_ignore_priorities_and_order() -> None:
     assert abs(np.corrcoef(np.arange(100_000), batch.places)[0, 1]) < 0.01
 
 
-def test_what_is_new_has_the_highest_priority_so_far() -> None:
+def test_new_transitions_have_the_highest_priority_so_far() -> None:
     memory = ReplayBuffer(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 10, 1, cuts=False)
     places = np.unique(memory.sample(200, np.random.default_rng(0)).places)

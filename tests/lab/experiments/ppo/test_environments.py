@@ -97,7 +97,7 @@ def test_who_has_stopped_stands_still() -> None:
         ("WeightclipWords-v0", "env: got 'WeightclipWords-v0', whose observations are Sequence("),
     ],
 )
-def test_what_has_no_vectors_is_refused(name: str, message: str) -> None:
+def test_spaces_without_vectors_are_rejected(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make_environment(name)
 

@@ -79,7 +79,7 @@ def test_the_peak_of_returns_and_the_fall_from_it_are_reported(table: pl.DataFra
     assert not any("ends" in note for note in draw_metrics(rises, metrics=DIAGNOSTICS).notes)
 
 
-def test_of_each_seed_a_line_goes_from_its_peak_to_its_end(table: pl.DataFrame) -> None:
+def test_a_line_connects_the_peak_and_the_end_of_each_seed(table: pl.DataFrame) -> None:
     rises = table.filter(pl.col("kappa").is_null() | (pl.col("kappa") == 1)).with_columns(
         pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
     )

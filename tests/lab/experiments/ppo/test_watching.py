@@ -24,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_policy_is_found_by_the_beginning_of_its_path(store: Path) -> None:
+def test_a_policy_is_found_by_a_prefix_of_its_path(store: Path) -> None:
     saved = find_policy(store / path_of(config(seed=1)))
     assert saved.config["seed"] == 1
     assert saved.path == store / f"{path_of(config(seed=1))}_{identify(config(seed=1))}.parquet"
@@ -139,7 +139,7 @@ def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.C
     assert video.stat().st_size > 100
 
 
-def test_mistakes_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
         ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or a prefix of it"),

@@ -79,7 +79,7 @@ def test_without_diagnostics_there_are_two_panels(drawn, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_diverged_run_and_a_single_task_are_drawn_too(tmp_path: Path, value: float) -> None:
+def test_a_diverged_run_and_a_single_task_are_drawn(tmp_path: Path, value: float) -> None:
     broken = table(2, tasks=1).with_columns(loss=pl.lit(value))
     draw_run({"sgd": broken, "mine+own": table(1, tasks=1)}, tmp_path / "run.png")
     assert (tmp_path / "run.png").exists()

@@ -64,7 +64,7 @@ def test_the_variant_is_that_of_the_paper_or_of_the_rivals_authors(variant: str,
     assert find_regularizer(perturbed, "shrink_and_perturb").variant == sp  # type: ignore[union-attr]
 
 
-def test_clipping_holds_after_every_step_whatever_else_is_attached() -> None:
+def test_clipping_holds_after_every_step_with_any_other_hook() -> None:
     learner = make_reference(config("adam+sp+wc", kappa=0.5, sigma=50.0), DATA)
     learner.learn(task())
     bounds = wc.resolve_bounds(learner.model)

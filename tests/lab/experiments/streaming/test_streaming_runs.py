@@ -99,7 +99,7 @@ def test_the_seed_fixes_everything() -> None:
     assert not one["loss"].equals(other["loss"])
 
 
-def test_a_longer_run_begins_as_the_shorter_one() -> None:
+def test_a_longer_run_starts_like_the_shorter_one() -> None:
     short, long = run_config(config(steps=40), DATA).table, run_config(config(steps=80), DATA).table
     assert_frame_equal(long.head(2), short)
 
@@ -391,7 +391,7 @@ def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ({"period": 0}, "period: got 0"),
     ],
 )
-def test_a_mistake_is_reported_before_any_data_is_fetched(
+def test_errors_are_reported_before_data_is_downloaded(
     wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Problem, "load", None)

@@ -110,7 +110,7 @@ def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
     assert compare_with_authors(both)["kappa"].unique().to_list() == [10.0]
 
 
-def test_of_several_lengths_one_is_chosen_and_the_others_are_reported() -> None:
+def test_one_of_several_lengths_is_selected_and_the_others_are_reported() -> None:
     reported: list[str] = []
     found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), reported.append)
     assert found["epoch"].to_list() == list(range(1, 12))

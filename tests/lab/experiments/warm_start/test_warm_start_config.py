@@ -5,7 +5,7 @@ import pytest
 from weightclip.lab.experiments.warm_start.config import Config, presets, resolve
 
 
-def test_what_is_not_given_is_the_papers() -> None:
+def test_missing_fields_are_the_papers() -> None:
     config = resolve(Config(method="sgd+wc", variant="paper"))
     assert (config.lr, config.kappa, config.decay, config.sigma) == (0.001, 10.0, None, None)
     assert (config.epochs, config.images, config.test_images) == (300, 50_000, 10_000)

@@ -49,7 +49,7 @@ def test_the_papers_setting_is_of_its_variant() -> None:
     assert setting(method="adam", lr=0.001) is None
 
 
-def test_settings_without_a_field_come_from_tables_too() -> None:
+def test_settings_without_a_field_come_from_tables() -> None:
     made = EXPERIMENT.configure("warm-start", {"method": "sgd", "settings.momentum": 0.9})
     assert made.settings == {"momentum": 0.9}
 

@@ -34,7 +34,7 @@ def test_both_schedules_stand_in_one_figure(table: pl.DataFrame) -> None:
     assert any("best of several settings by auc" in note for note in drawing.notes)
 
 
-def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
+def test_deviations_from_the_paper_are_marked(table: pl.DataFrame) -> None:
     drawing = figure_2(table)
     assert drawing.picture.legends[0].get_title().get_text().endswith("not the paper's setting")
     assert any(note.startswith("not the paper's setting: ") and "width 4" in note for note in drawing.notes)
