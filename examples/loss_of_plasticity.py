@@ -15,8 +15,9 @@ import polars as pl
 
 from weightclip.cli.arguments import count, seeds
 from weightclip.lab.data import Dataset, load
-from weightclip.lab.experiments.streaming.config import METRICS, Config
+from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.figures import draw_run
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.experiments.streaming.training import run_config
 
 PROBLEM, METHODS, PERIOD = "input-permuted-mnist", ("adam", "adam+wc"), 5000

@@ -117,6 +117,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Madam": {"largest": "max_update"},
         "clip_weights": {"last_layer": "clip_output_layers", "statistics": "track_clipped"},
         "resolve_bounds": {"last_layer": "clip_output_layers"},
+        "trend": {"share": "fraction"},
     }
 )
 """Function or class -> old argument -> new argument."""

@@ -40,7 +40,7 @@ def test_counts_can_be_written_short(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.5", "1x", "ten", "1kk", "nan", "inf", "1 000"])
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
+def test_a_value_that_is_no_whole_number_is_rejected(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number such as 2500, 50k or 1M"):
         count(text)
 
@@ -98,10 +98,10 @@ class Settings:
 
 
 def parser(
-    defaults: dict[str, object] | None = None, several: bool = False, leave_out: tuple[str, ...] = ("file",)
+    defaults: dict[str, object] | None = None, several: bool = False, exclude: tuple[str, ...] = ("file",)
 ) -> argparse.ArgumentParser:
     made = Parser(prog="prog")
-    add_config(made, Settings, leave_out=leave_out, defaults=defaults, several=several)
+    add_config(made, Settings, exclude=exclude, defaults=defaults, several=several)
     return made
 
 
@@ -126,12 +126,12 @@ def test_arguments_are_made_from_a_configuration() -> None:
     assert Settings(**given(read, Settings)) == Settings("here", 2000, 0.1, (5, 6), False, None, {"a": 1.0, "b": 2.0})
 
 
-def test_what_is_not_given_keeps_the_configurations_default() -> None:
+def test_omitted_options_keep_the_defaults_of_the_configuration() -> None:
     assert given(parser().parse_args(["--where", "here"]), Settings) == {"where": "here"}
 
 
-def test_the_names_of_values_are_those_of_the_field(capsys: pytest.CaptureFixture[str]) -> None:
-    parser(leave_out=()).print_help()
+def test_metavars_come_from_the_field(capsys: pytest.CaptureFixture[str]) -> None:
+    parser(exclude=()).print_help()
     shown = capsys.readouterr().out
     for line in ("--where {here,there}", "--steps N", "--widths N,N,...", "--file FILE", "--set NAME=NUMBER"):
         assert line in shown
@@ -187,7 +187,7 @@ def test_the_option_that_was_meant(option: str, known: list[str], meant: str | N
     assert nearest_option(option, known) == meant
 
 
-def test_a_mistake_is_one_line_that_says_where_help_is() -> None:
+def test_an_error_is_one_line_that_refers_to_the_help() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
         parser().parse_args(["--steps", "x"])
     with pytest.raises(ValueError, match=r"^--step: unknown option; did you mean --steps\? \(see prog --help\)$"):

@@ -34,10 +34,10 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_setting_is_compared_with_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    first = lines.index("input-permuted-mnist: accuracy, area under its curve, mean over seeds")
+    first = lines.index("input-permuted-mnist: accuracy, area under the curve, mean over seeds")
     assert lines[first + 1].split("  ")[0] == "method"
     sgd, clipped = lines[first + 2], lines[first + 3]
     assert [part.strip() for part in sgd.split("  ") if part] == [
@@ -52,9 +52,9 @@ def test_the_best_setting_stands_beside_the_papers(results: Path, capsys: pytest
     assert [part.strip() for part in clipped.split("  ") if part][:6] == [
         *("sgd+wc", "lr 0.001, kappa 2", "60.00%", "1", "1", "the same"),
     ]
-    assert "  sgd: lr at the edge of what was tried" in lines
-    assert "  sgd: 1 setting with fewer seeds left out" in lines
-    second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under its curve, mean over seeds")
+    assert "  sgd: lr at the edge of the values tried" in lines
+    assert "  sgd: 1 setting with fewer seeds excluded" in lines
+    second = lines.index("label-permuted-emnist (stand-in data): accuracy, area under the curve, mean over seeds")
     assert "≠ lr 0.0001 (not run)" in lines[second + 2]
 
 
@@ -76,28 +76,28 @@ def test_the_criterion_and_the_metric_can_be_chosen(results: Path, capsys: pytes
         run(results, "--metric", "loss")
 
 
-def test_other_setups_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_setups_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(results, made_record((0.1, 0.2, 0.3)))
     run(results, "--where", "method=sgd")
     assert (
-        "taking steps=20 (7 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+        "using steps=20 (7 runs), skipping steps=30 (1 run); select another with --where steps=30"
         in capsys.readouterr().out
     )
 
 
-def test_seeds_that_only_some_settings_have_are_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_that_only_some_settings_have_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(results, *(made_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
     run(results, "--where", "method=sgd")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[2].startswith("sgd     lr 0.1 ")
     assert "≠ lr 0.001 (here 81.33%)" in lines[2]
-    assert "  sgd: compared on 2 seeds that its settings share" in lines
+    assert "  sgd: compared on 2 seeds common to its settings" in lines
 
 
-def test_settings_without_shared_seeds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_without_shared_seeds_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, made_record(lr=0.1), made_record(lr=0.2, seed=1))
     run(tmp_path)
-    assert "  sgd: compared on different seeds, as too few are shared by its settings" in capsys.readouterr().out
+    assert "  sgd: compared on different seeds, because the settings have too few in common" in capsys.readouterr().out
 
 
 def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,16 +106,14 @@ def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.C
     run(tmp_path)
     lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line] == [
-        "input-permuted-mnist, activation relu: accuracy, area under its curve, mean over seeds",
+        "input-permuted-mnist, activation relu: accuracy, area under the curve, mean over seeds",
         *("method", "sgd", "adam"),
-        "input-permuted-mnist, activation tanh: accuracy, area under its curve, mean over seeds",
+        "input-permuted-mnist, activation tanh: accuracy, area under the curve, mean over seeds",
         *("method", "sgd", "adam"),
     ]
 
 
-def test_of_several_problems_there_is_the_interquartile_mean(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_problems_have_an_interquartile_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for problem, official in (("input-permuted-mnist", True), ("label-permuted-emnist", False)):
         runs = [
             made_record((0.4 + seed / 10, 0.5), problem=problem, method=method, seed=seed, official=official)
@@ -125,7 +123,7 @@ def test_of_several_problems_there_is_the_interquartile_mean(
         store(tmp_path, *runs)
     run(tmp_path)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    first = lines.index("over 2 problems (stand-in data): accuracy, area under its curve, interquartile mean over runs")
+    first = lines.index("over 2 problems (stand-in data): accuracy, area under the curve, interquartile mean over runs")
     assert [line.split() for line in lines[first + 1 : first + 4]] == [
         ["method", "accuracy", "95%", "interval", "runs"],
         ["sgd", "47.50%", "45.00%", "to", "50.00%", "4"],
@@ -133,9 +131,9 @@ def test_of_several_problems_there_is_the_interquartile_mean(
     ]
 
 
-def test_without_problems_in_common_that_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_common_problems_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(results)
-    assert "over problems: no two of them have two seeds of every method here" in capsys.readouterr().out
+    assert "over problems: fewer than two problems have two seeds of every method" in capsys.readouterr().out
     run(results, "--where", "problem=input-permuted-mnist")
     assert "over problems" not in capsys.readouterr().out
 
@@ -167,6 +165,6 @@ def test_or_as_a_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (["--where", "steps"], "--where: got 'steps', expected NAME=VALUE"),
     ],
 )
-def test_mistakes_are_told(results: Path, words: list[str], message: str) -> None:
+def test_errors_are_reported(results: Path, words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(results, *words)

@@ -20,7 +20,7 @@ def results(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["streaming", "3"])
-def test_a_figure_by_name_or_number_is_three_files_whose_paths_are_told(
+def test_a_figure_by_name_or_number_prints_the_paths_of_three_files(
     name: str, results: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["figure", name, results]) == 0
@@ -40,23 +40,23 @@ def test_a_figure_by_name_or_number_is_three_files_whose_paths_are_told(
 def test_the_directory_and_the_runs_can_be_chosen(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--where", "method=sgd,adam+wc", "--where", "seed=1"]
     assert main(["figure", "4", results, "-o", "my/pictures", *chosen]) == 0
-    assert "drawn without adam, sgd+l2init, adam+l2init, sgd+sp, adam+sp, sgd+wc, madam" in capsys.readouterr().out
+    assert "no results for adam, sgd+l2init, adam+l2init, sgd+sp, adam+sp, sgd+wc, madam" in capsys.readouterr().out
     table = pl.read_csv("my/pictures/streaming-diagnostics.csv")
     assert set(table["method"]) == {"sgd", "adam+wc"}
     assert set(table["seeds"]) == {1}
 
 
-def test_the_best_setting_by_the_criterion_is_drawn_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_setting_by_the_criterion_is_drawn_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     early = runs(["sgd+wc"], kappa=1.0, value=lambda *a: 0.9 if a[-1] < 6 else 0.1)
     late = runs(["sgd+wc"], kappa=2.0, value=lambda *a: 0.9 if a[-1] == 6 else 0.1)
     pl.concat([early, late]).write_parquet("both.parquet")
     for criterion, kappa in (("auc", 1), ("final", 2)):
         assert main(["figure", "3", "both.parquet", "--criterion", criterion]) == 0
-        told = f"input-permuted-mnist: best of several settings by {criterion}: sgd+wc (lr 0.001, kappa {kappa})\n"
-        assert told in capsys.readouterr().out
+        reported = f"input-permuted-mnist: best of several settings by {criterion}: sgd+wc (lr 0.001, kappa {kappa})\n"
+        assert reported in capsys.readouterr().out
 
 
-def test_all_draws_what_it_can_and_says_what_it_cannot(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_draws_what_is_possible_and_reports_the_rest(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figure", "all", results]) == 0
     shown = capsys.readouterr().out
     assert "label-permuted-diagnostics: not drawn: results: got input-permuted-mnist, expected runs of label-" in shown

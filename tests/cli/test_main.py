@@ -39,7 +39,7 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["--vers"], "--vers: unknown option; did you mean --version?"),
         (["run"], "PROBLEM: got none, expected it before the options (see weightclip run --help)"),
         (["run", "--method", "sgd", "warm-start"], "PROBLEM: got '--method', expected it before the options"),
-        (["run", "--out", "warm-start"], "'warm-start' was taken for the value of --out"),
+        (["run", "--out", "warm-start"], "'warm-start' was parsed as the value of --out"),
         (["run", "replay-ratio", "--kapa", "3"], "did you mean --kappa? (see weightclip run replay-ratio --help)"),
         (["run", "replay-ratio", "--steps", "3"], "--steps: unknown option; did you mean --frames?"),
         (["run", "warm-start", "--learning-rate", "3"], "--learning-rate: unknown option; did you mean --lr?"),
@@ -51,7 +51,7 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["report", "x", "-o", "x.pdf"], "-o: got 'x.pdf', expected a file that ends in .html"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
+def test_an_error_is_one_line_and_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -78,7 +78,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
         (ValueError("kappa: got\n 0"), "kappa: got 0"),
     ],
 )
-def test_what_goes_wrong_is_told_in_one_line(
+def test_errors_are_reported_in_one_line(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raising(error, monkeypatch)
@@ -88,15 +88,15 @@ def test_what_goes_wrong_is_told_in_one_line(
     assert shown.count("\n") == 1
 
 
-def test_a_missing_dependency_says_what_to_install(
+def test_a_missing_dependency_suggests_an_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raising(ModuleNotFoundError("No module named 'polars'", name="polars"), monkeypatch)
     assert main(["data"]) == 2
-    assert capsys.readouterr().err == 'weightclip: error: this needs polars: pip install "weightclip[lab]"\n'
+    assert capsys.readouterr().err == 'weightclip: error: this command requires polars: pip install "weightclip[lab]"\n'
 
 
-def test_without_the_laboratorys_packages_every_command_says_so() -> None:
+def test_without_the_packages_of_the_lab_every_command_reports_it() -> None:
     program = """
 import sys
 sys.modules["rich"] = None  # as if it were not installed
@@ -104,10 +104,10 @@ from weightclip_command import main
 sys.exit(main())
 """
     for words in (["run", "input-permuted-mnist", "--steps", "10"], ["data"], ["status"]):
-        told = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
-        assert (told.returncode, told.stdout) == (2, "")
-        assert told.stderr.startswith("weightclip: error: this needs rich")
-        assert told.stderr.endswith('pip install "weightclip[lab]"\n')
+        result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr.startswith("weightclip: error: this command requires rich")
+        assert result.stderr.endswith('pip install "weightclip[lab]"\n')
 
 
 def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,10 +130,10 @@ from weightclip_command import main
 main()
 """
     words = ["run", "input-permuted-mnist"]
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", import_interrupted, *words], capture_output=True, text=True, check=False
     )
-    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_the_entry_point_leaves_ctrl_c_as_it_was() -> None:
@@ -153,9 +153,9 @@ def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.C
     assert set(experiment.presets()["examples"]) == {"run", "sweep"}
     for command, examples in experiment.presets()["examples"].items():
         main([command, experiment.schema.problems[0], "--help"])
-        told = capsys.readouterr().out
+        result = capsys.readouterr().out
         for example in examples:
-            assert f"weightclip {command} {example}" in told
+            assert f"weightclip {command} {example}" in result
             arguments = cli._parser().parse_args([command, *shlex.split(example)])
             if command == "run":
                 settings = given(arguments, experiment.config)
@@ -209,15 +209,15 @@ def test_help_and_argument_errors_load_nothing_heavy(words: list[str], code: int
         "import sys; from weightclip_command import main; code = main();"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
-    told = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
-    assert told.stderr.splitlines()[-1] == "[]", told.stderr
-    assert told.returncode == code
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert result.stderr.splitlines()[-1] == "[]", result.stderr
+    assert result.returncode == code
 
 
-def test_it_is_a_module_too() -> None:
+def test_it_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "weightclip", "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout) == (0, f"weightclip {weightclip.__version__}\n")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, f"weightclip {weightclip.__version__}\n")
 
 
 def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,14 +31,14 @@ def results(tmp_path: Path) -> Path:
     return store
 
 
-def test_it_writes_the_report_and_says_what_it_holds(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_the_report_and_prints_a_summary(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results, "-o", "new/it.html", "--title", "My results") == 0
     assert "<h1>My results</h1>" in Path("new/it.html").read_text()
-    told = capsys.readouterr().out
-    assert told.startswith("new/it.html: 1 run, 1 problem, 1 method, seed 0, ")
+    reported = capsys.readouterr().out
+    assert reported.startswith("new/it.html: 1 run, 1 problem, 1 method, seed 0, ")
 
 
-def test_what_is_left_out_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_files_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "damaged.parquet").write_bytes(b"")
     assert run(results) == 0
     assert "damaged.parquet" in capsys.readouterr().out
@@ -74,9 +74,9 @@ def test_a_wrong_choice_suggests_a_right_one(results: Path) -> None:
         run(results, "--where", "stepz=600")
 
 
-def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_suggest_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("weightclip.lab.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(ValueError, match=r'this needs altair: pip install "weightclip\[report\]"'):
+    with pytest.raises(ValueError, match=r'this command requires altair: pip install "weightclip\[report\]"'):
         run("results")

@@ -42,8 +42,8 @@ def test_every_item_of_the_paper_is_listed_with_its_commands_or_as_missing(capsy
     below = dict(zip(items, shown.replace("\ntable", "\nfigure").split("\nfigure"), strict=True))
     assert f"    weightclip {SWEEP.format(20, 'results')}\n" in below["figure 4"]
     assert "    weightclip figure streaming-diagnostics results -o figures" in below["figure 4"]
-    assert below["figure 8"].endswith("no experiment here makes it yet")
-    assert below["table 2"].count("no experiment here makes it yet") == 3
+    assert below["figure 8"].endswith("no experiment reproduces it yet")
+    assert below["table 2"].count("no experiment reproduces it yet") == 3
     assert "weightclip best results" in below["table 2"]
 
 
@@ -73,14 +73,14 @@ def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]
 
 
 @pytest.mark.parametrize(("item", "length"), [("2", "epochs"), ("5", "steps"), ("8", "frames")])
-def test_the_length_of_runs_is_what_their_experiment_calls_it(item: str, length: str, started: list[str]) -> None:
+def test_the_length_of_runs_has_the_name_in_the_experiment(item: str, length: str, started: list[str]) -> None:
     assert main(["reproduce", item, "--steps", "50k"]) == 0
     sweep, figure = started
     assert sweep.endswith(f" --{length} 50k")
     assert figure.endswith(f" --where {length}=50k")
 
 
-def test_figures_of_one_kind_have_their_own_runs_and_names(started: list[str]) -> None:
+def test_figures_of_one_kind_have_their_experiment_runs_and_names(started: list[str]) -> None:
     for item in ("12", "14"):
         assert main(["reproduce", item]) == 0
     games = "asterix,beam_rider,demon_attack,ice_hockey"
@@ -102,13 +102,13 @@ def test_a_command_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, capsy
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_what_retries_failures_and_what_is_for_slurm_is_passed_on(started: list[str]) -> None:
+def test_options_for_retries_and_slurm_are_passed_on(started: list[str]) -> None:
     options = ["--executor", "slurm", "--slurm", "time=60", "--slurm", "partition=cpu", "--retry-failed"]
     assert main(["reproduce", "figure", "4", *options]) == 0
     assert started[0] == f"{SWEEP.format(20, 'results')} {' '.join(options)}"
 
 
-def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tells(
+def test_failed_runs_are_reported_and_the_others_are_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[str] = []
@@ -121,20 +121,20 @@ def test_when_some_runs_failed_the_rest_is_drawn_and_told_and_the_exit_code_tell
     assert main(["reproduce", "figure", "4"]) == 1
     assert started == ["sweep", "figure"]
     out = capsys.readouterr().out
-    assert "some runs of this sweep failed: what follows is made from the others" in out
-    assert out.splitlines()[-1] == "figure 4 lacks runs that failed; weightclip status results shows which"
+    assert "some runs of this sweep failed; the next commands use the others" in out
+    assert out.splitlines()[-1] == "figure 4 is incomplete because runs failed; weightclip status results lists them"
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ("figure 8", "figure 8: no experiment here makes it yet; weightclip reproduce --list says what there is"),
+        ("figure 8", "figure 8: no experiment reproduces it yet; weightclip reproduce --list shows all items"),
         ("figur 3", "did you mean 'figure 3'?"),
         ("16", "item: got 'figure 16', expected one of figure 1, "),
     ],
 )
 @pytest.mark.usefixtures("streaming_alone")
-def test_what_cannot_be_made_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_item_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *item.split()]) == 2
     shown = capsys.readouterr()
     assert message in shown.err

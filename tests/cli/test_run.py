@@ -22,7 +22,7 @@ def records(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.parquet"))
 
 
-def test_a_run_says_what_it_did_and_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_its_result_and_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--method", "sgd+wc", "--kappa", "2", "--seeds", "0-1"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -152,7 +152,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
         patch.setattr(os, "replace", fills_up)
         assert main(SMALL) == 2
     shown = capsys.readouterr().err
-    assert "No space left on device; free some space, then give the same command again" in shown
+    assert "No space left on device; free some space, then run the same command again" in shown
     assert shown.count("\n") == 1
     assert not records(tmp_path)
     assert not list(tmp_path.rglob("*.tmp"))
@@ -162,7 +162,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_ctrl_c_says_how_to_resume(
+def test_ctrl_c_explains_how_to_resume(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -184,7 +184,7 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped; the same command resumes from the last checkpoint, if there is one" in out
+    assert "stopped; the same command resumes from the last checkpoint, if one exists" in out
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
@@ -248,7 +248,7 @@ def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one process is told by Linux alone")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of one process")
 def test_a_million_samples_take_less_than_600_mb(tmp_path: Path) -> None:
     """Of a process of its own: PyTorch, numba and a first compilation included."""
     code = (  # not getrusage, whose peak may be that of the process that started this one

@@ -65,7 +65,7 @@ def test_when_nothing_runs_the_time_is_that_of_one_core(capsys: pytest.CaptureFi
     assert "nothing is running; 4 runs left, about 6:40 on one core" in capsys.readouterr().out
 
 
-def test_a_directory_without_sweeps_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixture[str]) -> None:
     STORE.mkdir()
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 0 records" in capsys.readouterr().out
@@ -119,8 +119,8 @@ def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[st
     record_path(STORE, directory.relative_path, directory.identity).mkdir()
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert f"{path}: it is damaged, or not Parquet (ComputeError); it counts as left" in out
-    assert f"{directory.relative_path}_{directory.identity}.parquet: Is a directory; it counts as left" in out
+    assert f"{path}: it is damaged, or not Parquet (ComputeError); it is counted as left" in out
+    assert f"{directory.relative_path}_{directory.identity}.parquet: Is a directory; it is counted as left" in out
     (line,) = (line for line in out.splitlines() if line.startswith("all"))
     assert line.split() == ["all", "0", "0", "0", "5"]
 

@@ -113,7 +113,7 @@ def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.Ca
         ),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -137,7 +137,7 @@ def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.Ca
         ("--best", "[best.input-permuted-mnist]\nsgd = { lr = 'a' }", "lr: got 'a', expected"),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file(
+def test_an_error_in_a_file_names_the_file(
     option: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.toml").write_text(text)
@@ -147,7 +147,7 @@ def test_a_mistake_in_a_file_names_the_file(
     assert shown.err.count("\n") == 1
 
 
-def test_a_mistake_on_the_command_line_is_not_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_on_the_command_line_does_not_name_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text("[grid]\nlr = [0.1]")
     assert main([*SMALL, "--methods", "sgd", "--grid", "mine.toml", "--activation", "x"]) == 2
     assert capsys.readouterr().err.startswith("weightclip: error: activation: got 'x'")
@@ -161,7 +161,7 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
 
 def test_a_problem_that_best_took_for_its_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
-    assert "'input-permuted-mnist' was taken for the value of --best" in capsys.readouterr().err
+    assert "'input-permuted-mnist' was parsed as the value of --best" in capsys.readouterr().err
     assert main(["sweep", "--workers", "2"]) == 2
     assert "PROBLEM: got none" in capsys.readouterr().err
 
@@ -200,7 +200,7 @@ def is_running(group: int) -> bool:
     return True
 
 
-def test_ctrl_c_stops_everything_and_says_how_to_resume() -> None:
+def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
     process = start([*words, "--steps", "1200"])
     deadline = time.monotonic() + 120

@@ -42,7 +42,7 @@ def test_runs_are_counted_by_method() -> None:
     assert (tally.done["adam"], tally.failed["adam"], tally.left["adam"], tally.ended) == (1, 1, 2, 2)
 
 
-def test_what_another_process_has_stays_left() -> None:
+def test_runs_of_another_process_are_left() -> None:
     tally = Tally(INVENTORY, SECONDS, 2, Clock())
     tally.add(Started("1", LEFT[:1]))
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "locked"),)))
@@ -86,7 +86,7 @@ def test_runs_in_lockstep_share_their_workers_time() -> None:
     assert tally.seconds_left == 60.0
 
 
-def test_what_was_done_before_is_not_taken_for_speed() -> None:
+def test_earlier_progress_does_not_count_as_speed() -> None:
     """Ten runs of 600 s, one of which goes on at 60 %."""
     ten = runs("adam", 10)
     clock = Clock()
@@ -137,7 +137,7 @@ def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
     assert Tally(Inventory(DONE, (), LEFT[:1]), SECONDS, 2, Clock()).seconds_left == 100.0
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with show_sweep(INVENTORY, SECONDS, 2, clock) as shown:
         shown.report(Started("1", LEFT[:1]))

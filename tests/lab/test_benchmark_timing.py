@@ -15,7 +15,7 @@ Clock = Callable[[float], None]
 
 @pytest.fixture
 def advance(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that only moves when it is told to, by so many seconds."""
+    """A clock that advances only when it is called, by a given number of seconds."""
     now = 0.0
 
     def advance(seconds: float) -> None:

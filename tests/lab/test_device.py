@@ -15,7 +15,7 @@ def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["cuda", "gpu", "mps", "meta"])
-def test_a_device_that_is_not_there_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"device: got '{name}'"):
         find_device(name)
@@ -26,8 +26,8 @@ def test_a_device_that_is_not_there_is_told(name: str, monkeypatch: pytest.Monke
     [
         (0, "1.7\n", None),
         (0, "0.5\n", "takes 2.0 times as long"),
-        (-4, "", r"this CPU fails at it \(SIGILL\)"),
-        (1, "", r"this CPU fails at it \(RuntimeError: no memory\)"),
+        (-4, "", r"it fails on this CPU \(SIGILL\)"),
+        (1, "", r"it fails on this CPU \(RuntimeError: no memory\)"),
     ],
 )
 def test_bfloat16_is_for_where_it_is_faster(

@@ -111,7 +111,7 @@ def test_every_configuration_is_resolved_once_and_keeps_its_content(name: str) -
     assert not {*config.facts()} & {*config.execution_fields}
 
 
-def test_a_resolved_configuration_is_returned_as_it_is() -> None:
+def test_a_resolved_configuration_is_returned_unchanged() -> None:
     config = streaming.resolve(streaming.Config("stationary-mnist", "adam+wc"))
     assert streaming.resolve(config) is config
 

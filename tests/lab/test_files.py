@@ -30,9 +30,9 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, moment, full)
-    with pytest.raises(OSError, match="No space left on device") as told:
+    with pytest.raises(OSError, match="No space left on device") as raised:
         write_whole(path, b"new")
-    assert told.value.filename == str(path)
+    assert raised.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -73,7 +73,7 @@ def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Pa
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_what_a_process_left_that_ended_without_its_parents_notice_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout is not None

@@ -24,12 +24,12 @@ def test_a_nested_state_comes_back_with_its_types() -> None:
     assert torch.equal(back["generators"]["cpu"], tree["generators"]["cpu"])
 
 
-def test_what_would_have_to_be_pickled_is_refused() -> None:
+def test_objects_that_require_pickling_are_rejected() -> None:
     with pytest.raises(TypeError, match="a/b: got object"):
         flatten({"a": {"b": object()}})
 
 
-def test_training_goes_on_whatever_the_order_in_memory() -> None:
+def test_training_resumes_in_any_memory_format() -> None:
     """A fused optimizer reads a parameter and its state side by side."""
 
     def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:

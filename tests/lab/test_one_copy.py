@@ -25,7 +25,7 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_was_packed_is_unpacked() -> None:
+def test_unpack_inverts_pack() -> None:
     tensors = [torch.from_numpy(array) for array in ARRAYS]
     packed = pack(tensors)
     assert packed.dtype == torch.uint8

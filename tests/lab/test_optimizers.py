@@ -28,7 +28,7 @@ def test_the_settings_of_an_optimizer_are_its_arguments_that_are_numbers(name: s
     assert set(names) == numbers - execution
 
 
-def test_an_optimizer_that_this_pytorch_lacks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_missing_from_this_pytorch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"method: got 'muon', but PyTorch .* has no torch\.optim\.Muon"):
         optimizer_class("muon")

@@ -14,7 +14,7 @@ def test_the_paper_has_fifteen_figures_and_two_tables() -> None:
     assert list(ITEMS) == [*(f"figure {number}" for number in range(1, 16)), "table 1", "table 2"]
 
 
-def test_what_can_be_drawn_is_in_the_paper_under_its_number_or_has_none() -> None:
+def test_figures_have_their_number_in_the_paper_or_none() -> None:
     figures = all_figures()
     numbers = [figure.number for figure in figures if figure.number]
     assert {*numbers} >= {str(number) for number in range(1, 16)}
@@ -35,7 +35,7 @@ def test_an_item_is_found_as_people_write_it(name: str) -> None:
     assert find_item(name) == "figure 3"
 
 
-def test_an_item_that_the_paper_lacks_is_refused() -> None:
+def test_an_unknown_item_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"item: got 'tabel 1', expected one of figure 1, .*did you mean 'table 1'"):
         find_item("tabel 1")
 
@@ -55,7 +55,7 @@ def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> N
     cli._parser().parse_args(words)
 
 
-def test_every_figure_of_the_paper_that_can_be_drawn_says_how_to_get_there() -> None:
+def test_every_figure_of_the_paper_has_a_reproduction() -> None:
     for figure in all_figures():
         if figure.number:
             made = reproductions()[f"figure {figure.number}"][""]

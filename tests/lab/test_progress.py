@@ -28,15 +28,15 @@ def drawn(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
     return out
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with show_progress(runs=2, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
-        shown.say("data: here")
+    with show_progress(runs=2, steps=1000, unit="samples", format_score=in_words, clock=clock) as display:
+        display.say("data: here")
         for run in range(2):
-            shown.begin(f"seed {run}")
+            display.begin(f"seed {run}")
             for samples in range(100, 1001, 100):
                 clock.now += 3.0
-                shown.update(samples, 0.5)
+                display.update(samples, 0.5)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["data: here", "seed 0: 400 of 1,000 samples, online accuracy 50.0%, 33 samples/s, 0:48 left"]
     assert 5 <= len(lines) <= 7
@@ -45,23 +45,23 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
 
 def test_runs_that_go_together_are_reported_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with show_progress(runs=4, steps=1000, unit="steps", shown=in_words, clock=clock) as shown:
-        shown.begin("seed 0, 1, 2, 3", together=4)
+    with show_progress(runs=4, steps=1000, unit="steps", format_score=in_words, clock=clock) as display:
+        display.begin("seed 0, 1, 2, 3", runs_in_lockstep=4)
         for steps in (100, 200):
             clock.now += 10.0
-            shown.update(steps, 0.5)
+            display.update(steps, 0.5)
     expected = "seed 0, 1, 2, 3: 200 of 1,000 steps each, online accuracy 50.0%, 40 steps/s together, 1:20 left"
     assert capsys.readouterr().out.splitlines()[-1] == expected
 
 
 def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with show_progress(runs=3, steps=100_000, unit="samples", shown=in_words, clock=clock) as shown:
-        shown.begin("seed 0")  # finished long ago: it has nothing to report
-        shown.begin("seed 1")
-        shown.update(90_000, 0.5)  # goes on from there
+    with show_progress(runs=3, steps=100_000, unit="samples", format_score=in_words, clock=clock) as display:
+        display.begin("seed 0")  # finished long ago: it has nothing to report
+        display.begin("seed 1")
+        display.update(90_000, 0.5)  # goes on from there
         clock.now += 20
-        shown.update(92_000, 0.5)
+        display.update(92_000, 0.5)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.endswith("18:00 left")  # 8,000 + 100,000 samples at 100 a second
 
@@ -71,12 +71,12 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     clock = Clock()
-    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
-        shown.begin("input-permuted-mnist adam+wc seed 0")
-        shown.update(100, 0.25)
+    with show_progress(runs=1, steps=1000, unit="samples", format_score=in_words, clock=clock) as display:
+        display.begin("input-permuted-mnist adam+wc seed 0")
+        display.update(100, 0.25)
         clock.now += 1
-        shown.update(600, 0.75)
-        shown.say("data: [here]")
+        display.update(600, 0.75)
+        display.say("data: [here]")
         out = drawn(capsys, "0:01 left")
     assert "data: [here]" in out
     assert "input-permuted-mnist adam+wc seed 0" in out
@@ -97,11 +97,11 @@ def test_in_80_columns_names_are_cut_and_the_percentage_and_the_time_left_stay(
 ) -> None:
     terminal(80, monkeypatch)
     clock = Clock()
-    with show_progress(runs=8, steps=1000, unit="samples", shown=in_words, clock=clock) as shown:
-        shown.begin("label-permuted-mini-imagenet adam-equal-betas+l2init+wc seed 0–7", together=8)
-        shown.update(100, 0.25)
+    with show_progress(runs=8, steps=1000, unit="samples", format_score=in_words, clock=clock) as display:
+        display.begin("label-permuted-mini-imagenet adam-equal-betas+l2init+wc seed 0–7", runs_in_lockstep=8)
+        display.update(100, 0.25)
         clock.now += 1
-        shown.update(600, 0.75)
+        display.update(600, 0.75)
         lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(capsys, "0:01 left")))
     bars = [line for line in lines if "60%" in line]
     assert bars
@@ -117,15 +117,15 @@ def test_a_run_that_was_finished_before_has_no_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal(80, monkeypatch)
-    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, clock=Clock()) as shown:
-        shown.begin("input-permuted-mnist sgd seed 0")
-        shown.say("input-permuted-mnist sgd seed 0: already finished")
+    with show_progress(runs=1, steps=1000, unit="samples", format_score=in_words, clock=Clock()) as display:
+        display.begin("input-permuted-mnist sgd seed 0")
+        display.say("input-permuted-mnist sgd seed 0: already finished")
     assert "%" not in capsys.readouterr().out
 
 
-def test_nothing_is_shown_if_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_progress(runs=1, steps=1000, unit="samples", shown=in_words, shows=False) as shown:
-        shown.begin("seed 0")
-        shown.update(1000, 0.5)
-        shown.say("data: here")
+def test_nothing_is_displayed_if_disabled(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress(runs=1, steps=1000, unit="samples", format_score=in_words, enabled=False) as display:
+        display.begin("seed 0")
+        display.update(1000, 0.5)
+        display.say("data: here")
     assert capsys.readouterr().out == ""

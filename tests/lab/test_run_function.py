@@ -42,7 +42,7 @@ def test_progress_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
 
 
-def test_a_mistake_names_the_setting() -> None:
+def test_an_error_names_the_setting() -> None:
     with pytest.raises(ValueError, match=r"settings: got 'envs', .*did you mean 'env'"):
         wc.lab.run("policy-collapse", envs="Hopper-v4")
     with pytest.raises(ValueError, match=r"problem: got 'policy-colapse'.*did you mean 'policy-collapse'"):

@@ -6,7 +6,7 @@ from drifting_regression.config import NAME, SCHEMA
 from weightclip.lab.analysis.best import chosen_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.plotting.figure import Drawing, Figure
-from weightclip.lab.plotting.panels import about_seeds, add_legend, count_along, draw_panel, panels
+from weightclip.lab.plotting.panels import add_legend, draw_panel, panels, seeds_caption, set_count_axis
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import Criterion
 
@@ -17,9 +17,9 @@ def draw_loss(table: pl.DataFrame, criterion: Criterion) -> Drawing:
     data = curves(runs, "loss").select("method", "task", "mean", "low", "high", "seeds")
     with panels(1, 1, 3.4, 2.6) as (picture, ((axes,),)):
         draw_panel(axes, data, "task", SCHEMA.metrics["loss"])
-        count_along(axes, "Task")
+        set_count_axis(axes, "Task")
         axes.set_ylabel("Loss")
-        add_legend(picture, map(style_of, SCHEMA.ordered_methods(data["method"])), about_seeds(data))
+        add_legend(picture, map(style_of, SCHEMA.ordered_methods(data["method"])), seeds_caption(data))
     return Drawing(picture, data, tuple(notes))
 
 

@@ -1,4 +1,4 @@
-"""The command line: `weightclip COMMAND ...`, a small file for each command."""
+"""The command line: `weightclip COMMAND ...`. Each command has its own module."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from importlib import import_module
 from weightclip.cli.arguments import MISTAKE, PROGRAM, STOPPED, Choose, Parser, join_negative_numbers
 
 TRACEBACK = "WEIGHTCLIP_TRACEBACK"
-"""Set in the environment, it shows where an error came from."""
+"""Environment variable that turns one-line errors into tracebacks."""
 
 _ADVICE = {
-    errno.ENOSPC: "free some space, then give the same command again",
-    errno.EDQUOT: "free some space, then give the same command again",
+    errno.ENOSPC: "free some space, then run the same command again",
+    errno.EDQUOT: "free some space, then run the same command again",
     errno.EACCES: "choose a directory that you can write to",
     errno.EPERM: "choose a directory that you can write to",
     errno.EROFS: "choose a directory that you can write to",
@@ -29,7 +29,7 @@ _ADVICE = {
 }
 
 _EXTRAS = {"gymnasium": "atari,mujoco", "imageio": "mujoco", "ale_py": "atari", "minatar": "atari"}
-"""A module that is missing -> what installs it, where that is not `lab`."""
+"""Missing module -> the extra that installs it, if it is not `lab`."""
 
 _DESCRIPTION = """\
 Weight clipping for deep continual and reinforcement learning: the paper's experiments.
@@ -43,32 +43,32 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code. A user's mistake gives one line on stderr and exit code 2."""
+    """Run a command and return its exit code. A user error prints one line to stderr and returns 2."""
     try:
-        words = join_negative_numbers(sys.argv[1:] if argv is None else argv)
+        arguments_given = join_negative_numbers(sys.argv[1:] if argv is None else argv)
         parser = _parser()
-        if not words:
+        if not arguments_given:
             parser.print_help()
             return 0
-        if words[0].startswith("-") and words[0] not in parser._option_string_actions:
-            parser.error(parser.about(words[0]))
-        arguments = parser.parse_args(words)
+        if arguments_given[0].startswith("-") and arguments_given[0] not in parser._option_string_actions:
+            parser.error(parser.about(arguments_given[0]))
+        arguments = parser.parse_args(arguments_given)
         with _terminable():
             code: int = arguments.action(arguments)
             sys.stdout.flush()
         return code
-    except SystemExit as end:  # argparse, after --help or --version
-        return int(end.code or 0)
+    except SystemExit as error:  # argparse, after --help or --version
+        return int(error.code or 0)
     except KeyboardInterrupt:
         return _say("stopped", STOPPED)
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader of the output has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ImportError as error:
         if TRACEBACK in os.environ or (error.name or PROGRAM).partition(".")[0] == PROGRAM:
             raise
         extra = _EXTRAS.get(error.name or "", "lab")
-        return _say(f'error: this needs {error.name}: pip install "{PROGRAM}[{extra}]"', MISTAKE)
+        return _say(f'error: this command requires {error.name}: pip install "{PROGRAM}[{extra}]"', MISTAKE)
     except (ValueError, OSError) as error:
         if TRACEBACK in os.environ:
             raise
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does: checkpoints are written, workers end."""
+    """Treat SIGTERM like Ctrl-C, so that checkpoints are written and workers exit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,35 +85,35 @@ def _terminable() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 _COMMANDS = {
     "run": "run a method on a problem",
     "sweep": "run many settings of many methods on a problem",
     "status": "show the progress of sweeps",
-    "best": "show the best setting of each method, and the paper's",
+    "best": "show the best setting of each method and compare it with the paper's",
     "figure": "draw a figure of the paper from results",
-    "report": "make a report of results: one HTML file",
-    "reproduce": "make a figure or a table of the paper from scratch",
-    "watch": "make a video of a policy",
-    "data": "list the data sets, get one, make features",
+    "report": "write an HTML report of results",
+    "reproduce": "reproduce a figure or table of the paper from scratch",
+    "watch": "record a video of a trained policy",
+    "data": "list data sets, download one, extract features",
 }
 
 
 def _parser() -> Parser:
     from weightclip import __version__
 
-    commands = "\n".join(f"  {name:11}{what}" for name, what in _COMMANDS.items())
+    commands = "\n".join(f"  {name:11}{summary}" for name, summary in _COMMANDS.items())
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} COMMAND ...",
         description=_DESCRIPTION,
-        epilog=f"commands ({PROGRAM} COMMAND --help shows the options of one):\n{commands}",
+        epilog=f"commands ({PROGRAM} COMMAND --help lists its options):\n{commands}",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     parser.add_argument(

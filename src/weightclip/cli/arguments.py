@@ -1,4 +1,4 @@
-"""Command-line arguments: options made from the fields of a configuration, and readers of their values."""
+"""Command-line options generated from the fields of a configuration, and parsers for their values."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SOME_FAILED = 1
 """Exit code of a sweep with failed runs."""
 
 STOPPED = 130
-"""Exit code after Ctrl-C, as in shells."""
+"""Exit code after Ctrl-C, as in a shell."""
 
 MOST_SEEDS = 100_000
-"""Maximum number of seeds of one command."""
+"""Maximum number of seeds per command."""
 
 _T = TypeVar("_T")
 
@@ -42,14 +42,14 @@ Build = Callable[[argparse.ArgumentParser, "Experiment[Any]", "Mapping[str, Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser without abbreviations that keeps line breaks of descriptions and reports an error in one line."""
+    """A parser that accepts no abbreviations, keeps line breaks in descriptions and reports errors in one line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an unknown argument is an error of this command, not of the whole program."""
+        """Parse arguments. Unknown arguments are reported as an error of this command, not of the whole program."""
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self.about(unknown[0]))
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
     def about(self, unknown: str) -> str:
-        """The error message on an unknown argument."""
+        """The error message for an unknown argument."""
         if not unknown.startswith("-"):
             return f"unexpected argument {unknown!r}"
         name = unknown.partition("=")[0]
@@ -68,13 +68,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest_option(name: str, known: Sequence[str]) -> str | None:
-    """The option that a user may have meant: a synonym, or one with a similar spelling."""
+    """The option that is a synonym of an unknown one or has a similar spelling, or None."""
     near = nearest_name(name.lstrip("-"), [one[2:] for one in known if one.startswith("--")])
     return None if near is None else f"--{near}"
 
 
 class Choose(argparse.Action):
-    """A positional argument that selects the parser of all arguments after it, which is built on demand.
+    """A positional argument that selects the parser of the remaining arguments. The parser is built on demand.
 
     Args:
         names: returns the accepted names.
@@ -105,10 +105,10 @@ def problem_command(
     """The parser of `run` or `sweep`, whose PROBLEM determines the options after it.
 
     Args:
-        command: its name.
-        description: for its help.
+        command: name of the command.
+        description: description in its help.
         add_options: adds the options of all problems, which may precede PROBLEM.
-        build: adds all options of an experiment to a parser, with defaults for its help or without.
+        build: adds all options of an experiment to a parser; the defaults, if any, are for the help.
     """
     usage = f"{PROGRAM} {command} PROBLEM [options]"
 
@@ -130,7 +130,7 @@ def problem_command(
         prog=f"{PROGRAM} {command}",
         usage=usage,
         description=description,
-        epilog=f"problems, each with options of its own ({PROGRAM} {command} PROBLEM --help):\n{listed}",
+        epilog=f"problems, each with its own options ({PROGRAM} {command} PROBLEM --help):\n{listed}",
     )
     parser.add_argument(
         "problem", metavar="PROBLEM", action=Choose, names=problems, build=problem_parser, help=argparse.SUPPRESS
@@ -140,7 +140,7 @@ def problem_command(
 
 
 class _CommandParser(Parser):
-    """Reports a missing PROBLEM, or one that follows an option."""
+    """A parser that reports a PROBLEM that is missing or follows an option."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known = {one: action for action in self._actions for one in action.option_strings}
@@ -155,19 +155,19 @@ class _CommandParser(Parser):
             if not equals and known[name].nargs != 0:
                 values[name] = next(words, "")
         swallowed = {name: value for name, value in values.items() if value in problems()}
-        taken = "".join(f"; {value!r} was taken for the value of {name}" for name, value in swallowed.items())
+        taken = "".join(f"; {value!r} was parsed as the value of {name}" for name, value in swallowed.items())
         raise ValueError(f"PROBLEM: got none, expected it before the options{taken} (see {self.prog} --help)")
 
 
 class _ProblemParser(Parser):
-    """Its help shows the defaults that follow from the options before `--help`. Accepts old names of options."""
+    """A parser whose help shows the defaults given the options before `--help`. It accepts old names of options."""
 
     def __init__(
         self, rebuild: Callable[[Mapping[str, Any]], Parser], experiment: Experiment[Any], **options: Any
     ) -> None:
         super().__init__(**options, add_help=False)
         self._rebuild, self._experiment = rebuild, experiment
-        self.add_argument("-h", "--help", action=_Help, help="show this help, with the defaults of the options given")
+        self.add_argument("-h", "--help", action=_Help, help="show this help, with the defaults for the options given")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(rename_options(self._experiment.name, args), namespace)
@@ -186,7 +186,7 @@ class _Help(argparse.Action):
 
 
 def rename_options(experiment: str, arguments: Iterable[str]) -> list[str]:
-    """Arguments with the present names of an experiment's options; each old name is noted once on stderr."""
+    """Replace old names of an experiment's options by the current ones. Each old name is reported once on stderr."""
     renamed = {old.replace("_", "-"): new.replace("_", "-") for old, new in FIELDS.get(experiment, {}).items()}
     found: list[str] = []
     notes: dict[str, None] = {}
@@ -208,7 +208,7 @@ def rename_options(experiment: str, arguments: Iterable[str]) -> list[str]:
 
 
 def resolved_defaults(experiment: Experiment[Any], problem: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved fields of the configuration with these settings, or without any if they are not accepted."""
+    """The resolved fields of the configuration with these settings, or with the defaults if these are invalid."""
     for tried in (settings, {}):
         try:
             config = experiment.configure(problem, tried)
@@ -221,25 +221,25 @@ def resolved_defaults(experiment: Experiment[Any], problem: str, settings: Mappi
 def add_config(
     parser: argparse.ArgumentParser,
     config: type[Any],
-    leave_out: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
     several: bool = False,
 ) -> None:
     """Add an option for each field of a configuration, in the group of the field.
 
-    Options that are not given are absent from the namespace, so that the configuration's own defaults apply.
+    Omitted options are absent from the namespace, so that the defaults of the configuration apply.
 
     Args:
-        parser: that the options are added to.
-        config: the dataclass.
-        leave_out: fields without an option.
-        defaults: field -> its default, for the help; None shows no defaults.
-        several: accept lists of numbers and names: `1,2,4`.
+        parser: parser to add the options to.
+        config: configuration class.
+        exclude: fields without an option.
+        defaults: field -> default in the help; None shows no defaults.
+        several: whether options accept lists of numbers and names: `1,2,4`.
     """
     for group in GROUPS:
         titled = parser.add_argument_group(group)
         for one in field_types(config).values():
-            if one.name not in leave_out and one.help.group == group:
+            if one.name not in exclude and one.help.group == group:
                 _add_field(titled, one, defaults, several)
 
 
@@ -276,7 +276,7 @@ def pointing_to_help(command: str, problem: str) -> Iterator[None]:
 
 
 def import_torch() -> None:
-    """Import PyTorch; meanwhile Ctrl-C ends the process at once, as an interrupted import can fail in any way."""
+    """Import PyTorch. Ctrl-C kills the process meanwhile, because an interrupted import can fail in any way."""
     if threading.current_thread() is not threading.main_thread():
         import_module("torch")
         return
@@ -288,14 +288,14 @@ def import_torch() -> None:
 
 
 def loggers_from(namespace: argparse.Namespace) -> Loggers:
-    """The live loggers that the user asked for."""
+    """The live loggers that the options select."""
     from weightclip.lab.sweep.loggers import Loggers, check_loggers
 
     return check_loggers(Loggers(namespace.out / "tensorboard" if namespace.tensorboard else None, namespace.wandb))
 
 
 def epilog(experiment: Experiment[Any], command: str) -> str:
-    """The methods and examples of an experiment, for the help of a command."""
+    """The methods and examples of an experiment in the help of a command."""
     presets = experiment.presets()
     examples = "".join(f"\n  {PROGRAM} {command} {example}" for example in presets.get("examples", {}).get(command, ()))
     about = presets.get("help") or f"methods:\n  {', '.join(experiment.schema.methods)}"
@@ -308,7 +308,7 @@ def field_kind(config: type[Any], name: str) -> Any:
 
 
 def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
-    """Read the value of a configuration's field from text; a ValueError names the option."""
+    """Parse the value of a configuration's field. A ValueError names the option."""
     reader, _ = _READERS[field_kind(config, name)]
     try:
         return reader(text)
@@ -317,19 +317,19 @@ def read_field(config: type[Any], name: str, option: str, text: str) -> Any:
 
 
 def given(namespace: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
-    """The fields of the configuration that the user gave, without the problem: name -> value."""
+    """The fields of the configuration that were given on the command line, without the problem: name -> value."""
     names = [name for name in field_types(config) if name != "problem" and hasattr(namespace, name)]
     found = {name: getattr(namespace, name) for name in names}
     return {name: dict(value) if name == "settings" else value for name, value in found.items()}
 
 
 def number(text: str) -> float:
-    """`0.001`, `1e-3`, `inf`."""
+    """Parse a number: `0.001`, `1e-3`, `inf`."""
     return _read(float, text, "a number")
 
 
 def count(text: str) -> int:
-    """`2500`, `2_500`, `50k`, `1M`, `1e6` -> a whole number.
+    """Parse an integer: `2500`, `2_500`, `50k`, `1M`, `1e6`.
 
     Examples:
         >>> count("50k"), count("1.5M"), count("2_500")
@@ -339,14 +339,14 @@ def count(text: str) -> int:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """`300,150` -> (300, 150); `none` -> ()."""
+    """Parse integers: `300,150` -> (300, 150); `none` -> ()."""
     if text.strip().lower() == "none":
         return ()
     return tuple(count(part) for part in text.split(","))
 
 
 def seeds(text: str) -> list[int]:
-    """`4` -> the first four seeds; `0-3`, `0,2,5` or a combination -> these seeds, each once.
+    """Parse seeds: `4` gives the first four seeds; `0-3`, `0,2,5` or a combination gives these seeds, each once.
 
     Examples:
         >>> seeds("4"), seeds("0-2,7,1")
@@ -362,7 +362,7 @@ def seeds(text: str) -> list[int]:
 
 
 def seed(text: str) -> int:
-    """`4` -> seed 4."""
+    """Parse one seed: `4`."""
     number = _read(int, text, "a seed such as 4")
     if number < 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a seed of at least 0")
@@ -370,7 +370,7 @@ def seed(text: str) -> int:
 
 
 def kappa(text: str) -> float | str:
-    """`2`, or a rule of ranges: `graded`, `hidden=5,output=1`."""
+    """Parse a clipping range, `2`, or a rule for the ranges of layers: `graded`, `hidden=5,output=1`."""
     try:
         number, rule = split_kappa(text, None)
     except ValueError as error:
@@ -379,7 +379,7 @@ def kappa(text: str) -> float | str:
 
 
 def kappas(text: str) -> tuple[float | str, ...]:
-    """`1,2,4`, or numbers and rules of ranges separated by semicolons: `2;graded;hidden=5,output=1`.
+    """Parse clipping ranges, `1,2,4`, or ranges and rules separated by semicolons: `2;graded;hidden=5,output=1`.
 
     Examples:
         >>> kappas("1,2"), kappas("2;hidden=5,output=1")
@@ -390,7 +390,7 @@ def kappas(text: str) -> tuple[float | str, ...]:
 
 
 def setting(text: str) -> tuple[str, float]:
-    """`beta1=0.95` -> ("beta1", 0.95)."""
+    """Parse a setting: `beta1=0.95` -> ("beta1", 0.95)."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=NUMBER")
@@ -398,7 +398,7 @@ def setting(text: str) -> tuple[str, float]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`steps=50k` -> ("steps", "50k")."""
+    """Parse a pair: `steps=50k` -> ("steps", "50k")."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
@@ -406,7 +406,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def join_negative_numbers(arguments: Iterable[str]) -> list[str]:
-    """`--lr -1e-3` -> `--lr=-1e-3`: argparse takes a negative number for an option and reports the wrong error."""
+    """`--lr -1e-3` -> `--lr=-1e-3`, because argparse mistakes a negative number for an option."""
     joined: list[str] = []
     for argument in arguments:
         if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-[\d.]", argument):
@@ -429,7 +429,7 @@ def _add_field(
 ) -> None:
     help_text = one.help.text
     option = f"--{one.name.replace('_', '-')}"
-    if defaults is not None and (default := _shown(defaults.get(one.name))):
+    if defaults is not None and (default := _default_text(defaults.get(one.name))):
         help_text += f" (default: {default})"
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_text.replace("%", "%%")}
     if one.kind is bool:
@@ -439,22 +439,22 @@ def _add_field(
     elif one.help.metavar == KAPPA:
         parser.add_argument(option, type=kappas if several else kappa, metavar=KAPPA, **options)
     else:
-        reader, usual = _READERS[one.kind]
-        # The configuration checks the choices, with a suggestion for the nearest one.
+        reader, default_metavar = _READERS[one.kind]
+        # The configuration checks the choices and suggests the nearest one.
         choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
-        metavar = one.help.metavar or choices or usual
+        metavar = one.help.metavar or choices or default_metavar
         if several and one.kind in (str, int, float) and metavar != "FILE":
             reader, metavar = _list_of(reader), f"{metavar},..."
         parser.add_argument(option, type=reader, metavar=metavar, **options)
 
 
 def _list_of(reader: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """A reader of lists without repetitions: `1,2,4`."""
+    """A parser of lists without duplicates: `1,2,4`."""
     return lambda text: tuple(dict.fromkeys(reader(part.strip()) for part in text.split(",")))
 
 
-def _shown(default: Any) -> str:
-    """A default as a user would write it; empty for None and for empty mappings."""
+def _default_text(default: Any) -> str:
+    """A default value in command-line syntax; empty for None and empty mappings."""
     if default is None or default == {}:
         return ""
     if isinstance(default, bool):

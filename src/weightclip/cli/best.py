@@ -1,4 +1,4 @@
-"""`weightclip best`: the paper's table 2, from results."""
+"""`weightclip best`: the best setting of each method, as in the paper's Table 2."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=f"{PROGRAM} best",
         usage="weightclip best RESULTS... [--criterion auc|final] [-o FILE] [options]",
-        description="The best setting of each method on each problem, beside the paper's (its table 2),\n"
-        "and the slope of the score over the last half of the runs. Of several problems, each method's\n"
-        "interquartile mean over them.",
+        description="Show the best setting of each method on each problem, the paper's (Table 2) and the slope\n"
+        "of the score over the last half of the runs. For several problems, also show the\n"
+        "interquartile mean of each method over them.",
         epilog="examples:\n"
         "  weightclip best results\n"
         "  weightclip best results --where steps=50k --criterion final -o best.toml\n",
     )
     add_results(parser)
     add_criterion(parser)
-    parser.add_argument("--metric", metavar="NAME", help="what is compared (default: accuracy, for streaming)")
+    parser.add_argument("--metric", metavar="NAME", help="metric to compare (default: the experiment's score)")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="file to write: .toml, in the form of a sweep's grids, or .csv"
+        "-o", "--out", type=Path, metavar="FILE", help="output file: .toml in the format of sweep grids, or .csv"
     )
     parser.set_defaults(action=_best)
     return parser
@@ -72,7 +72,7 @@ def _best(arguments: argparse.Namespace) -> int:
 
 
 def _show(best: pl.DataFrame, axes: Sequence[str], runs: pl.DataFrame, arguments: argparse.Namespace) -> None:
-    """The table of a problem, and of a value of each of the axes, and what to know of it."""
+    """Print the table of one problem and one value of each axis, with its notes."""
     from weightclip.lab.analysis.best import setting_notes
     from weightclip.lab.analysis.setups import score_of
     from weightclip.lab.records.columns import schema_of
@@ -101,17 +101,17 @@ def _show(best: pl.DataFrame, axes: Sequence[str], runs: pl.DataFrame, arguments
 
 
 def _show_problems(runs: pl.DataFrame, axes: Sequence[str], arguments: argparse.Namespace) -> None:
-    """An experiment's methods over all of its problems, where that says something."""
+    """Print the score of each method over all problems of an experiment, if it is meaningful."""
     from weightclip.lab.analysis.setups import score_of
-    from weightclip.lab.analysis.statistics import across_problems, is_telling
+    from weightclip.lab.analysis.statistics import across_problems, is_comparable
     from weightclip.lab.text import metric_text, value_text
 
     metric = score_of(runs, arguments.metric)
-    if not is_telling(runs, metric):
+    if not is_comparable(runs, metric):
         return
     found = across_problems(runs, arguments.metric, arguments.criterion)
     if found.is_empty():
-        print("over problems: no two of them have two seeds of every method here; choose some with --where method=\n")
+        print("over problems: fewer than two problems have two seeds of every method; select methods with --where\n")
         return
     stand_in = "" if runs["official"].fill_null(True).all() else " (stand-in data)"
     print(
@@ -157,8 +157,8 @@ def _paper(row: Mapping[str, Any], metric: Metric) -> str:
         return "-"
     if row["same"]:
         return "the same"
-    here = "not run" if row["paper_score"] is None else f"here {metric_text(row['paper_score'], metric)}"
-    return f"≠ {settings_text(paper)} ({here})"
+    score = "not run" if row["paper_score"] is None else f"here {metric_text(row['paper_score'], metric)}"
+    return f"≠ {settings_text(paper)} ({score})"
 
 
 def _slope(row: Mapping[str, Any], metric: Metric) -> str:

@@ -30,7 +30,7 @@ from weightclip.lab.data.mini_imagenet import MINI_IMAGENET, extract_features
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command."""
+    """The parser of the command."""
     commands = "\n".join(f"  {name:10}{text}" for name, (text, _) in _COMMANDS.items())
     parser = Parser(
         prog=_PROGRAM,
@@ -146,6 +146,6 @@ def _progress(*columns: ProgressColumn) -> Iterator[Progress]:
     """Show a transient progress bar on stderr, if it is a terminal."""
     console = Console(stderr=True)
     label = TextColumn("{task.description}", markup=False)
-    shown = console.is_terminal
-    with Progress(label, BarColumn(), *columns, console=console, transient=True, disable=not shown) as progress:
+    is_terminal = console.is_terminal
+    with Progress(label, BarColumn(), *columns, console=console, transient=True, disable=not is_terminal) as progress:
         yield progress

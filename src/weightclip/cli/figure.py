@@ -1,4 +1,4 @@
-"""`weightclip figure`: a figure of the paper, drawn from results."""
+"""`weightclip figure`: draw a figure of the paper from results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 DIAGRAM = "diagram"
-"""The one figure that needs no results."""
+"""The only figure that needs no results."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -26,20 +26,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=f"{PROGRAM} figure",
         usage="weightclip figure NAME RESULTS... [-o DIR] [options]",
-        description="Draw a figure of the paper as PDF and PNG, with a CSV of all that it shows.\n"
-        "Of a method with several settings the best one is drawn.",
+        description="Draw a figure of the paper as PDF and PNG, with a CSV file of the data.\n"
+        "The best setting of each method is drawn.",
         epilog="examples:\n"
         "  weightclip figure --list\n"
         "  weightclip figure streaming results -o figures\n"
         "  weightclip figure 4 results --where steps=50k --where method=adam,adam+wc\n",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help=f"its name, its number in the paper, or {ALL}")
+    parser.add_argument("name", metavar="NAME", nargs="?", help=f"name or number in the paper, or {ALL}")
     add_results(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path(FIGURES), metavar="DIR", help=f"for the files (default: {FIGURES})"
+        "-o", "--out", type=Path, default=Path(FIGURES), metavar="DIR", help=f"output directory (default: {FIGURES})"
     )
     add_criterion(parser)
-    parser.add_argument("--list", action="store_true", help="say which figures there are")
+    parser.add_argument("--list", action="store_true", help="list the figures")
     parser.set_defaults(action=_figure)
     return parser
 
@@ -72,7 +72,7 @@ def _table(arguments: argparse.Namespace, needs_results: bool, table: str | None
         try:
             return load_results(arguments, table)
         except NoTableError:
-            return load_results(arguments)  # the figure says what it lacks
+            return load_results(arguments)  # the figure reports what is missing
     import polars as pl
 
     return pl.DataFrame()

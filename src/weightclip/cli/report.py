@@ -1,4 +1,4 @@
-"""`weightclip report`: everything that results say, as one HTML file."""
+"""`weightclip report`: summarize results in one HTML file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=f"{PROGRAM} report",
         usage="weightclip report RESULTS... [-o FILE] [options]",
-        description="Make a report of results: what was run, curves, best settings, sensitivities and failures.\n"
-        "It is one HTML file that needs no network; charts answer to the mouse.",
+        description="Write a report of results: runs, curves, best settings, sensitivities and failures.\n"
+        "The report is one HTML file with interactive charts. It needs no network.",
         epilog="examples:\n"
         "  weightclip report results\n"
         "  weightclip report results -o report.html --where steps=1M --title 'Streaming learning'\n",
@@ -26,9 +26,9 @@ def make_parser() -> argparse.ArgumentParser:
     add_results(parser)
     add_criterion(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="to write (default: report.html)"
+        "-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="output file (default: report.html)"
     )
-    parser.add_argument("--title", default=TITLE, metavar="TEXT", help=f"at the top (default: {TITLE})")
+    parser.add_argument("--title", default=TITLE, metavar="TEXT", help=f"title of the report (default: {TITLE})")
     parser.set_defaults(action=_report)
     return parser
 
@@ -44,7 +44,7 @@ def _report(arguments: argparse.Namespace) -> int:
         from weightclip.lab.report.content import gather
         from weightclip.lab.report.page import render
     except ImportError as error:
-        raise ValueError(f'this needs {error.name}: pip install "{PROGRAM}[report]"') from error
+        raise ValueError(f'this command requires {error.name}: pip install "{PROGRAM}[report]"') from error
     content = gather(*arguments.results, chosen=dict(arguments.where), criterion=arguments.criterion)
     for note in content.notes:
         print(note)

@@ -1,4 +1,4 @@
-"""What commands that read results have in common: where these are, which of them count, and how."""
+"""Arguments and tables shared by the commands that read results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         type=pair,
         default=[],
         metavar="NAME=VALUE",
-        help="only these runs: steps=50k, method=adam,adam+wc; may be given several times",
+        help="select runs: steps=50k, method=adam,adam+wc; repeatable",
     )
 
 
@@ -39,18 +39,18 @@ def add_criterion(parser: argparse.ArgumentParser) -> None:
         "--criterion",
         choices=tuple(CRITERIA),
         default=DEFAULT,
-        help=f"how a method's best setting is found, {meanings} (default: {DEFAULT})",
+        help=f"criterion for a method's best setting, {meanings} (default: {DEFAULT})",
     )
 
 
 def check_results(arguments: argparse.Namespace) -> None:
-    """A ValueError where no results are named."""
+    """Raise a ValueError if no results are given."""
     if not arguments.results:
         raise ValueError("RESULTS: got none, expected directories with records, for example results")
 
 
 def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.DataFrame:
-    """The tidy table of the runs that were asked for, or a further one; files that are left out are told."""
+    """The tidy table of the selected runs, or another table of theirs. Skipped files are reported."""
     check_results(arguments)
     from weightclip.lab.analysis.setups import where
     from weightclip.lab.records.table import load
@@ -58,14 +58,14 @@ def load_results(arguments: argparse.Namespace, table: str | None = None) -> pl.
     return where(load(*arguments.results, table=table, on_event=print), dict(arguments.where))
 
 
-_WIDE = 1000  # characters, where the output is not a terminal: no line needs to be folded
+_WIDE = 1000  # characters; output that is not a terminal is not wrapped
 
 
 def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
-    """A table without lines; columns in `right` are numbers."""
+    """A table without borders. The columns with the numbers `right` are right-aligned."""
     table = Table(*headings, box=None, pad_edge=False)
     for column in table.columns:
-        column.overflow = "fold"  # a path is of no use without its end
+        column.overflow = "fold"  # paths must not be truncated
     for number in right:
         table.columns[number].justify = "right"
     for row in rows:
@@ -74,6 +74,6 @@ def make_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: It
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
-    """Print it to stdout."""
+    """Print a table to stdout."""
     console = Console()
     (console if console.is_terminal else Console(width=_WIDE)).print(make_table(headings, rows, right))

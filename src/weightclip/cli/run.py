@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from weightclip.lab.sweep.plan import with_seeds
 
     try:
-        found = run_configs(
+        result = run_configs(
             experiment,
             with_seeds(config, seeds),
             out=arguments.out,
@@ -76,16 +76,16 @@ def _run(arguments: argparse.Namespace) -> int:
             loggers=loggers,
         )
     except KeyboardInterrupt:
-        again = "the same command without --overwrite" if arguments.overwrite else "the same command"
-        print(f"stopped; {again} resumes from the last checkpoint, if there is one")
+        command = "the same command without --overwrite" if arguments.overwrite else "the same command"
+        print(f"stopped; {command} resumes from the last checkpoint, if one exists")
         return STOPPED
-    paths = [record_path(arguments.out, run.relative_path, run.identity) for run in found.runs]
-    _report(experiment, found.records, paths)  # after the data is released: drawing needs memory
+    paths = [record_path(arguments.out, run.relative_path, run.identity) for run in result.runs]
+    _report(experiment, result.records, paths)  # drawing needs memory: the data has been released here
     return 0
 
 
 def _report(experiment: Experiment[Any], records: Sequence[Record], paths: Sequence[Path]) -> None:
-    """Print the results and the paths of the records; draw the picture."""
+    """Print the results and the paths of the records, and draw them."""
     from weightclip.lab.plotting.panels import draw_records
 
     for record, path in zip(records, paths, strict=True):
@@ -95,14 +95,14 @@ def _report(experiment: Experiment[Any], records: Sequence[Record], paths: Seque
         print(f"mean of {len(records)} seeds: {summarize(experiment.schema, [record.table for record in records])}")
     picture = _picture(paths)
     draw_records(records, picture)
-    if picture.exists():  # not all experiments draw one
+    if picture.exists():  # some experiments draw none
         print(f"picture: {picture}")
 
 
 def _picture(records: Sequence[Path]) -> Path:
-    """Path of the picture: that of a single record, or a common name for several seeds."""
+    """The path of the picture: next to a single record, or one name for several seeds."""
     if len(records) == 1:
         return records[0].with_suffix(".png")
-    together = hashlib.sha256("".join(path.name for path in records).encode()).hexdigest()[:12]
-    without = re.sub(r"seed\d+_[0-9a-f]+\.parquet$", "", records[0].name)
-    return records[0].with_name(f"{without}{len(records)}seeds_{together}.png")
+    digest = hashlib.sha256("".join(path.name for path in records).encode()).hexdigest()[:12]
+    prefix = re.sub(r"seed\d+_[0-9a-f]+\.parquet$", "", records[0].name)
+    return records[0].with_name(f"{prefix}{len(records)}seeds_{digest}.png")

@@ -58,16 +58,18 @@ def _show_store(store: Path, tracebacks: bool) -> None:
     from weightclip.lab.sweep.manifest import current, read_manifests, state_of
 
     manifests = current(read_manifests(store))
-    swept = {run.identity for manifest in manifests for run in manifest.runs}
-    alone = [note for identity, note in locked_runs(store).items() if identity not in swept and note is not None]
+    in_sweeps = {run.identity for manifest in manifests for run in manifest.runs}
+    lone_runs = [
+        note for identity, note in locked_runs(store).items() if identity not in in_sweeps and note is not None
+    ]
     if not manifests:
         found = sum(1 for path in store.rglob("*.parquet") if _RECORD.search(path.name) and path.is_file())
         print(f"{store} has no sweep; it has {counted(found, 'record')}")
     for manifest in manifests:
         _show(manifest, state_of(store, manifest))
-    if alone:
+    if lone_runs:
         print("running outside sweeps:")
-    for note in alone:
+    for note in lone_runs:
         _show_note(note)
     failed = failures(store)
     for failure in failed if tracebacks else failed[-5:]:
@@ -93,7 +95,7 @@ def _show(manifest: Manifest, state: State) -> None:
     if state.waiting:
         print(f"  {counted(len(state.waiting), 'run')} queued by a sweep, waiting for a worker")
     for line in state.damaged:
-        print(f"  {line}; it counts as left")
+        print(f"  {line}; it is counted as left")
     print(_time_left(state))
 
 

@@ -52,7 +52,7 @@ SETTINGS = ("lr", "kappa", "decay", "sigma")
 
 _DESCRIPTION = """\
 Run every combination of method, setting and seed. Repeating the command runs
-only what is missing. Settings come from --grid, or are the paper's best. Other
+only missing runs. Settings come from --grid, or are the paper's best. Other
 options apply to all runs; a list of values, as in --kappa 1,2,4, makes a grid."""
 
 
@@ -104,11 +104,11 @@ def _add_options(
     axes = parser.add_argument_group("axes")
     for axis in experiment.schema.axes:
         help_text = f"comma-separated values, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
-        axes.add_argument(_several(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
-    # The defaults of settings differ between methods; the grid or the presets decide them.
-    shown = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
-    left_out = ("problem", "seed", "kappa_rule", *experiment.schema.axes)
-    add_config(parser, experiment.config, left_out, shown, several=True)
+        axes.add_argument(_plural_option(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
+    # The defaults of settings differ between methods and come from the grid or the presets.
+    displayed = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
+    exclude = ("problem", "seed", "kappa_rule", *experiment.schema.axes)
+    add_config(parser, experiment.config, exclude, displayed, several=True)
     add_seeds(parser, "the grid's, or seed 0")
     _add_common(parser)
     parser.set_defaults(action=_sweep)
@@ -148,23 +148,23 @@ def _sweep(arguments: argparse.Namespace) -> int:
     make_directory(arguments.out)
 
     @cache
-    def keep() -> None:
+    def save_manifest() -> None:
         write_manifest(arguments.out, _command(), arguments.problem, plan.runs)
 
     def report(one: Report) -> None:
-        keep()  # a sweep whose executor does not start leaves no manifest
-        shown.report(one)
+        save_manifest()  # deferred: a sweep whose executor fails to start leaves no manifest
+        display.report(one)
 
     try:
-        with show_sweep(inventory, seconds, executor.workers) as shown:
+        with show_sweep(inventory, seconds, executor.workers) as display:
             outcomes = sweep(plan, inventory.missing, arguments.out, executor, arguments.data_dir, loggers, report)
     except KeyboardInterrupt:
-        print(f"stopped: {shown.ended} of {counted(len(inventory.missing), 'run')} ended; the same command resumes")
+        print(f"stopped: {display.ended} of {counted(len(inventory.missing), 'run')} ended; the same command resumes")
         return STOPPED
-    return _summarise(plan, inventory, outcomes, arguments.out)
+    return _summarize(plan, inventory, outcomes, arguments.out)
 
 
-def _summarise(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
+def _summarize(plan: Plan, inventory: Inventory, outcomes: Sequence[Outcome], out: Path) -> int:
     """Print the outcome; return the exit code, which is nonzero if a run failed, now or earlier."""
     from weightclip.lab.records.store import has_failed
 
@@ -187,22 +187,24 @@ def _check_options(arguments: argparse.Namespace) -> None:
         check_count("--workers", arguments.workers)
     for option, value, executor in (("--address", arguments.address, "ray"), ("--slurm", arguments.slurm, "slurm")):
         if value and arguments.executor != executor:
-            shown = value if isinstance(value, str) else "=".join(value[0])
+            text = value if isinstance(value, str) else "=".join(value[0])
             raise ValueError(
-                f"{option}: got {shown!r}, which needs --executor {executor}, but --executor is {arguments.executor}"
+                f"{option}: got {text!r}, which needs --executor {executor}, but --executor is {arguments.executor}"
             )
 
 
 def _configs(experiment: Experiment[Any], arguments: argparse.Namespace) -> tuple[list[Any], int]:
     """The resolved configuration of every combination of settings, and the grid's number of seeds.
 
-    Wrong settings are reported before PyTorch is imported or data is downloaded.
+    Invalid settings are reported before PyTorch is imported or data is downloaded.
     """
     options = given(arguments, experiment.config)
     several = {name: values for name, values in options.items() if _is_list(experiment, name, values)}
     fixed = {name: value for name, value in options.items() if name not in several}
-    methods = _named(experiment, "method", arguments)
-    axes = {axis: _named(experiment, axis, arguments) for axis in experiment.schema.axes if axis != "method"} | several
+    methods = _axis_values(experiment, "method", arguments)
+    axes = {
+        axis: _axis_values(experiment, axis, arguments) for axis in experiment.schema.axes if axis != "method"
+    } | several
     _check_used(experiment, arguments.problem, methods, options)
     option, name = ("--best", arguments.best or PAPER) if arguments.grid is None else ("--grid", arguments.grid)
     chosen: list[Settings] = []
@@ -211,28 +213,28 @@ def _configs(experiment: Experiment[Any], arguments: argparse.Namespace) -> tupl
     number = 1
     incompatible: IncompatibleError | None = None
     for values in itertools.product(*axes.values()):
-        here = {**fixed, **dict(zip(axes, values, strict=True))}
+        combination = {**fixed, **dict(zip(axes, values, strict=True))}
         for method in methods:
-            own = _own_options(experiment, arguments.problem, method, here)
-            presets = read_presets(name, experiment, own, option)
-            with _blaming(option, name):
+            method_options = _method_options(experiment, arguments.problem, method, combination)
+            presets = read_presets(name, experiment, method_options, option)
+            with _naming_file(option, name):
                 if arguments.grid is None:
                     lacks |= dict.fromkeys([] if name == PAPER else lacking(arguments.problem, [method], presets))
-                    more = best(experiment, arguments.problem, [method], presets, own)
+                    choices = best(experiment, arguments.problem, [method], presets, method_options)
                 else:
                     number = grid_seeds(presets)
-                    more = search(experiment, arguments.problem, [method], presets, own)
-            for choice in more:
+                    choices = search(experiment, arguments.problem, [method], presets, method_options)
+            for choice in choices:
                 if choice in chosen:
                     continue
                 chosen.append(choice)
                 try:
-                    found.append(_configure(experiment, arguments.problem, choice, own, f"{option} {name}"))
+                    found.append(_configure(experiment, arguments.problem, choice, method_options, f"{option} {name}"))
                 except IncompatibleError as error:
                     incompatible = error
     if not found:
-        axes_given = ", ".join(map(_several, experiment.schema.axes))
-        raise incompatible or ValueError(f"{axes_given}: no combination of these values is possible")
+        axes_given = ", ".join(map(_plural_option, experiment.schema.axes))
+        raise incompatible or ValueError(f"{axes_given}: no combination of these values is valid")
     if lacks:
         print(f"{name} has no setting for {', '.join(lacks)}: using the defaults")
     return found, number
@@ -248,11 +250,11 @@ def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str
     known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
     for name in options:
         if name in SETTINGS and name in experiment.schema.settings and name not in known:
-            has = f"{methods[0]} has" if len(methods) == 1 else f"{', '.join(methods)} have"
-            raise ValueError(f"--{name}: got a value, but {has} no such setting, only {', '.join(sorted(known))}")
+            subject = f"{methods[0]} has" if len(methods) == 1 else f"{', '.join(methods)} have"
+            raise ValueError(f"--{name}: got a value, but {subject} no such setting, only {', '.join(sorted(known))}")
 
 
-def _own_options(experiment: Experiment[Any], problem: str, method: str, options: Mapping[str, Any]) -> Settings:
+def _method_options(experiment: Experiment[Any], problem: str, method: str, options: Mapping[str, Any]) -> Settings:
     """The options without settings that the method does not have."""
     known = experiment.settings(problem, method, options)
     return {name: value for name, value in options.items() if name not in SETTINGS or name in known}
@@ -264,7 +266,7 @@ def _single(options: Mapping[str, Any]) -> Settings:
 
 
 def _configure(experiment: Experiment[Any], problem: str, choice: Settings, options: Settings, file: str) -> Any:
-    """The resolved configuration. The ValueError for a wrong one names the file unless the options alone cause it."""
+    """The resolved configuration. A ValueError names the file, unless the options alone cause it."""
     try:
         return experiment.configure(problem, choice)
     except IncompatibleError:
@@ -280,29 +282,29 @@ def _configure(experiment: Experiment[Any], problem: str, choice: Settings, opti
 
 
 @contextmanager
-def _blaming(option: str, name: str) -> Iterator[None]:
-    """Errors in this block name the file."""
+def _naming_file(option: str, name: str) -> Iterator[None]:
+    """Add the option and the file to errors in this block."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{option} {name}: {error}") from error
 
 
-def _several(axis: str) -> str:
-    """The option that takes several values of a field."""
+def _plural_option(axis: str) -> str:
+    """The option that takes several values of an axis."""
     name = axis.replace("_", "-")
     return f"--{name}" if name.endswith("s") else f"--{name}s"
 
 
-def _named(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[Any]:
+def _axis_values(experiment: Experiment[Any], axis: str, arguments: argparse.Namespace) -> Sequence[Any]:
     text: str = getattr(arguments, f"{axis}_values")
     if text.strip() == "all":
         values: Sequence[Any] = experiment.presets().get("axes", {}).get(axis, ())
         return values
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
-        raise ValueError(f"{_several(axis)}: got {text!r}, expected comma-separated values, or all")
-    return [read_field(experiment.config, axis, _several(axis), part) for part in parts]
+        raise ValueError(f"{_plural_option(axis)}: got {text!r}, expected comma-separated values, or all")
+    return [read_field(experiment.config, axis, _plural_option(axis), part) for part in parts]
 
 
 def _executor(arguments: argparse.Namespace) -> Executor:
@@ -321,13 +323,13 @@ def _executor(arguments: argparse.Namespace) -> Executor:
 
 
 def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Print the number of runs and, where similar runs are finished, time and space; return identity -> seconds."""
+    """Print the number of runs and their estimated time and disk space; return identity -> seconds."""
     from weightclip.cli.results import print_table
     from weightclip.lab.sweep.plan import known_costs
 
     parts = [f"{len(inventory.done)} done", f"{len(inventory.missing)} to run"]
     if inventory.failed:
-        parts.append(f"{len(inventory.failed)} failed earlier (--retry-failed retries them)")
+        parts.append(f"{len(inventory.failed)} failed earlier (use --retry-failed)")
     print(f"{arguments.problem}: {counted(len(plan.runs), 'run')}: {', '.join(parts)}")
     if not inventory.missing:
         return {}
@@ -335,22 +337,22 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
     if arguments.dry_run:
         rows = []
         for method in dict.fromkeys(run.method for run in plan.runs):
-            own = [run for run in plan.runs if run.method == method]
+            method_options = [run for run in plan.runs if run.method == method]
             left = [run for run in inventory.missing if run.method == method]
-            rows.append((method, str(len(own)), str(len(left)), *_total(left, costs)))
+            rows.append((method, str(len(method_options)), str(len(left)), *_total(left, costs)))
         print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
     known = [run for run in inventory.missing if run.identity in costs]
     time, size = _total(known, costs)
     if not known:
         print(f"time and space: unknown, {arguments.out} has no similar finished runs")
     else:
-        of = "" if len(known) == len(inventory.missing) else f" for {len(known)} of them, unknown for the others"
-        print(f"time on one core: {time}, space: {size}{of}; {counted(workers, 'worker')}")
+        scope = "" if len(known) == len(inventory.missing) else f" for {len(known)} of them, unknown for the others"
+        print(f"time on one core: {time}, space: {size}{scope};  {counted(workers, 'worker')}")
     return {identity: cost.seconds for identity, cost in costs.items()}
 
 
 def _total(runs: Sequence[Run], costs: Mapping[str, Cost]) -> tuple[str, str]:
-    """Total time and space of runs; unknown unless known for every run."""
+    """Total time and space of runs, or unknown if it is unknown for one of them."""
     from weightclip.lab.progress import duration
 
     if any(run.identity not in costs for run in runs):

@@ -1,4 +1,4 @@
-"""The progress of a sweep: a live table on a terminal, a line every ten seconds elsewhere."""
+"""Display of a sweep's progress: a live table on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Working:
-    """A worker's job: finished fraction, fraction at the first report of progress, and time of that report."""
+    """A running job: its completed fraction, and the fraction and time of the first progress report."""
 
     job: Job
     began: float
@@ -37,7 +37,7 @@ class Working:
 
 
 class Tally:
-    """Counts of runs by method, and the remaining time, estimated from finished and running runs."""
+    """Counts runs by method and estimates the remaining time from finished and running runs."""
 
     def __init__(self, inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock) -> None:
         self.methods = list(
@@ -57,7 +57,7 @@ class Tally:
         self._pieces: list[tuple[str, float, float]] = []
 
     def add(self, report: Report) -> None:
-        """Count a report."""
+        """Update the counts with a report."""
         if isinstance(report, Started):
             self.working[report.worker] = Working(report.job, self._clock())
             self._most = max(self._most, len(self.working))
@@ -75,9 +75,9 @@ class Tally:
         if working is not None and all(one.status == "done" and one.seconds for one in report.outcomes):
             if working.done > 0:
                 self._pieces.append(self._piece(replace(working, done=1.0)))
-            else:  # no progress was reported: use the times of the records
-                took = sum(one.seconds for one in report.outcomes)
-                self._pieces.append((kind_of(report.job[0].relative_path), len(report.job), took))
+            else:  # without progress reports, use the times of the records
+                seconds = sum(one.seconds for one in report.outcomes)
+                self._pieces.append((kind_of(report.job[0].relative_path), len(report.job), seconds))
         methods = {run.identity: run.method for run in report.job}
         for outcome in report.outcomes:
             if outcome.status != "locked":
@@ -87,7 +87,7 @@ class Tally:
                 self._missing.pop(outcome.identity, None)
 
     def _piece(self, working: Working) -> tuple[str, float, float]:
-        """Kind of a worker's runs, number of runs finished since the first report, and seconds since then."""
+        """The kind of a worker's runs, and the number of completed runs and seconds since the first report."""
         done = (working.done - working.first) * len(working.job)
         return kind_of(working.job[0].relative_path), done, self._clock() - working.began
 
@@ -108,20 +108,20 @@ class Tally:
     @property
     def seconds_left(self) -> float | None:
         """Remaining time; None until a run has made progress."""
-        # Copies, because another thread draws the table.
-        now = list(self.working.values())
+        # Copied because another thread draws the table.
+        running = list(self.working.values())
         each = seconds_per_run(
-            [*self._pieces, *(self._piece(one) for one in now if one.done > one.first)], self._before
+            [*self._pieces, *(self._piece(one) for one in running if one.done > one.first)], self._before
         )
-        started = {run.identity for working in now for run in working.job}
+        started = {run.identity for working in running for run in working.job}
         waiting = [kind_of(run.relative_path) for run in list(self._missing.values()) if run.identity not in started]
-        left = [(kind_of(one.job[0].relative_path), (1 - one.done) * len(one.job)) for one in now]
+        left = [(kind_of(one.job[0].relative_path), (1 - one.done) * len(one.job)) for one in running]
         # A cluster may provide fewer workers than requested; their number is known once a job has ended.
         workers = self._most if self._pieces else self._workers
         return seconds_left([*left, *((kind, 1.0) for kind in waiting)], each, workers)
 
     def line(self) -> str:
-        """All counts in a line of at most 80 characters."""
+        """All counts, in at most 80 characters."""
         failed = f", {self.failed.total()} failed" if self.failed.total() else ""
         counts = f"{self.done.total()} done{failed}, {self.running.total()} running, {self.left.total()} left"
         speed = f", {self.rate:.3g} runs/min" if self.ended else ""
@@ -146,10 +146,10 @@ class SweepDisplay:
         if isinstance(report, Said):
             self.say(report.line)
         elif isinstance(report, Ended):
-            places = {run.identity: run.relative_path for run in report.job}
+            paths = {run.identity: run.relative_path for run in report.job}
             for outcome in report.outcomes:
                 if outcome.status == "failed":
-                    self.say(f"failed: {places[outcome.identity]}: {outcome.reason}")
+                    self.say(f"failed: {paths[outcome.identity]}: {outcome.reason}")
         self._show()
 
 
@@ -157,7 +157,7 @@ class SweepDisplay:
 def show_sweep(
     inventory: Inventory, seconds: Mapping[str, float], workers: int, clock: Clock = time.monotonic
 ) -> Iterator[SweepDisplay]:
-    """A display for the kind of stdout: terminal or file."""
+    """A display that suits stdout: a terminal or a file."""
     tally = Tally(inventory, seconds, workers, clock)
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:

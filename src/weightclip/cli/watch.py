@@ -1,4 +1,4 @@
-"""`weightclip watch`: a video of a policy that was learned, or is being learned."""
+"""`weightclip watch`: record a video of a trained policy, or of one in training."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
     parser = Parser(
         prog=f"{PROGRAM} watch",
-        description="Make a video of an episode with the policy of a run, the last one that it saved.",
+        description="Record a video of one episode with the last saved policy of a run.",
         epilog="""examples:
   weightclip watch results/policy-collapse/Ant-v4/adam+wc/lr0.0003_kappa5_seed0
   weightclip watch results/policy-collapse/Ant-v4/adam+wc/lr0.0003_kappa5_seed0 -o ant.gif --steps 200 --noise
 """,
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a record's path, or the beginning of it")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .mp4 or .gif (default: beside the record)")
+    parser.add_argument("run", type=Path, metavar="RUN", help="path of a record, or a prefix of it")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="output, .mp4 or .gif (default: next to the record)"
+    )
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the episode (default: 0)")
-    parser.add_argument("--steps", type=count, default=1000, metavar="N", help="maximum steps (default: 1000)")
-    parser.add_argument("--noise", action="store_true", help="act as in training, not by the mean action")
+    parser.add_argument(
+        "--steps", type=count, default=1000, metavar="N", help="maximum number of steps (default: 1000)"
+    )
+    parser.add_argument("--noise", action="store_true", help="sample actions as in training (default: mean actions)")
     parser.set_defaults(action=_watch)
     return parser
 

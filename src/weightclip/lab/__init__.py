@@ -1,4 +1,4 @@
-"""The laboratory: the paper's experiments. It needs the `lab` extra: pip install "weightclip[lab]"."""
+"""The lab: the paper's experiments. It requires the `lab` extra: pip install "weightclip[lab]"."""
 
 from __future__ import annotations
 

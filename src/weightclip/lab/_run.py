@@ -1,4 +1,4 @@
-"""Run a problem for some seeds: `weightclip run`, and `weightclip.lab.run` from Python."""
+"""Run a problem for one or more seeds: `weightclip run` and `weightclip.lab.run`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run(
         seeds: number of seeds, or the seeds themselves (default: `seed`, or 0).
         out: directory for the records. Finished runs are not repeated; interrupted ones resume.
         data_dir: directory with the data (default: see `weightclip.lab.data.load`).
-        overwrite: repeat runs that are finished in `out`.
-        progress: show a progress bar; notebooks are supported.
+        overwrite: whether to repeat runs that are finished in `out`.
+        progress: whether to show a progress bar; notebooks are supported.
         settings: fields of the problem's configuration, such as `method`, `steps`, `kappa` or `env`.
 
     Examples:
@@ -91,39 +91,39 @@ def run_configs(
 ) -> Finished:
     """Run configurations that differ only in their seeds, in lockstep where the experiment supports it.
 
-    A run that another process has locked is waited for. Unlike in a sweep, exceptions propagate.
+    If another process has locked a run, wait for it. Unlike in a sweep, exceptions propagate.
     """
     if out is not None:
-        make_directory(out)  # report a directory that cannot be written before data is downloaded
+        make_directory(out)  # report an unwritable directory before downloading data
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
     with show_progress(
-        len(configs), length, experiment.schema.unit, score_text(experiment.schema), shows=progress
-    ) as shown:
-        data = experiment.load(configs[0], data_dir, shown.say)
+        len(configs), length, experiment.schema.unit, score_text(experiment.schema), enabled=progress
+    ) as display:
+        data = experiment.load(configs[0], data_dir, display.say)
         if data is not None:
-            shown.say(f"data: {data.source}")
-        shown.say(f"method: {describe(experiment, configs[0])}")
-        shown.say(f"seeds: {seeds_text(config.seed for config in configs)}")
+            display.say(f"data: {data.source}")
+        display.say(f"method: {describe(experiment, configs[0])}")
+        display.say(f"seeds: {seeds_text(config.seed for config in configs)}")
         runs = make_runs(experiment, configs, data)
-        callbacks = Callbacks(shown.say, shown.update)
+        callbacks = Callbacks(display.say, display.update)
         pending, waited = runs, False
         while pending:
             before = len(found)
             for job in batches(pending):
                 with ExitStack() as locks:
-                    mine = lock_free(out, job, locks)
-                    if not mine:
+                    locked = lock_free(out, job, locks)
+                    if not locked:
                         continue
-                    shown.begin(_name([run for run, _ in mine]), len(mine))
-                    # A record that another process has just finished is not overwritten.
+                    display.begin(_name([run for run, _ in locked]), len(locked))
+                    # Records that another process has just finished are not overwritten.
                     again = overwrite and not waited
-                    records = run_locked(experiment, mine, data, out, callbacks, loggers, again)
-                    found |= {run.identity: record for (run, _), record in zip(mine, records, strict=True)}
+                    records = run_locked(experiment, locked, data, out, callbacks, loggers, again)
+                    found |= {run.identity: record for (run, _), record in zip(locked, records, strict=True)}
             pending = [run for run in runs if run.identity not in found]
             if pending and len(found) == before:
                 if not waited and out is not None:
-                    _say_who(out, pending, shown.say)
+                    _report_waiting(out, pending, display.say)
                 waited = True
                 time.sleep(SECONDS_BETWEEN_LOOKS)
     return Finished([found[run.identity] for run in runs], runs)
@@ -133,7 +133,7 @@ def _seeds(seeds: int | Iterable[int] | None, settings: Mapping[str, Any]) -> li
     if seeds is None:
         return [settings.get("seed", 0)]
     if "seed" in settings:
-        raise ValueError(f"seed: got {settings['seed']!r}, but seeds are given as well; expected one of the two")
+        raise ValueError(f"seed: got {settings['seed']!r}, but seeds is given too; expected only one of them")
     if not isinstance(seeds, Iterable):
         return list(range(check_count("seeds", seeds)))
     several = list(dict.fromkeys(seeds))
@@ -143,14 +143,14 @@ def _seeds(seeds: int | Iterable[int] | None, settings: Mapping[str, Any]) -> li
 
 
 def _name(runs: Sequence[Run]) -> str:
-    """A short name of runs in lockstep, for the progress bar: `Hopper-v4 adam+wc seed 0–3`."""
+    """A short name of runs in lockstep for the progress bar: `Hopper-v4 adam+wc seed 0–3`."""
     kind = " ".join(runs[0].relative_path.split("/")[1:-1])
     return f"{kind} seed {seeds_text(run.config.seed for run in runs)}"
 
 
-def _say_who(out: Path, runs: Sequence[Run], say: Event) -> None:
+def _report_waiting(out: Path, runs: Sequence[Run], say: Event) -> None:
     notes = locked_runs(out)
     for run in runs:
         note = notes.get(run.identity)
-        who = f"process {note.process} on {note.node}" if note is not None else "another process"
-        say(f"seed {run.config.seed}: {who} is running it; waiting for its record")
+        owner = f"process {note.process} on {note.node}" if note is not None else "another process"
+        say(f"seed {run.config.seed}: {owner} is running it; waiting for its record")

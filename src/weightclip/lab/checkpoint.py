@@ -1,4 +1,4 @@
-"""A run under way, saved after each row: one `.npz` without pickled objects, whose zip format checks its content."""
+"""Checkpoints of unfinished runs: one `.npz` file without pickled objects. The zip format detects damage."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from weightclip.lab.files import write_whole
 Arrays = dict[str, NDArray[Any]]
 
 Row = dict[str, float]
-"""A row of the table: column -> number; NaN where there is none."""
+"""A row of the table: column -> number; NaN if there is none."""
 
 _STATE = "state/"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a later process needs to go on.
+    """The state that a later process needs to resume a run.
 
     Args:
-        identity: of the run.
-        rows: of its table, so far.
-        state: the learner's.
-        seconds: taken so far.
+        identity: identity of the run.
+        rows: rows of the table so far.
+        state: state of the learner.
+        seconds: run time so far.
         resumed: how the run was resumed before (`weightclip.lab.records.record.Resumed`).
     """
 
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Replace the file whole; an OSError names it."""
+    """Write a checkpoint atomically. An OSError names the file."""
     columns = list(checkpoint.rows[0])
     arrays: dict[str, Any] = {
         "identity": np.array(checkpoint.identity),
@@ -62,7 +62,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a file; a ValueError names a damaged one."""
+    """Read a checkpoint. A ValueError names a damaged file."""
     content = path.read_bytes()
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as loaded:
@@ -80,32 +80,32 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 NUMBER, EMPTY = ":number", ":empty"
-"""At the end of a key: the array stands for a Python number or string, or for a dict with nothing in it."""
+"""Suffixes of keys whose arrays represent a Python number, a string or an empty dict."""
 
 
 def training_state(model: nn.Module, optimizer: Optimizer) -> Arrays:
-    """The network's parameters and buffers, and the state of the optimizer and of what is attached to it."""
-    own = optimizer.state_dict()
-    kept = {key: own[key] for key in ("state", CHECKPOINT_KEY) if key in own}
-    return flatten({"model": model.state_dict(), "optimizer": kept})
+    """The parameters and buffers of the network, and the state of the optimizer and its hooks."""
+    state = optimizer.state_dict()
+    saved = {key: state[key] for key in ("state", CHECKPOINT_KEY) if key in state}
+    return flatten({"model": model.state_dict(), "optimizer": saved})
 
 
 def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -> None:
-    """Go on where `training_state` was taken."""
+    """Restore a `training_state`."""
     tree = unflatten(state)
     model.load_state_dict(tree["model"])
     optimizer.load_state_dict({**optimizer.state_dict(), **tree["optimizer"]})
-    # Fused optimizers go through a parameter's memory and its state's side by side, so both need one order in memory.
-    for p, own in optimizer.state.items():
-        for name, value in own.items():
+    # Fused optimizers require a parameter and its state to have the same memory format.
+    for p, values in optimizer.state.items():
+        for name, value in values.items():
             if isinstance(value, Tensor) and value.shape == p.shape and value.stride() != p.stride():
-                own[name] = torch.empty_like(p).copy_(value)
+                values[name] = torch.empty_like(p).copy_(value)
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
-    """Dicts of dicts of tensors, numbers and strings -> arrays, named by the path to them; copies.
+    """Convert nested dicts of tensors, numbers and strings to arrays, which are copies named by their path.
 
-    Keys are strings without a slash, or whole numbers.
+    Keys are strings without a slash, or integers.
 
     Examples:
         >>> list(flatten({"state": {0: {"v": torch.zeros(2), "step": 3}}, "measured": {}}))
@@ -128,7 +128,7 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
 
 
 def unflatten(flat: Arrays) -> dict[Any, Any]:
-    """What `flatten` made flat; keys of digits alone are whole numbers."""
+    """The inverse of `flatten`. Keys that consist of digits become integers."""
     tree: dict[Any, Any] = {}
     for path, array in flat.items():
         *parents, last = path.split("/")
@@ -150,10 +150,10 @@ def _key(text: str) -> str | int:
 
 
 def to_array(generator: np.random.Generator) -> NDArray[np.uint8]:
-    """The generator's state as bytes of JSON: NumPy saves that without pickling."""
+    """The state of a generator as JSON bytes, which NumPy saves without pickling."""
     return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
 
 
 def from_array(generator: np.random.Generator, state: NDArray[np.uint8]) -> None:
-    """Go on where `to_array` was taken."""
+    """Restore the state of a generator from `to_array`."""
     generator.bit_generator.state = json.loads(state.tobytes())

@@ -1,8 +1,8 @@
-"""Typed configurations: the type, constraint and help of each field stand in its annotation.
+"""Typed configurations: the annotation of each field contains its type, constraint and help.
 
     epochs: Annotated[int, AtLeast(1), Help("epochs per stage", PROBLEM)] = 50
 
-`check_fields` checks a whole configuration, and the command line makes its options, from these annotations alone.
+`check_fields` checks configurations, and the command line generates its options, from these annotations.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ GROUPS = (METHOD, PROBLEM, ALGORITHM, OUTPUT)
 """Groups of options in `--help`."""
 
 KAPPA = "KAPPA"
-"""Metavar of values that are a number or a rule of ranges."""
+"""Metavar of values that are a number or a rule for ranges."""
 
 BOUNDS = ("paper", "fan_in")
-"""Bounds of clipping: by shape and order alone, as in the paper's code, or by the type of a layer."""
+"""Clipping bounds: by the shape and order of tensors, as in the paper's code, or by the type of layer."""
 
 OTHER = "settings."
-"""Prefix, in columns of tables, of settings without a configuration field of their own."""
+"""Prefix of table columns for settings without their own configuration field."""
 
 
 @dataclass(frozen=True)
 class Help:
-    """The line of help of a field, the group it is listed in, and the name of its value."""
+    """The help text of a field, its group in `--help`, and its metavar."""
 
     text: str
     group: str = ALGORITHM
@@ -55,12 +55,12 @@ class FieldType:
     """A field of a configuration, read from its annotation.
 
     Args:
-        name: of the field.
-        kind: its type, without None.
-        optional: whether it can be None.
-        constraint: its accepted values.
-        help: for the command line.
-        example: its default, for error messages.
+        name: name of the field.
+        kind: type of the field, without None.
+        optional: whether the field can be None.
+        constraint: accepted values.
+        help: help text of the command line.
+        example: default value, as an example in error messages.
     """
 
     name: str
@@ -81,11 +81,11 @@ class FieldType:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The accepted values, where there are few."""
+        """The accepted values if they are a finite set, else empty."""
         return self.constraint.values if isinstance(self.constraint, OneOf) else ()
 
     def check(self, value: Any) -> Any:
-        """Return a value as a plain object of the field's type; a ValueError if it is not accepted."""
+        """Return the value as a plain object of the field's type. Raise a ValueError if it is not accepted."""
         if value is None and self.optional:
             return None
         if self.kind is bool:
@@ -126,8 +126,8 @@ def _field_types(config: type[Any]) -> Mapping[str, FieldType]:
             (kind,) = (part for part in get_args(kind) if part is not NoneType)
         constraints = [mark for mark in marks if isinstance(mark, Constraint)]
         # Configurations of other packages may have their help in the field's metadata.
-        usual = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
-        text = next((mark for mark in marks if isinstance(mark, Help)), usual)
+        from_metadata = Help(*(one.metadata.get(key, other) for key, other in _METADATA.items()))
+        text = next((mark for mark in marks if isinstance(mark, Help)), from_metadata)
         example = None if one.default is MISSING else one.default
         found[one.name] = FieldType(one.name, kind, optional, next(iter(constraints), None), text, example)
     return MappingProxyType(found)
@@ -137,9 +137,9 @@ C = TypeVar("C")
 
 
 def check_fields(config: C) -> C:
-    """Return the configuration with every field as a plain object of its type; a ValueError names the first mistake.
+    """Return the configuration with every field as a plain object of its type. A ValueError names an invalid field.
 
-    `kappa` can be a rule of ranges and is checked with the method (`resolve_method`).
+    `kappa` can be a rule for ranges and is checked with the method (`resolve_method`).
     """
     found = {
         name: getattr(config, name) if one.help.metavar == KAPPA else one.check(getattr(config, name))
@@ -150,11 +150,11 @@ def check_fields(config: C) -> C:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """A problem, a method with its settings, and a seed; experiments add fields of their own.
+    """A problem, a method with its settings, and a seed. Experiments add their own fields.
 
     Class attributes:
-        experiment: the name of the experiment.
-        execution_fields: fields that do not change a run's numbers: where it runs, or defaults for other fields.
+        experiment: name of the experiment.
+        execution_fields: fields that do not change the numbers of a run, such as the device.
     """
 
     experiment: ClassVar[str] = ""
@@ -174,7 +174,7 @@ class MethodConfig:
             KAPPA,
         ),
     ] = None
-    kappa_rule: Annotated[str | None, Help("rule of ranges, if kappa is not a number")] = None
+    kappa_rule: Annotated[str | None, Help("rule for ranges, if kappa is not a number")] = None
     decay: Annotated[float | None, RANGES["decay"], Help("lambda of l2, l2init and sp", METHOD)] = None
     sigma: Annotated[float | None, RANGES["sigma"], Help("standard deviation of the noise of sp", METHOD)] = None
     settings: Annotated[Mapping[str, float], Help("other settings of the optimizer, for example beta2=0.9", METHOD)] = (
@@ -184,7 +184,7 @@ class MethodConfig:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether `resolve` of its experiment has returned it."""
+        """Whether the configuration was returned by `resolve`."""
         return "_resolved" in vars(self)
 
     def components(self) -> Components[Any]:
@@ -192,11 +192,11 @@ class MethodConfig:
         return TORCH
 
     def parsed_method(self) -> Method[Any]:
-        """The optimizer and the regularizers; a ValueError for an unknown name."""
+        """The optimizer and the regularizers. An unknown name raises a ValueError."""
         return parse_method(self.method, self.components())
 
     def missing_setting_hint(self, method: Method[Any], setting: str) -> str:
-        """What to add to the error on a setting without a value."""
+        """Text that is added to the error for a setting without a value."""
         return ""
 
     def all_settings(self) -> dict[str, float]:
@@ -204,11 +204,11 @@ class MethodConfig:
         return {**self.named_settings(), **self.settings}
 
     def named_settings(self) -> dict[str, float]:
-        """The settings with a field of their own that are not None."""
+        """The settings with their own field that are not None."""
         return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
 
     def display_settings(self) -> dict[str, Any]:
-        """Every setting, and the rule of ranges if there is one."""
+        """Every setting, and the rule for ranges if there is one."""
         return {**self.all_settings(), "kappa_rule": self.kappa_rule}
 
     def clipping_range(self) -> Kappa | None:
@@ -216,23 +216,23 @@ class MethodConfig:
         return self.kappa if self.kappa_rule is None else parse_kappa(self.kappa_rule)
 
     def clipping_bounds(self, bounds: str | None, default: str) -> str | None:
-        """The bounds of clipping; None for a method that does not clip, so that they do not make it another run."""
+        """The clipping bounds; None for a method that does not clip, so that they do not change its identity."""
         return bounds or default if self.parsed_method().clips else None
 
     def facts(self) -> dict[str, Any]:
-        """Everything that the run's numbers depend on, as JSON has it: field -> value."""
-        own = {name: value for name, value in asdict(self).items() if name not in self.execution_fields}
-        if own["kappa_rule"] is None:  # absent from records of older versions
-            del own["kappa_rule"]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        """Everything that determines the numbers of the run, JSON-compatible: field -> value."""
+        facts = {name: value for name, value in asdict(self).items() if name not in self.execution_fields}
+        if facts["kappa_rule"] is None:  # absent from records of older versions
+            del facts["kappa_rule"]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
 
     def make_optimizer(self, model: nn.Module, bounds: Any = None, **options: Any) -> Optimizer:
         """An optimizer of all parameters with the regularizers that act after every step.
 
         Args:
             model: the module whose parameters are optimized.
-            bounds: of clipping; None stands for "fan_in".
-            options: as for `optimizers.make_optimizer`.
+            bounds: clipping bounds; None is "fan_in".
+            options: see `optimizers.make_optimizer`.
         """
         from weightclip.lab.optimizers import make_optimizer
 
@@ -247,7 +247,7 @@ M = TypeVar("M", bound=MethodConfig)
 
 
 def resolver(function: Callable[[M], M]) -> Callable[[M], M]:
-    """Decorate an experiment's `resolve`: a configuration that it has returned is returned as it is."""
+    """Decorate the `resolve` of an experiment, so that a resolved configuration is returned unchanged."""
 
     @wraps(function)
     def resolve(config: M) -> M:
@@ -259,13 +259,13 @@ def resolver(function: Callable[[M], M]) -> Callable[[M], M]:
 
 
 def mark_resolved(config: M) -> M:
-    """Mark a configuration as resolved: for `resolver`, and for a copy with other values that are resolved as well."""
+    """Mark a configuration as resolved, in `resolver` or after copying one with other resolved values."""
     object.__setattr__(config, "_resolved", True)  # not a field: `replace` drops it, `pickle` keeps it
     return config
 
 
 def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
-    """Return the configuration with the canonical name of its method and every setting; checked.
+    """Check the method and return the configuration with its canonical name and every setting.
 
     Args:
         config: the configuration.
@@ -275,12 +275,12 @@ def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
     kappa, rule = split_kappa(config.kappa, config.kappa_rule)
     for name in config.settings:
         if name in NAMED:
-            raise ValueError(f"settings: got {name!r}, expected it as an option of its own")
+            raise ValueError(f"settings: got {name!r}, expected it as a separate option")
     given: dict[str, Any] = {**replace(config, kappa=kappa).named_settings(), **config.settings}
     if rule is not None:
         if "kappa" not in method.settings or "kappa" in method.optimizer.settings:
             raise ValueError(f"kappa: got {rule!r}, but {method.name} does not take ranges; wc does")
-        given["kappa"] = 1.0  # a placeholder: the rule has the ranges
+        given["kappa"] = 1.0  # a placeholder; the rule contains the ranges
     found = choose_settings(method, table, given, lambda name: config.missing_setting_hint(method, name))
     named: dict[str, Any] = {name: found.pop(name, None) for name in NAMED}
     if rule is not None:
@@ -289,7 +289,7 @@ def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
 
 
 def fill(config: M, defaults: Mapping[str, Any]) -> M:
-    """Return the configuration with defaults for those of its fields that are None."""
+    """Return the configuration with defaults for the fields that are None."""
     return replace(config, **{name: value for name, value in defaults.items() if getattr(config, name) is None})
 
 
@@ -299,11 +299,11 @@ def setting_columns(method: Method[Any]) -> list[str]:
 
 
 def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
-    """A kappa as the fields `kappa` and `kappa_rule`: a number and None, or None and the rule as text.
+    """Split kappa into the fields `kappa` and `kappa_rule`: a number and None, or None and the rule as text.
 
     Args:
-        kappa: a number, a rule of ranges (`weightclip.graded()`, a mapping), either of them as text, or None.
-        rule: the text of a rule that was split before.
+        kappa: a number, a rule for ranges (`weightclip.graded()`, a mapping), either of them as text, or None.
+        rule: text of a rule that has already been split.
     """
     if kappa is None:
         return None, None if rule is None else str(parse_kappa(rule))
@@ -315,15 +315,15 @@ def split_kappa(kappa: Any, rule: str | None) -> tuple[Any, str | None]:
 
 
 def rename_settings(config: type[Any], settings: Mapping[str, Any], stacklevel: int = 2) -> dict[str, Any]:
-    """Settings under the present names of a configuration's fields; old names give a DeprecationWarning."""
+    """Settings under the current names of a configuration's fields. Old names raise a DeprecationWarning."""
     return new_fields(getattr(config, "experiment", ""), settings, stacklevel + 1)
 
 
 def rename_presets(config: type[Any], presets: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables `grid` and `best` of a TOML file with the present names of a configuration's fields."""
+    """The tables `grid` and `best` of a TOML file with the current names of a configuration's fields."""
 
     def renamed(table: Any, depth: int) -> Any:
-        """Rename the keys of tables at a depth: `grid` has them at once, `best` by problem and method."""
+        """Rename the keys at a depth: 0 for `grid`, 2 (problem, method) for `best`."""
         if not isinstance(table, Mapping):
             return table
         if depth == 0:
@@ -361,11 +361,11 @@ _SYNONYMS = (
     ("wandb", "wandb-project", "track"),
     ("workers", "jobs", "num-workers", "n-jobs", "processes"),
 )
-"""Other names of a field. The first one that a configuration has is suggested."""
+"""Synonyms of fields. The first one that the configuration has is suggested."""
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The field that a user may have meant: a synonym, one with a similar spelling, or one that contains the name."""
+    """The field that is a synonym of an unknown name, has a similar spelling or contains it, or None."""
     plain = name.replace("_", "-")
     fields = {one.replace("_", "-"): one for one in known}
     for names in _SYNONYMS:
@@ -379,7 +379,7 @@ def nearest_name(name: str, known: Sequence[str]) -> str | None:
 
 
 def check_field(argument: str, name: str, known: Sequence[str]) -> None:
-    """Raise a ValueError that suggests the nearest name unless `name` is one of the known ones."""
+    """Raise a ValueError that suggests the nearest name if `name` is unknown."""
     if name not in known:
         near = nearest_name(name, known)
         hint = f"; did you mean {near!r}?" if near else ""
@@ -393,7 +393,7 @@ else:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; a ValueError says where it is invalid."""
+    """Parse TOML. A ValueError gives the position of a syntax error."""
     return tomllib.loads(text)
 
 
@@ -409,12 +409,12 @@ def commands(package: str) -> dict[str, Any]:
 
 
 def methods_help(paper: Sequence[str], components: Components[Any], optimizers: str = "") -> str:
-    """The methods of an experiment, for the help of commands.
+    """The methods of an experiment, as text for the help of commands.
 
     Args:
         paper: the paper's methods.
         components: the parts of its methods.
-        optimizers: text instead of the names of all optimizers.
+        optimizers: text that replaces the names of all optimizers.
     """
     first = optimizers or ", ".join(components.optimizers)
     regularizers = ", ".join(components.regularizers)
@@ -422,8 +422,8 @@ def methods_help(paper: Sequence[str], components: Components[Any], optimizers: 
 
 
 TORCH_OPTIMIZERS = "an optimizer of torch.optim in lower case, or madam"
-"""The optimizers of methods that PyTorch runs, for `methods_help`."""
+"""The optimizers of methods that use PyTorch, for `methods_help`."""
 
 
 class IncompatibleError(ValueError):
-    """Values of the axes that do not go together; a sweep over their product skips them."""
+    """Incompatible values of the axes, which a sweep over their product skips."""

@@ -1,7 +1,7 @@
-"""Constraints of configuration fields, written in their types: `Annotated[int, AtLeast(1)]`.
+"""Constraints of configuration fields, in their annotations: `Annotated[int, AtLeast(1)]`.
 
 `check` returns the value as a plain object of the field's type and raises a ValueError that names the field, the value
-and what is accepted. 1 and 1.0 are therefore one value of a float field, and of an integer field as well.
+and the accepted values. 1 and 1.0 are therefore the same value of a float or integer field.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where to train, and how: the device, and whether bfloat16 is worth it."""
+"""Device selection, the benefit of bfloat16, and transfers between devices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def seconds(mixed):
 times = [(seconds(False), seconds(True)) for _ in range(5)][1:]
 print(min(plain for plain, _ in times) / min(mixed for _, mixed in times))
 """
-_PATIENCE = 120
-"""Seconds for the probe."""
+_TIMEOUT = 120
+"""Timeout of the probe, in seconds."""
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """The device with a name; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -50,14 +50,14 @@ def find_device(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """For records: the machine, and what of it did the work."""
+    """The platform and the GPU or number of threads, for records."""
     if device.type == "cuda":
         return f"{platform.platform()}, {torch.cuda.get_device_name(device)}"
     return f"{platform.platform()}, {torch.get_num_threads()} threads"
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """A ValueError where bfloat16 is not faster: some CPUs emulate it, some name instructions that fail."""
+    """Raise a ValueError if bfloat16 is not faster: some CPUs emulate it, and on some its instructions fail."""
     if precision == "float32":
         return
     if device.type == "cuda":
@@ -66,7 +66,7 @@ def check_precision(precision: str, device: torch.device) -> None:
         return
     gain = bfloat16_gain(torch.get_num_threads())
     if isinstance(gain, str):
-        raise ValueError(f"precision: got {precision!r}, but this CPU fails at it ({gain}); expected 'float32'")
+        raise ValueError(f"precision: got {precision!r}, but it fails on this CPU ({gain}); expected 'float32'")
     if gain <= 1:
         raise ValueError(
             f"precision: got {precision!r}, which takes {1 / gain:.1f} times as long here; expected 'float32'"
@@ -75,15 +75,15 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 @cache
 def bfloat16_gain(threads: int) -> float | str:
-    """How many times as fast as float32 a training step of ResNet18 is in bfloat16 on this CPU, or how that fails.
+    """The speedup of bfloat16 over float32 for a training step of ResNet18 on this CPU, or an error message.
 
-    In a process of its own, because an instruction that the machine does not allow ends the process.
+    It is measured in a separate process, because an illegal instruction kills the process.
     """
     command = [sys.executable, "-c", _PROBE, str(threads)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        return f"no answer within {_PATIENCE} s"
+        return f"no response within {_TIMEOUT} s"
     if done.returncode < 0:
         return signal.Signals(-done.returncode).name
     if done.returncode:
@@ -91,12 +91,12 @@ def bfloat16_gain(threads: int) -> float | str:
     return float(done.stdout)
 
 
-_ALIGNED = 16
-"""Bytes: each array begins at a multiple of it, as views of other types need."""
+_ALIGNMENT = 16
+"""Alignment of packed arrays in bytes, which views of other types require."""
 
 
 def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """The arrays on a device; on the CPU they are not copied at all."""
+    """The arrays on a device; on the CPU they are not copied."""
     tensors = [torch.from_numpy(array) for array in arrays]
     if device.type == "cpu":
         return tensors
@@ -105,34 +105,34 @@ def to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tens
 
 
 def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
-    """Their bytes one after the other; pinned memory is what a GPU reads without another copy."""
-    size = sum(end - begin for begin, end in _places(tensors))
+    """The bytes of the tensors in one tensor. A GPU reads pinned memory without another copy."""
+    size = sum(end - begin for begin, end in _offsets(tensors))
     packed = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-    for one, own in zip(unpack(packed, tensors), tensors, strict=True):
-        one.copy_(own)
+    for one, tensor in zip(unpack(packed, tensors), tensors, strict=True):
+        one.copy_(tensor)
     return packed
 
 
 def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Views of packed bytes, with the types and shapes of these tensors."""
+    """Views of packed bytes with the types and shapes of `tensors`."""
     return [
-        packed[begin : begin + own.nbytes].view(own.dtype).view(own.shape)
-        for own, (begin, _) in zip(tensors, _places(tensors), strict=True)
+        packed[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, (begin, _) in zip(tensors, _offsets(tensors), strict=True)
     ]
 
 
-def _places(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
-    """Where each begins, and where the next one does."""
+def _offsets(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """The start of each tensor and of the next one, in bytes."""
     begin = 0
-    for own in tensors:
-        end = begin + -(-own.nbytes // _ALIGNED) * _ALIGNED
+    for tensor in tensors:
+        end = begin + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         yield begin, end
         begin = end
 
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """PyTorch's threads on the CPU; None leaves them."""
+    """Set the number of PyTorch's CPU threads within a block; None keeps it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

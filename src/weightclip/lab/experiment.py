@@ -1,8 +1,8 @@
 """The interface of an experiment: a typed configuration, a schema, and `run(configs) -> records`.
 
-The command line and sweeps use experiments through this class alone. An experiment is found by its entry point in the
-group `weightclip.experiments` (`weightclip.lab.registry`), also in other packages. Figures and reports read
-records, which carry the schema, and do not ask experiments anything.
+The command line and sweeps use experiments only through this class. An experiment of this or another package is found
+by its entry point in the group `weightclip.experiments` (`weightclip.lab.registry`). Figures and reports read records,
+which include the schema, and do not depend on experiments.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ C = TypeVar("C")
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 Event = Callable[[str], None]
-"""Called with a line for the user."""
+"""Called with a message for the user."""
 
 Progress = Callable[[int, float], None]
-"""Called now and then with the steps done, out of `Experiment.length`, and the score so far."""
+"""Called periodically with the number of steps done, out of `Experiment.length`, and the score so far."""
 
 Row = Mapping[str, float]
 OnRow = Callable[[Any, Row], None]
@@ -51,7 +51,7 @@ def ignore(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Callbacks that a run reports to: lines for the user, progress, and new rows of its table."""
+    """Callbacks of a run: messages for the user, progress, and new rows of the table."""
 
     on_event: Event = ignore
     on_progress: Progress = ignore
@@ -65,14 +65,14 @@ class Experiment(ABC, Generic[C]):
     """A kind of run.
 
     Configurations have the fields `problem`, `method` and `seed`. Some names have the same meaning in all experiments:
-    `settings` is a mapping of the method's settings that have no field of their own, `rules` a file with the user's
-    update rules, and the column `samples` of the main table counts from the start of a run and weights its rows.
+    `settings` is a mapping of the method's settings without their own field, `rules` is a file with the user's update
+    rules, and the column `samples` of the main table counts from the start of a run and weights its rows.
 
     Class attributes:
-        name: the experiment's name in records and entry points.
-        config: a frozen dataclass; the command line makes an option of each field.
-        schema: the columns of the main table (`weightclip.lab.records.schema.Schema`); each record carries it.
-        lockstep: the number of seeds that one call of `run` trains together.
+        name: name of the experiment in records and entry points.
+        config: frozen dataclass; the command line generates an option for each field.
+        schema: columns of the main table (`weightclip.lab.records.schema.Schema`), stored in each record.
+        lockstep: number of seeds that one call of `run` trains together.
     """
 
     name: ClassVar[str]
@@ -82,7 +82,7 @@ class Experiment(ABC, Generic[C]):
 
     @abstractmethod
     def configure(self, problem: str, settings: Mapping[str, Any]) -> C:
-        """The resolved configuration, which is complete but for what the data decides.
+        """The resolved configuration, complete except for fields that depend on the data.
 
         Args:
             problem: one of `schema.problems`.
@@ -90,13 +90,13 @@ class Experiment(ABC, Generic[C]):
 
         Raises:
             ValueError: a value is not accepted.
-            IncompatibleError: values of the axes do not go together.
+            IncompatibleError: values of the axes are incompatible.
         """
 
     def settings(self, problem: str, method: str, options: Mapping[str, Any] = NONE) -> Sequence[str]:
-        """The settings of a method as columns: "lr", "settings.beta1". A grid varies those that it names.
+        """The settings of a method as columns: "lr", "settings.beta1". A grid varies the settings that it contains.
 
-        `options` are other fields of the configuration. This is for configurations with the methods of `MethodConfig`.
+        `options` are other fields of the configuration. The default requires a `MethodConfig`.
         """
         known = {name: value for name, value in options.items() if name in ("variant", "rules")}
         return setting_columns(self.config(problem=problem, method=method, **known).parsed_method())
@@ -104,11 +104,11 @@ class Experiment(ABC, Generic[C]):
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
         """The paper's tables, and commands for them.
 
-        - `axes`: axis -> the values that "all" stands for.
-        - `grid` and `best`: tables 1 and 2, in the form of `weightclip.lab.sweep.grid`.
+        - `axes`: axis -> values of "all".
+        - `grid` and `best`: Tables 1 and 2, in the format of `weightclip.lab.sweep.grid`.
         - `examples`: command -> example arguments, for its help.
         - `help`: the methods, for the help of commands.
-        - `reproductions`: how to make the paper's figures and tables (`weightclip.lab.paper.Reproduction`).
+        - `reproductions`: commands for the paper's figures and tables (`weightclip.lab.paper.Reproduction`).
 
         `options` are fields of the configuration: other variants have other tables.
         """
@@ -117,14 +117,14 @@ class Experiment(ABC, Generic[C]):
     def compare_with_paper(self, config: C) -> Comparison:
         """The paper's best setting for the problem and method, and the settings that differ from the paper's.
 
-        The first is None where the paper has none.
+        The first is None if the paper has none.
         """
         return None, {}
 
     def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Any:
         """The data of a configuration, for `identify` and `run`; picklable. None if there is none.
 
-        It depends on the problem and the axes alone.
+        It depends only on the problem and the axes.
         """
         return None
 
@@ -157,12 +157,12 @@ class Experiment(ABC, Generic[C]):
 
 
 def arguments_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a configuration from columns of a table: `settings.beta1` goes into its mapping `settings`."""
-    own = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
+    """Arguments of a configuration from columns of a table: `settings.beta1` becomes an entry of `settings`."""
+    entries = {name.removeprefix(OTHER): value for name, value in settings.items() if name.startswith(OTHER)}
     rest = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
     for name in rest:
         check_name("settings", name, [one.name for one in fields(config)])
-    return {**rest, "settings": {**rest.get("settings", {}), **own}}
+    return {**rest, "settings": {**rest.get("settings", {}), **entries}}
 
 
 def run_each(
@@ -199,23 +199,23 @@ def text_fields(config: type[Any]) -> tuple[str, ...]:
 
 
 SEARCHED = ("seed", "kappa", "kappa_rule", "decay", "sigma")
-"""Fields that do not count as deviations: searches vary them, and every table and figure names them."""
+"""Fields that do not count as deviations, because searches vary them and every table and figure shows them."""
 
 Comparison = tuple[Mapping[str, Any] | None, Mapping[str, Any]]
 """The paper's best setting of a method, or None, and the settings of a run that differ from the paper's."""
 
 
 def deviations(config: Any, paper: Any, schema: Schema, ignored: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a resolved configuration that differ from those of the paper's, by name.
+    """The values of a resolved configuration that differ from the paper's, by name.
 
-    A method that is not the paper's is not compared, nor are its settings.
+    A method that the paper does not have is not compared, nor are its settings.
     """
     from weightclip.lab.records.columns import flat_config
 
-    own, usual = flat_config(config.facts()), flat_config(paper.facts())
-    left_out = {*SEARCHED, *ignored, *(() if config.method == paper.method else ("method", *schema.settings))}
-    names = [name for name in dict.fromkeys((*usual, *own)) if name.partition(".")[0] not in left_out]
-    return {name: own.get(name) for name in names if own.get(name) != usual.get(name)}
+    actual, reference = flat_config(config.facts()), flat_config(paper.facts())
+    excluded = {*SEARCHED, *ignored, *(() if config.method == paper.method else ("method", *schema.settings))}
+    names = [name for name in dict.fromkeys((*reference, *actual)) if name.partition(".")[0] not in excluded]
+    return {name: actual.get(name) for name in names if actual.get(name) != reference.get(name)}
 
 
 def describe(experiment: Experiment[Any], config: Any) -> str:
@@ -223,14 +223,14 @@ def describe(experiment: Experiment[Any], config: Any) -> str:
     schema = experiment.schema
     named = {name: getattr(config, name) for name in schema.settings if not isinstance(getattr(config, name), Mapping)}
     settings = {**named, **dict(getattr(config, "settings", {}))}
-    usual = {one.name: one.default for one in fields(config) if one.default is not MISSING}
+    defaults = {one.name: one.default for one in fields(config) if one.default is not MISSING}
     length = experiment.length(config)
-    shown = {
+    displayed = {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else value
         for name, value in vars(config).items()
-        if name in schema.axes or (usual.get(name) not in (None, value) and value != length)
+        if name in schema.axes or (defaults.get(name) not in (None, value) and value != length)
     }
-    others = {name: value for name, value in shown.items() if name not in ("problem", "method", "seed", *settings)}
+    others = {name: value for name, value in displayed.items() if name not in ("problem", "method", "seed", *settings)}
     return "; ".join(
         filter(
             None,
@@ -266,6 +266,6 @@ def summarize(schema: Schema, tables: Sequence[pl.DataFrame]) -> str:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The mean of the values that are numbers."""
+    """The mean of the values that are not NaN."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan

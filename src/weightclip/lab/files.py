@@ -1,4 +1,4 @@
-"""Atomic file writes: after a crash there is the old file or the new one, never a part."""
+"""Atomic file writes: after a crash, a file has its old or its new content, never a part of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory if it is missing, and check that it is writable; an OSError names it."""
+    """Create a directory if it is missing and check that it is writable. An OSError names it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

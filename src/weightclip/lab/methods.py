@@ -1,8 +1,8 @@
 """Methods: an optimizer and regularizers, written `optimizer+regularizer+...`, for example `adam+l2init+wc`.
 
-This module has the names, the settings and their defaults and imports no PyTorch. All experiments share it: they differ
-only in the components that their methods are made of (`Components`). `optimizers.py` builds PyTorch optimizers;
-`experiments/streaming/rules.py` has the components of the fused engine.
+This module defines the names, the settings and their defaults without importing PyTorch. Experiments differ only in the
+components of their methods (`Components`). `optimizers.py` builds PyTorch optimizers;
+`experiments/streaming/rules.py` has the components of the fused backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SWITCH = "@switch"
 """Suffix of a regularizer that acts once, when the second half of the data arrives, instead of after every step."""
 
 NAMED = ("lr", "kappa", "decay", "sigma")
-"""Settings with a configuration field of their own; others (Adam's `beta2`, ...) are in the field `settings`."""
+"""Settings with their own configuration field; others (Adam's `beta2`, ...) are in the field `settings`."""
 
 RANGES: Mapping[str, Constraint] = MappingProxyType(
     {"lr": AtLeast(0), "kappa": Positive(infinite=True), "decay": AtLeast(0), "sigma": AtLeast(0)}
@@ -36,7 +36,7 @@ _BUILT_IN_RANGES: Mapping[str, Constraint] = MappingProxyType(
         "max_update": Positive(infinite=True),
     }
 )
-"""Setting -> accepted values, in methods of this package; a user's rule may give these names another meaning."""
+"""Setting -> accepted values in methods of this package; users' rules may use these names differently."""
 
 _NOTHING: Mapping[str, float | None] = MappingProxyType({})
 
@@ -53,11 +53,11 @@ class Part(Protocol):
 
     @property
     def settings(self) -> Mapping[str, float | None]:
-        """Setting -> default, or None where a table of best settings or the user decides."""
+        """Setting -> default, or None if it comes from a table of best settings or the user."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Further settings, which a run has only if they are given."""
+        """Additional settings, which a run has only if they are given."""
 
     @property
     def built_in(self) -> bool:
@@ -92,7 +92,7 @@ class Components(Generic[P]):
 
 @dataclass(frozen=True)
 class Method(Generic[P]):
-    """An optimizer and the regularizers, in the order in which they act."""
+    """An optimizer and its regularizers, in the order in which they act."""
 
     optimizer: P
     regularizers: tuple[P, ...] = ()
@@ -109,7 +109,7 @@ class Method(Generic[P]):
 
     @property
     def settings(self) -> dict[str, float | None]:
-        """Setting -> default, or None where a table of best settings or the user decides."""
+        """Setting -> default, or None if it comes from a table of best settings or the user."""
         found: dict[str, float | None] = {}
         for part in self.parts:
             for name, default in part.settings.items():
@@ -118,7 +118,7 @@ class Method(Generic[P]):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Further settings, which a run has only if they are given."""
+        """Additional settings, which a run has only if they are given."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.options))
 
     @property
@@ -144,7 +144,7 @@ class Method(Generic[P]):
 
 
 def parse_method(name: str, components: Components[P]) -> Method[P]:
-    """`adam+wc+l2init` -> its parts, clipping last; a ValueError for an unknown or ambiguous name.
+    """Parse a method such as `adam+wc+l2init`; clipping comes last. Unknown or ambiguous names raise a ValueError.
 
     Examples:
         >>> parse_method("adam+wc+l2init", TORCH).name
@@ -160,21 +160,21 @@ def parse_method(name: str, components: Components[P]) -> Method[P]:
     method = Method(optimizer, tuple(sorted(regularizers, key=_is_clipping)))
     for setting in ("decay", "kappa"):
         users = [part.name for part in method.parts if setting in part.settings]
-        if len(users) > 1:  # one number would mean two things
+        if len(users) > 1:  # one number would have two meanings
             raise ValueError(f"method: got {name!r}, expected one part with a {setting}, not {' and '.join(users)}")
     return method
 
 
 def default_settings(method: Method[Any], table: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """The settings of a method: those of a table of best settings, or its own defaults; None for those without either.
+    """The settings of a method from a table of best settings, else its defaults, else None.
 
-    A method in the table takes its row, on top of its optimizer's. A combination that is not in the table takes the
+    A method in the table uses its row and that of its optimizer. A combination that is not in the table uses the
     rows of its parts (`adam`, `adam+l2init` and `adam+wc` for `adam+l2init+wc`) and the smallest of their step sizes.
-    `l2` takes the row of `l2init` where it has none.
+    `l2` uses the row of `l2init` if it has none.
 
     Args:
         method: the method.
-        table: method -> its settings; those without a configuration field of their own in `settings`.
+        table: method -> settings; those without their own configuration field are in `settings`.
 
     Examples:
         >>> table = {"adam": {"lr": 0.1}, "adam+sp": {"lr": 0.01, "decay": 0.5, "sigma": 0.2}, "adam+wc": {"kappa": 2}}
@@ -202,13 +202,13 @@ def choose_settings(
     given: Mapping[str, Any],
     hint: Callable[[str], str] = lambda name: "",
 ) -> dict[str, float]:
-    """All settings of a method: those given, else the defaults; checked.
+    """All settings of a method, checked: the given values, else the defaults.
 
     Args:
         method: the method.
         table: see `default_settings`.
         given: setting -> value.
-        hint: what to add to the error on a setting without a value.
+        hint: returns text that is added to the error for a setting without a value.
     """
     known = method.setting_names
     for name, value in given.items():
@@ -221,17 +221,17 @@ def choose_settings(
     found: dict[str, Any] = {**default_settings(method, table), **given}
     for name, value in found.items():
         if value is None:
-            raise ValueError(f"{name}: {method.name} has no default for it here; give one{hint(name)}")
+            raise ValueError(f"{name}: {method.name} has no default for this setting; specify one{hint(name)}")
     return {name: check_setting(name, value, built_in=method.optimizer.built_in) for name, value in found.items()}
 
 
 def check_setting(name: str, value: Any, *, built_in: bool = True) -> float:
-    """Return a setting as a number; a ValueError if it is out of range.
+    """Return a setting as a number. Raise a ValueError if it is out of range.
 
     Args:
         name: the setting.
         value: its value; True and False count as 1 and 0, for options such as Adam's `amsgrad`.
-        built_in: whether the optimizer is one of this package or of PyTorch, whose ranges are known.
+        built_in: whether the method belongs to this package or PyTorch, so that its ranges are known.
     """
     constraint = RANGES.get(name) or (_BUILT_IN_RANGES.get(name) if built_in else None) or Finite()
     if isinstance(value, bool) and isinstance(constraint, Finite):
@@ -281,9 +281,9 @@ OPTIMIZERS: Mapping[str, TorchPart] = MappingProxyType(
         )
     }
 )
-"""The optimizers of `torch.optim` in lower case, and Madam, with those of their arguments that are numbers.
+"""The optimizers of `torch.optim` in lower case, and Madam, with their numeric arguments.
 
-L-BFGS needs a closure and SparseAdam sparse gradients, which no experiment has.
+L-BFGS (which needs a closure) and SparseAdam (which needs sparse gradients) are not supported.
 """
 
 REGULARIZERS: Mapping[str, TorchPart] = MappingProxyType(
@@ -299,7 +299,7 @@ EQUAL_BETAS = "adam-equal-betas"
 """Adam with beta2 = beta1, which Dohare et al. (2023b) recommend against policy collapse."""
 
 TORCH = Components(OPTIMIZERS, REGULARIZERS)
-"""Components of methods that PyTorch runs."""
+"""Components of methods that use PyTorch."""
 
 TORCH_WITH_EQUAL_BETAS = Components(
     {**OPTIMIZERS, EQUAL_BETAS: replace(OPTIMIZERS["adam"], name=EQUAL_BETAS)}, REGULARIZERS

@@ -1,4 +1,4 @@
-"""Building a method: a PyTorch optimizer of all parameters of a module with its regularizers attached."""
+"""Build the PyTorch optimizer of a method, with its regularizers attached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weightclip.regularizers.l2_init import l2_init
 from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
 _NOISE = 4
-"""Separates the seed of the noise from others derived from the same seed."""
+"""Separates the seed of the noise from other seeds derived from the same one."""
 
 
 def noise_seed(seed: int, key: int = _NOISE) -> int:
@@ -30,7 +30,7 @@ def noise_seed(seed: int, key: int = _NOISE) -> int:
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """The class of an optimizer; a ValueError if the installed PyTorch does not have it.
+    """The class of an optimizer. Raise a ValueError if the installed PyTorch does not have it.
 
     Args:
         name: one of `methods.OPTIMIZERS`.
@@ -57,13 +57,13 @@ def make_optimizer(
 
     Args:
         model: the module whose parameters are optimized.
-        method: the parsed method; regularizers that act at the switch are left to the caller.
-        settings: all settings of the method; `kappa` can be a rule of ranges.
+        method: parsed method; the caller applies regularizers that act at the switch.
+        settings: all settings of the method; `kappa` can be a rule for ranges.
         seed: the run's seed, from which the seed of Shrink & Perturb's noise is derived.
-        original: L2 Init and Shrink & Perturb as their authors define them, instead of as in the paper's code.
-        bounds: of clipping; see `clip_weights`.
-        track_clipped: count the entries that clipping changes.
-        fused: update all tensors in one kernel, if the optimizer can.
+        original: whether to use the original definitions of L2 Init and Shrink & Perturb instead of the paper's code.
+        bounds: clipping bounds; see `clip_weights`.
+        track_clipped: whether to count the entries that clipping changes.
+        fused: whether to update all tensors in one kernel, if the optimizer supports it.
     """
     optimizer = _bare_optimizer(model, method, settings, fused)
     for regularizer in method.every_step:
@@ -85,7 +85,7 @@ def make_optimizer(
 
 
 def fraction_at_bound(optimizer: Optimizer) -> float:
-    """The fraction of entries at a side of their box, over all clipped tensors; 0 without clipping."""
+    """The fraction of entries of all clipped tensors at their bound; 0 without clipping."""
     clipper = find_clipper(optimizer)
     sides = {} if clipper is None else clipper.sides()
     at_bound = sum(int(at_side(tensor, side).sum()) for tensor, side in sides.items())
@@ -93,7 +93,7 @@ def fraction_at_bound(optimizer: Optimizer) -> float:
 
 
 def at_side(tensor: Tensor, side: float | Tensor) -> Tensor:
-    """Whether each entry lies at a side of the box [-side, side]: bool, of the tensor's shape."""
+    """Whether each entry lies on the boundary of [-side, side]: bool, with the shape of the tensor."""
     at: Tensor = tensor.detach().abs() >= side * (1 - 1e-6)
     return at
 
@@ -121,7 +121,7 @@ def _bare_optimizer(model: nn.Module, method: Method[Any], settings: Mapping[str
 
 
 def _as_annotated(value: Any, parameter: inspect.Parameter) -> Any:
-    """Settings are floats; a few arguments are integers (Muon's `ns_steps`) or booleans (Adam's `amsgrad`)."""
+    """Convert a float setting to the type of its argument: int (Muon's `ns_steps`) or bool (Adam's `amsgrad`)."""
     for kind in (int, bool):
         if parameter.annotation in (kind, kind.__name__) and value == kind(value):
             return kind(value)

@@ -1,4 +1,4 @@
-"""The paper's figures and tables, and what makes each of them here. Experiments say their own part."""
+"""The paper's figures and tables, and the commands of the experiments that reproduce them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Drawing, Figure
 
 ITEMS = {
-    "figure 1": "Where clipping, L2 and L2 Init lead a weight",
-    "figure 2": "Warm starting: test accuracy on CIFAR-10, in one stage and in two",
+    "figure 1": "Effect of clipping, L2 and L2 Init on a weight",
+    "figure 2": "Warm starting: test accuracy on CIFAR-10 in one and two stages",
     "figure 3": "Streaming learning: accuracy by task on three problems",
     "figure 4": "Streaming learning: loss, plasticity and norms on input-permuted MNIST",
     "figure 5": "PPO: returns in four MuJoCo environments, where policies collapse",
@@ -30,28 +30,27 @@ ITEMS = {
     "figure 13": "DQN: gradient covariance in James Bond, Seaquest, Space Invaders and Yars' Revenge",
     "figure 14": "Rainbow: gradient covariance in Asterix, Beam Rider, Demon Attack and Ice Hockey",
     "figure 15": "Rainbow: gradient covariance in James Bond, Seaquest, Space Invaders and Yars' Revenge",
-    "table 1": "The settings that were searched",
-    "table 2": "The best setting of each method on each problem",
+    "table 1": "Searched settings",
+    "table 2": "Best setting of each method on each problem",
 }
-"""Every figure and table of the paper -> what it shows."""
+"""Figure or table of the paper -> description."""
 
 PARTS = dict.fromkeys(("table 1", "table 2"), ("streaming learning", "MuJoCo", "Atari", "warm starting"))
-"""Items that several experiments make together -> their parts."""
+"""Items that consist of several experiments -> their parts."""
 
 RESULTS, FIGURES = "results", "figures"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What makes a figure or a table of the paper, or its part of it.
+    """The commands that reproduce a figure or table of the paper, or a part of it.
 
     Args:
-        item: "figure 3".
-        commands: what follows `weightclip`, one command after the other, with {seeds}, {results} and {figures} where
-            the user decides.
-        seeds: how many the paper has.
-        part: which of the item's parts they make, where it has some.
-        length: the option of sweeps for the length of a run, and the column of tables.
+        item: name of the item, such as "figure 3".
+        commands: arguments of `weightclip` for each command, with the placeholders {seeds}, {results} and {figures}.
+        seeds: number of seeds in the paper.
+        part: part of the item, if it has parts.
+        length: name of the sweep option and table column for the length of a run.
     """
 
     item: str
@@ -61,13 +60,13 @@ class Reproduction:
     length: str = "steps"
 
     def filled(self, seeds: str | None = None, results: str = RESULTS, figures: str = FIGURES) -> list[list[str]]:
-        """The words of each command; `seeds` as `weightclip sweep` takes them."""
+        """The arguments of each command; `seeds` is in the format of `weightclip sweep`."""
         values = {"seeds": seeds or self.seeds, "results": results, "figures": figures}
         return [[word.format(**values) for word in command.split()] for command in self.commands]
 
 
 def reproductions() -> dict[str, dict[str, Reproduction | None]]:
-    """Every item of the paper -> its parts ("" where it has none) -> what makes them; None where nothing does yet."""
+    """Item of the paper -> part ("" if it has none) -> reproduction, or None if it is not supported yet."""
     found: dict[str, dict[str, Reproduction | None]] = {item: dict.fromkeys(PARTS.get(item, ("",))) for item in ITEMS}
     found["figure 1"][""] = Reproduction("figure 1", ("figure diagram -o {figures}",))
     for experiment in experiments().values():
@@ -78,13 +77,13 @@ def reproductions() -> dict[str, dict[str, Reproduction | None]]:
 
 
 def find_item(name: str) -> str:
-    """`figure 3`, also as `Figure 3` or `3`; a ValueError that suggests the nearest item."""
+    """The item with a name: `figure 3`, `Figure 3` or `3`. An unknown name raises a ValueError with a suggestion."""
     name = name.strip().lower()
     return check_name("item", f"figure {name}" if name.isdigit() else name, ITEMS)
 
 
 def all_figures() -> list[Figure]:
-    """Every figure that can be drawn here: the diagram, which belongs to no experiment, and those of experiments."""
+    """All figures: the diagram, which needs no experiment, and the figures of the experiments."""
     from weightclip.lab.plotting.figure import Figure
 
     diagram = Figure("diagram", "1", ITEMS["figure 1"], _draw_diagram)
@@ -92,13 +91,13 @@ def all_figures() -> list[Figure]:
 
 
 def _draw_diagram(table: pl.DataFrame, criterion: str) -> Drawing:
-    """Figure 1, which needs no results; it is the only figure that imports PyTorch."""
+    """Draw figure 1, which needs no results. It is the only figure that imports PyTorch."""
     from weightclip.lab.diagram import figure_1
 
     return figure_1()
 
 
 def find_figure(name: str) -> Figure:
-    """The figure of that name, or with that number in the paper; a ValueError that suggests the nearest one."""
+    """The figure with a name or number. An unknown name raises a ValueError that suggests the nearest one."""
     known = {key: figure for figure in all_figures() for key in (figure.name, figure.number) if key}
     return known[check_name("figure", name, known)]

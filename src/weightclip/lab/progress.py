@@ -1,4 +1,4 @@
-"""Progress of runs: a bar on a terminal or in a notebook, a line every ten seconds elsewhere."""
+"""Display of the progress of runs: a bar on a terminal or in a notebook, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_UPDATES = 0.5
-"""For the line in a notebook."""
+"""Seconds between updates in a notebook."""
 
 BAR_WIDTH = 20
 
 
 class ProgressDisplay(Protocol):
-    """Shows the progress of runs of equal length, which are executed one after the other or in lockstep."""
+    """Displays the progress of runs of equal length, which are executed sequentially or in lockstep."""
 
-    def begin(self, name: str, together: int = 1) -> None: ...
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None: ...
 
     def update(self, steps: int, score: float) -> None: ...
 
@@ -35,29 +35,29 @@ def show_progress(
     runs: int,
     steps: int,
     unit: str,
-    shown: Callable[[float], str],
+    format_score: Callable[[float], str],
     clock: Callable[[], float] = time.monotonic,
-    shows: bool = True,
+    enabled: bool = True,
 ) -> Iterator[ProgressDisplay]:
-    """A display for the kind of stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
+    """A display that suits stdout: a bar on a terminal or in a notebook, otherwise a line every ten seconds.
 
     Args:
         runs: number of runs.
         steps: number of steps of each run.
         unit: unit of the steps, such as "samples".
-        shown: formats a score.
+        format_score: formats a score.
         clock: returns the time in seconds.
-        shows: if False, nothing is shown.
+        enabled: whether to display anything.
     """
     estimate = _Estimate(runs, steps, unit, clock)
-    if not shows:
+    if not enabled:
         yield _Nothing()
     elif in_notebook():
-        yield _Notebook(estimate, shown, clock)
+        yield _Notebook(estimate, format_score, clock)
     elif (console := Console()).is_terminal and not console.is_dumb_terminal:
-        yield from _on_terminal(console, estimate, shown)
+        yield from _on_terminal(console, estimate, format_score)
     else:
-        yield _Lines(estimate, shown, clock)
+        yield _Lines(estimate, format_score, clock)
 
 
 def in_notebook() -> bool:
@@ -66,7 +66,9 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float], str]) -> Iterator[ProgressDisplay]:
+def _on_terminal(
+    console: Console, estimate: _Estimate, format_score: Callable[[float], str]
+) -> Iterator[ProgressDisplay]:
     # On a narrow terminal the first and last columns are shortened.
     fixed = Column(no_wrap=True)
     columns = (
@@ -78,7 +80,7 @@ def _on_terminal(console: Console, estimate: _Estimate, shown: Callable[[float],
     )
     # Drawing competes with training for the global interpreter lock.
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        bar = _Bar(progress, estimate, shown)
+        bar = _Bar(progress, estimate, format_score)
         yield bar
         bar.end()
 
@@ -96,7 +98,7 @@ class _Shortened(ProgressColumn):
 
 
 class _Estimate:
-    """Finished steps of all runs, speed and remaining time; steps before a resumption do not count for the speed."""
+    """The finished steps of all runs, the speed and the remaining time. The speed ignores steps before a resumption."""
 
     def __init__(self, runs: int, steps: int, unit: str, clock: Callable[[], float]) -> None:
         self.steps = steps
@@ -104,26 +106,26 @@ class _Estimate:
         self.total = runs * steps
         self._clock = clock
         self._finished = 0
-        self.together = 0
+        self.runs_in_lockstep = 0
         self._timed_steps = 0
         self._seconds = 0.0
         self._last: tuple[int, float] | None = None
 
-    def begin(self, together: int) -> None:
-        self._finished += self.together
-        self.together = together
+    def begin(self, runs_in_lockstep: int) -> None:
+        self._finished += self.runs_in_lockstep
+        self.runs_in_lockstep = runs_in_lockstep
         self._last = None
 
     def update(self, samples: int) -> None:
         now = self._clock()
         if self._last is not None:
-            self._timed_steps += self.together * (samples - self._last[0])
+            self._timed_steps += self.runs_in_lockstep * (samples - self._last[0])
             self._seconds += now - self._last[1]
         self._last = samples, now
 
     @property
     def done(self) -> int:
-        return self._finished * self.steps + self.together * (self._last[0] if self._last else 0)
+        return self._finished * self.steps + self.runs_in_lockstep * (self._last[0] if self._last else 0)
 
     @property
     def _per_second(self) -> float:
@@ -132,8 +134,8 @@ class _Estimate:
     @property
     def speed(self) -> str:
         """`5,000 samples/s`, summed over runs in lockstep; empty until known."""
-        together = " together" if self.together > 1 else ""
-        return f"{self._per_second:,.0f} {self.unit}/s{together}" if self._per_second else ""
+        suffix = " together" if self.runs_in_lockstep > 1 else ""
+        return f"{self._per_second:,.0f} {self.unit}/s{suffix}" if self._per_second else ""
 
     @property
     def time_left(self) -> str:
@@ -159,12 +161,12 @@ def duration(seconds: float) -> str:
 
 
 class _Bar:
-    def __init__(self, progress: Progress, estimate: _Estimate, shown: Callable[[float], str]) -> None:
-        self._progress, self._estimate, self._shown = progress, estimate, shown
+    def __init__(self, progress: Progress, estimate: _Estimate, format_score: Callable[[float], str]) -> None:
+        self._progress, self._estimate, self._format_score = progress, estimate, format_score
         self._bar = progress.add_task("", total=estimate.total, state="", left="", visible=False)
 
-    def begin(self, name: str, together: int = 1) -> None:
-        self._estimate.begin(together)
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None:
+        self._estimate.begin(runs_in_lockstep)
         self._progress.update(self._bar, description=name, completed=self._estimate.done)
 
     def update(self, steps: int, score: float) -> None:
@@ -173,8 +175,8 @@ class _Bar:
             self._bar,
             completed=self._estimate.done,
             left=self._estimate.time_left,
-            state=", ".join(filter(None, (self._shown(score), self._estimate.speed))),
-            visible=True,  # from the first update: runs that were finished earlier show no bar
+            state=", ".join(filter(None, (self._format_score(score), self._estimate.speed))),
+            visible=True,  # no bar for runs that were finished earlier
         )
 
     def end(self) -> None:
@@ -186,16 +188,16 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
-        self._estimate, self._shown, self._clock = estimate, shown, clock
+    def __init__(self, estimate: _Estimate, format_score: Callable[[float], str], clock: Callable[[], float]) -> None:
+        self._estimate, self._format_score, self._clock = estimate, format_score, clock
         self._name = ""
         self._ended = False
         self._next = clock() + self._seconds_between
 
     _seconds_between = SECONDS_BETWEEN_LINES
 
-    def begin(self, name: str, together: int = 1) -> None:
-        self._estimate.begin(together)
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None:
+        self._estimate.begin(runs_in_lockstep)
         self._name = name
 
     def update(self, steps: int, score: float) -> None:
@@ -205,8 +207,8 @@ class _Lines:
             self._ended = ended
             self._next = self._clock() + self._seconds_between
             done = f"{self._name}: {steps:,} of {self._estimate.steps:,} {self._estimate.unit}"
-            each = " each" if self._estimate.together > 1 else ""
-            parts = (done + each, self._shown(score), self._estimate.speed, self._estimate.time_left)
+            each = " each" if self._estimate.runs_in_lockstep > 1 else ""
+            parts = (done + each, self._format_score(score), self._estimate.speed, self._estimate.time_left)
             self._show(", ".join(filter(None, parts)))
 
     def _show(self, line: str) -> None:
@@ -221,23 +223,23 @@ class _Notebook(_Lines):
 
     _seconds_between = SECONDS_BETWEEN_UPDATES
 
-    def __init__(self, estimate: _Estimate, shown: Callable[[float], str], clock: Callable[[], float]) -> None:
-        super().__init__(estimate, shown, clock)
+    def __init__(self, estimate: _Estimate, format_score: Callable[[float], str], clock: Callable[[], float]) -> None:
+        super().__init__(estimate, format_score, clock)
         self._line: Any = None
 
     def _show(self, line: str) -> None:
         ipython: Any = sys.modules["IPython"]
         done = self._estimate.done / max(1, self._estimate.total)
         filled = round(BAR_WIDTH * done)
-        shown = ipython.display.Pretty(f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done:4.0%}  {line}")
+        output = ipython.display.Pretty(f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {done:4.0%}  {line}")
         if self._line is None:
-            self._line = ipython.display.display(shown, display_id=True)
+            self._line = ipython.display.display(output, display_id=True)
         else:
-            self._line.update(shown)
+            self._line.update(output)
 
 
 class _Nothing:
-    def begin(self, name: str, together: int = 1) -> None: ...
+    def begin(self, name: str, runs_in_lockstep: int = 1) -> None: ...
 
     def update(self, steps: int, score: float) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Experiments, problems and methods by name, from this package and from others, through entry points.
+"""Experiments, problems and methods of this and other packages by name, found through entry points.
 
 A package adds one in its `pyproject.toml`:
 
@@ -9,7 +9,7 @@ A package adds one in its `pyproject.toml`:
     my-problem = "my_package:PROBLEM"            # a `weightclip.lab.experiments.streaming.Problem`
 
     [project.entry-points."weightclip.methods"]
-    lion = "my_package:LION"  # a `weightclip.lab.experiments.streaming.Rule`: an optimizer or a remedy
+    lion = "my_package:LION"  # a `weightclip.lab.experiments.streaming.Rule`: an optimizer or a regularizer
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ METHODS = "weightclip.methods"
 
 
 def plugins(group: str, kind: type[Any]) -> dict[str, Any]:
-    """The objects of a group of entry points, by name; what does not load, or is of another kind, is told and left out.
+    """The objects of a group of entry points by name. Invalid ones are skipped with a warning.
 
-    One package that is broken should not keep all others from running.
+    A broken package should not prevent the others from running.
     """
     found = {}
     for point in entry_points(group=group):
         try:
             found[point.name] = _load(point, kind)
         except ValueError as error:
-            log.warning("%s: left out", error)
+            log.warning("%s: skipped", error)
     return found
 
 
@@ -50,17 +50,17 @@ def experiments() -> dict[str, Experiment[Any]]:
 
 
 def find_experiment(name: str) -> Experiment[Any]:
-    """The experiment of that name; a ValueError that suggests the nearest one."""
+    """The experiment with a name. An unknown name raises a ValueError that suggests the nearest one."""
     return experiments()[check_name("experiment", name, experiments())]
 
 
 def problems() -> dict[str, Experiment[Any]]:
-    """Every problem, and the experiment that has it."""
+    """Problem -> its experiment."""
     return {name: experiment for experiment in experiments().values() for name in experiment.schema.problems}
 
 
 def experiment_of(problem: str) -> Experiment[Any]:
-    """The experiment that has a problem of that name; a ValueError that suggests the nearest problem."""
+    """The experiment of a problem. An unknown problem raises a ValueError that suggests the nearest one."""
     return problems()[check_name("problem", problem, problems())]
 
 

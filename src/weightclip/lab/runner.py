@@ -1,4 +1,4 @@
-"""Training row by row, with a checkpoint after each row and a record at the end."""
+"""Train row by row, with a checkpoint after each row and a record at the end."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Trial(Generic[L]):
     """A run that is trained row by row.
 
     Args:
-        schema: of its record.
-        identity, relative_path: of its record in a store.
-        label: for messages: "input-permuted-mnist sgd seed 0".
-        config, data, rules: for the record.
-        comparison: with the paper, for the record.
-        rows: the number of rows.
-        make: makes the learner, untrained.
+        schema: schema of the record.
+        identity, relative_path: identity and path of the record in a store.
+        label: name in messages, such as "input-permuted-mnist sgd seed 0".
+        config, data, rules: configuration, data and rules in the record.
+        comparison: comparison with the paper in the record.
+        rows: number of rows.
+        make: creates the untrained learner.
         learn: trains the next row, given the learner, its index and the rows before it.
-        table: the table of all rows.
-        loss: the column that shows divergence.
-        tables: further tables for the record, from the learner at the end.
-        platform: the machine, for the record.
+        table: returns the table of all rows.
+        loss: column that shows divergence.
+        tables: returns additional tables of the record, given the trained learner.
+        platform: platform in the record.
         resumes_exactly: whether a resumed run continues bit for bit; otherwise its environments start new episodes.
     """
 
@@ -77,9 +77,9 @@ def run_trial(
 
     Args:
         trial: the run.
-        out: a directory for the record and the checkpoint; None keeps everything in memory.
-        overwrite: ignore what is in `out` and start again.
-        on_event: called with lines for the user: a resumed run, a damaged file, divergence.
+        out: directory for the record and the checkpoint; None keeps everything in memory.
+        overwrite: whether to restart, regardless of the files in `out`.
+        on_event: called with messages for the user: a resumed run, a damaged file, divergence.
         on_row: called with each new row.
     """
     path = None if out is None else record_path(out, trial.relative_path, trial.identity)
@@ -132,13 +132,13 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
         return None
     if record.identity != identity:
         return None
-    checkpoint_path(path).unlink(missing_ok=True)  # the process may have been killed before it removed it
+    checkpoint_path(path).unlink(missing_ok=True)  # a killed process may have left it
     on_event(f"{label}: already finished")
     return record
 
 
 def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
-    """The checkpoint of the run with that record, or None. A ValueError names an unusable one."""
+    """The checkpoint of the run with this record, or None. A ValueError names an unusable one."""
     saved = checkpoint_path(path)
     remove_leftovers(path)
     remove_leftovers(saved)
@@ -178,7 +178,7 @@ def _learn_rows(
 
 
 def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, list[Row], float, Resumed]:
-    """A learner, its rows so far and their seconds, from the checkpoint if there is one; how it was resumed."""
+    """The learner, its rows and seconds so far, from the checkpoint if there is one, and how it was resumed."""
     learner = trial.make()
     try:
         checkpoint = None if path is None else find_checkpoint(path, trial.identity)
@@ -202,5 +202,5 @@ def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # not every environment needs all of them
+    except PackageNotFoundError:  # some environments do not need all packages
         return "not installed"

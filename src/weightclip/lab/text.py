@@ -1,4 +1,4 @@
-"""Values as readers see them, in tables, figures and the report."""
+"""Formatting of values in tables, figures and the report."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TITLE = "Results"
 NOTHING = "–"
 
 MOST_DECIMALS, MOST_ROUNDED = 6, -3
-"""Digits after the point (and zeros before it) that a value with an error is written with; else as a power of ten."""
+"""Limits of decimals and rounded digits of a value with an error; beyond them, it is written as a power of ten."""
 
 
 def value_text(value: Any) -> str:
-    """A field of a configuration.
+    """Format a value of a configuration.
 
     Examples:
         >>> [value_text(value) for value in (50_000, 1e-4, True, None, "relu")]
@@ -34,7 +34,7 @@ def value_text(value: Any) -> str:
 
 
 def count_text(count: float) -> str:
-    """A large number.
+    """Format a large number.
 
     Examples:
         >>> count_text(2_500_000), count_text(500_000), count_text(128)
@@ -45,7 +45,7 @@ def count_text(count: float) -> str:
 
 
 def settings_text(values: Mapping[str, Any]) -> str:
-    """Settings that have a value.
+    """Format the settings that have a value.
 
     Examples:
         >>> settings_text({"lr": 0.001, "kappa": None, "settings.beta1": 0.5})
@@ -57,7 +57,7 @@ def settings_text(values: Mapping[str, Any]) -> str:
 
 
 def metric_text(value: float | None, metric: Metric) -> str:
-    """A measured value: a share in percent, anything else with four digits.
+    """Format a measured value: a fraction in percent, others with four digits.
 
     Examples:
         >>> accuracy, loss = Metric("accuracy", "", "", unit="fraction"), Metric("loss", "", "")
@@ -70,7 +70,7 @@ def metric_text(value: float | None, metric: Metric) -> str:
 
 
 def error_text(value: float | None, error: float | None, metric: Metric) -> str:
-    """A measured value and its error, where it has one: a share's in percent, another's with two significant digits.
+    """Format a measured value with its error, if any: a fraction in percent, others with two digits of the error.
 
     Examples:
         >>> loss = Metric("loss", "", "")
@@ -90,7 +90,7 @@ def error_text(value: float | None, error: float | None, metric: Metric) -> str:
 
 
 def change_text(value: float | None, metric: Metric) -> str:
-    """A change of a measured value, with its sign: of a share in percentage points.
+    """Format a change of a measured value with its sign: a fraction in percentage points.
 
     Examples:
         >>> change_text(-0.0213, Metric("accuracy", "", "", unit="fraction")), change_text(0.5, Metric("loss", "", ""))
@@ -103,7 +103,7 @@ def change_text(value: float | None, metric: Metric) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A duration in its two largest units.
+    """Format a duration in its two largest units.
 
     Examples:
         >>> time_text(3.21), time_text(75), time_text(7_290), time_text(90_000)
@@ -118,7 +118,7 @@ def time_text(seconds: float) -> str:
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
-    """Whole numbers, with runs of them as ranges.
+    """Format integers, with consecutive ones as ranges.
 
     Examples:
         >>> seeds_text([4, 0, 1, 2, 7])
@@ -130,26 +130,26 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 
 def plural(count: int, name: str) -> str:
-    """`run` of 1, else `runs`."""
+    """The name in singular for 1, else in plural: `run`, `runs`."""
     return name if count == 1 else f"{name}s"
 
 
 def list_text(values: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join values: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
 
 
 def selection_notes(row: Mapping[str, Any]) -> list[str]:
-    """What to know of a setting that was selected: a row of `weightclip.lab.analysis.select`."""
+    """Notes on a selected setting, a row of `weightclip.lab.analysis.select`."""
     notes = []
     if row["edges"]:
-        notes.append(f"{list_text(row['edges'].split(','))} at the edge of what was tried")
+        notes.append(f"{list_text(row['edges'].split(','))} at the edge of the values tried")
     if row["ties"]:
         notes.append(f"tied with {counted(row['ties'], 'other setting')}")
     if row["shared"] == 0:
-        notes.append("compared on different seeds, as too few are shared by its settings")
+        notes.append("compared on different seeds, because the settings have too few in common")
     elif row["shared"]:
-        notes.append(f"compared on {counted(row['shared'], 'seed')} that its settings share")
+        notes.append(f"compared on {counted(row['shared'], 'seed')} common to its settings")
     if row["incomplete"]:
-        notes.append(f"{counted(row['incomplete'], 'setting')} with fewer seeds left out")
+        notes.append(f"{counted(row['incomplete'], 'setting')} with fewer seeds excluded")
     return notes

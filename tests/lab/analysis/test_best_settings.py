@@ -24,7 +24,7 @@ def test_the_papers_setting_is_recognised() -> None:
     assert (found["sgd"]["same"], found["sgd"]["paper_score"]) == (True, 0.7)
 
 
-def test_another_setting_stands_beside_the_score_of_the_papers_here() -> None:
+def test_another_setting_is_compared_with_the_score_of_the_papers_setting() -> None:
     found = rows(made_record((0.7,), lr=0.001), made_record((0.8,), lr=0.1))["sgd"]
     assert (found["lr"], found["score"], found["same"], found["paper_score"]) == (0.1, 0.8, False, 0.7)
 
@@ -58,7 +58,7 @@ def test_the_criterion_counts() -> None:
     assert rows(*records, criterion="final")["sgd"]["lr"] == 0.01
 
 
-def test_settings_that_nobody_varied_are_not_told_unless_they_have_a_name() -> None:
+def test_constant_settings_are_displayed_only_if_they_have_a_field() -> None:
     table = tidy(
         *(
             made_record(lr=lr, kappa=2.0, settings={"beta1": beta, "eps": 1e-8}, method="adam+wc")
@@ -128,7 +128,7 @@ def test_presets_can_be_swept() -> None:
     ]
 
 
-def test_versions_of_a_rule_are_told_apart_by_a_hash() -> None:
+def test_versions_of_a_rule_are_distinguished_by_a_hash() -> None:
     table = tidy(made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new", seed=0))
     (row,) = best_settings(table).to_dicts()
     assert display_setting(row, table)["rules"] == digest("new")[:6]

@@ -75,7 +75,7 @@ def test_a_diverged_seed_is_seen() -> None:
     assert math.isnan(second)
 
 
-def test_mistakes_are_told() -> None:
+def test_errors_are_reported() -> None:
     with pytest.raises(ValueError, match="every: got 0, expected a whole number of at least 1"):
         curves(three_seeds(), every=0)
     with pytest.raises(ValueError, match="points: got 0, expected a whole number of at least 1"):

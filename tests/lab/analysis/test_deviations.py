@@ -74,12 +74,12 @@ def test_the_papers_runs_of_warm_starting_do_not_deviate(method: str, stages: in
     assert warm(method=method, stages=stages, variant="paper", seed=3) == ""
 
 
-def test_scale_and_variant_of_warm_starting_are_told() -> None:
+def test_scale_and_variant_of_warm_starting_are_reported() -> None:
     assert warm(variant="paper", epochs=11) == "epochs 11"
     assert warm(variant="paper", kappa=5.0) == ""
     assert warm() == "variant default"
-    told = warm(scale="laptop")
-    assert all(part in told for part in ("variant default", "lr 0.02", "epochs 50", "images 20,000", "width 16"))
+    reported = warm(scale="laptop")
+    assert all(part in reported for part in ("variant default", "lr 0.02", "epochs 50", "images 20,000", "width 16"))
 
 
 def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_rest() -> None:
@@ -88,15 +88,15 @@ def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_res
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_papers_runs_of_atari_do_not_deviate_whatever_is_looked_at(agent: str, ratio: float) -> None:
+def test_the_papers_atari_runs_have_no_deviations(agent: str, ratio: float) -> None:
     looks = {"points": 50, "eval_episodes": 10, "covariance": 32, "covariance_at": (50, 100)}
     assert game(agent=agent, replay_ratio=ratio, game="Seaquest", method="adam", seed=1, **looks) == ""
 
 
-def test_a_short_run_and_another_suite_are_told() -> None:
+def test_a_short_run_and_another_suite_are_reported() -> None:
     assert game(frames=1_000_000) == "frames 1,000,000"
-    told = game(suite="minatar", game="asterix")
-    assert all(part in told for part in ("suite minatar", "frames 300,000", "num_envs 1", "clip_rewards no"))
+    reported = game(suite="minatar", game="asterix")
+    assert all(part in reported for part in ("suite minatar", "frames 300,000", "num_envs 1", "clip_rewards no"))
 
 
 def test_a_figure_names_short_deviations_of_its_runs() -> None:

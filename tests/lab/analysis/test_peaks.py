@@ -23,7 +23,7 @@ def test_one_that_still_rises_does_not_fall() -> None:
     assert (row["at"], row["fall"]) == (30, 0.0)
 
 
-def test_runs_have_rows_of_their_own_in_whatever_order_theirs_come() -> None:
+def test_rows_of_runs_are_separate_in_any_order() -> None:
     table = tidy(*(made_record(FALLING[seed:], seed=seed) for seed in (0, 1)), made_record((0.9,), method="adam"))
     found = peaks(table.sample(fraction=1.0, shuffle=True, seed=0), "accuracy", parts=50)
     assert sorted(found.select("method", "seed", "peak", "at").rows()) == [

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from lab.records.made_records import made_record, tidy, with_schema
-from weightclip.lab.analysis.statistics import across_problems, iqm, is_telling
+from weightclip.lab.analysis.statistics import across_problems, iqm, is_comparable
 from weightclip.lab.records.schema import FRACTION, Metric
 
 MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
@@ -44,7 +44,7 @@ def test_runs_are_those_at_the_best_setting_of_the_main_setup() -> None:
     other = scores("adam", EMNIST, 0.9, hidden=[50])
     found = across_problems(pl.concat([*both(), worse, other]), on_event=lines.append)
     assert found.equals(across_problems(pl.concat(both())))
-    assert "leaving out hidden=50 (1 run)" in "".join(lines)
+    assert "skipping hidden=50 (1 run)" in "".join(lines)
 
 
 def test_only_problems_with_two_seeds_of_every_method_count() -> None:
@@ -55,7 +55,7 @@ def test_only_problems_with_two_seeds_of_every_method_count() -> None:
     assert across_problems(pl.concat([*both(), more])).columns == across_problems(pl.concat(both())).columns
 
 
-def test_what_is_not_a_number_leaves_nothing_to_say_of_a_method() -> None:
+def test_nan_makes_the_result_of_a_method_nan() -> None:
     table = pl.concat([*both()[:3], scores("sgd", EMNIST, 0.5, math.nan)])
     found = across_problems(table)
     assert all(map(math.isnan, found.select("iqm", "low", "high").row(0)))
@@ -72,6 +72,6 @@ def test_values_of_another_axis_are_kept_apart() -> None:
 def test_a_mean_over_problems_needs_several_and_a_scale_that_they_share() -> None:
     share, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
     table = pl.concat(both())
-    assert is_telling(table, share)
-    assert not is_telling(table, loss)
-    assert not is_telling(table.filter(problem=MNIST), share)
+    assert is_comparable(table, share)
+    assert not is_comparable(table, loss)
+    assert not is_comparable(table.filter(problem=MNIST), share)

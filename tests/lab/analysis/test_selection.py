@@ -82,13 +82,13 @@ def test_the_two_criteria_may_disagree() -> None:
     assert select(table, criterion="final")["lr"].to_list() == [0.01]
 
 
-def test_of_a_loss_the_smallest_is_best() -> None:
+def test_the_smallest_loss_is_best() -> None:
     table = tidy(made_record(lr=0.1, columns={"loss": [2.0, 2.0]}), made_record(lr=0.01, columns={"loss": [1.0, 1.0]}))
     assert select(table, "loss")["lr"].to_list() == [0.01]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-def test_what_is_not_a_number_is_the_worst(metric: str) -> None:
+def test_nan_is_the_worst(metric: str) -> None:
     diverged = made_record((math.nan, 0.9), lr=0.1, columns={"loss": [0.1, math.nan]})
     table = tidy(diverged, made_record((0.1, 0.1), lr=0.01, columns={"loss": [9.0, 9.0]}))
     assert select(table, metric)["lr"].to_list() == [0.01]
@@ -102,12 +102,12 @@ def test_a_setting_with_one_diverged_seed_is_the_worst() -> None:
     assert select(table)["lr"].to_list() == [0.01]
 
 
-def test_where_all_diverged_one_is_still_told() -> None:
+def test_one_setting_is_reported_even_if_all_diverged() -> None:
     (row,) = select(tidy(made_record((math.nan,), lr=0.1), made_record((math.nan,), lr=0.01))).to_dicts()
     assert (row["lr"], row["ties"], math.isnan(row["score"])) == (0.01, 1, True)
 
 
-def test_what_was_not_measured_is_not_a_number() -> None:
+def test_missing_measurements_are_nan() -> None:
     table = tidy(made_record(lr=0.1), made_record(lr=0.01, columns={"loss": [9.0, 9.0]}))
     assert select(table, "loss")["lr"].to_list() == [0.01]
 
@@ -118,7 +118,7 @@ def test_settings_with_fewer_seeds_do_not_compete() -> None:
     assert (row["lr"], row["compared"], row["incomplete"]) == (0.1, 2, 1)
 
 
-def test_further_seeds_of_one_setting_do_not_make_it_win() -> None:
+def test_additional_seeds_of_one_setting_do_not_make_it_win() -> None:
     further = [made_record((0.9,), lr=1.0, seed=seed) for seed in range(2, 9)]
     (row,) = select(pl.concat([grid(a=0.2, b=0.7, c=0.5), tidy(*further)])).to_dicts()
     assert (row["lr"], row["score"], row["seeds"]) == (0.1, 0.7, 2)
@@ -152,12 +152,12 @@ def test_without_shared_seeds_those_with_the_most_compete(seeds: tuple[tuple[int
     assert row["incomplete"] == len(seeds) - compared
 
 
-def test_where_all_settings_have_the_same_seeds_nothing_is_said_of_shared_ones() -> None:
+def test_equal_seeds_of_all_settings_are_not_reported() -> None:
     assert select(grid(a=0.2, b=0.7))["shared"].to_list() == [None]
     assert select(tidy(made_record(seed=3), made_record(seed=5)))["shared"].to_list() == [None]
 
 
-def test_ties_are_told_and_the_smaller_setting_is_taken() -> None:
+def test_ties_are_reported_and_the_smaller_setting_is_selected() -> None:
     (row,) = select(grid(a=0.5, b=0.5, c=0.1)).to_dicts()
     assert (row["lr"], row["ties"]) == (0.1, 1)
 
@@ -173,7 +173,7 @@ def test_ties_are_told_and_the_smaller_setting_is_taken() -> None:
         ((1e-2, math.inf), ""),
     ],
 )
-def test_a_choice_at_the_edge_of_what_was_tried_is_told(best: tuple[float, float], edges: str) -> None:
+def test_a_selection_at_the_edge_of_the_values_tried_is_reported(best: tuple[float, float], edges: str) -> None:
     lrs = (1e-1, 1e-2, 1e-3) if best[0] else (1e-1, 1e-2, 0.0)
     kappas = (1.0, 2.0, 3.0) if best[1] < math.inf else (1.0, 2.0, math.inf)
     table = tidy(*(made_record((float((lr, kappa) == best),), lr=lr, kappa=kappa) for lr in lrs for kappa in kappas))
@@ -232,14 +232,14 @@ def test_the_names_of_methods_may_be_categories() -> None:
         ({"criterion": "area"}, r"criterion: got 'area', expected one of auc, final"),
         ({"criterion": "final", "last": 0}, "last: got 0, expected a positive number"),
         ({"metric": "acuracy"}, "metric: got 'acuracy', expected one of .*; did you mean 'accuracy'"),
-        ({"metric": "weight_l2"}, "metric: got 'weight_l2', expected one whose values are better or worse: accuracy"),
+        ({"metric": "weight_l2"}, "metric: got 'weight_l2', expected a metric with a direction: accuracy"),
     ],
 )
-def test_mistakes_are_told(arguments: dict[str, str], message: str) -> None:
+def test_errors_are_reported(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         select(tidy(made_record(columns={"weight_l2": [1.0, 1.0]})), **arguments)  # type: ignore[arg-type]
 
 
 def test_a_table_without_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="table: got one without rows, expected results"):
+    with pytest.raises(ValueError, match="table: got a table without rows, expected results"):
         select(tidy(made_record()).clear())

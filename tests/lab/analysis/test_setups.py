@@ -7,7 +7,7 @@ from lab.records.made_records import made_record, tidy, with_schema
 from weightclip.lab.analysis.setups import by_experiment, check_metric, columns_of, main_setup, where
 
 
-def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -> None:
+def test_a_setup_is_the_configuration_without_seed_method_and_settings() -> None:
     columns = columns_of(tidy(made_record(settings={"beta1": 0.9})))
     assert set(columns.setup) == {
         *("experiment", "problem", "steps", "period", "hidden", "activation", "diagnostics"),
@@ -19,7 +19,7 @@ def test_a_setup_is_all_that_was_configured_besides_seed_method_and_settings() -
 
 
 def test_a_table_without_a_schema_is_an_error() -> None:
-    with pytest.raises(ValueError, match="table: got one without a schema, expected"):
+    with pytest.raises(ValueError, match="table: got a table without a schema, expected"):
         columns_of(tidy(made_record()).with_columns(schema=None))
 
 
@@ -89,7 +89,7 @@ def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[i
         ({"lr": "1"}, r"where: got lr=1, expected one of 0\.001"),
     ],
 )
-def test_what_cannot_be_chosen_is_told(chosen: dict[str, str], message: str) -> None:
+def test_invalid_selections_are_reported(chosen: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
 
@@ -99,32 +99,32 @@ def test_a_stray_longer_run_takes_nothing_over() -> None:
     table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
     assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
     assert lines == [
-        "input-permuted-mnist: taking steps=20 (2 runs), leaving out steps=30 (1 run); choose with --where steps=30"
+        "input-permuted-mnist: using steps=20 (2 runs), skipping steps=30 (1 run); select another with --where steps=30"
     ]
 
 
-def test_the_hint_names_what_tells_them_apart() -> None:
+def test_the_hint_contains_the_differing_fields() -> None:
     lines: list[str] = []
     table = tidy(*(made_record(seed=seed) for seed in range(3)), made_record((0.1, 0.2, 0.3)), made_record(hidden=[50]))
     main_setup(table, lines.append)
     (line,) = lines
     hint = line.rpartition("--where ")[2]
-    taken, _, left_out = line.partition(", leaving out ")
-    assert hint in left_out.partition(";")[0]
+    taken, _, skipped = line.partition(", skipping ")
+    assert hint in skipped.partition(";")[0]
     assert hint not in taken
 
 
-def test_of_several_differences_the_hint_names_the_first_of_the_configuration() -> None:
+def test_the_hint_names_the_first_of_several_differences() -> None:
     lines: list[str] = []
     main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
-    assert lines[0].endswith("choose with --where hidden=50")
+    assert lines[0].endswith("select another with --where hidden=50")
 
 
-def test_of_each_setup_left_out_only_what_differs_is_told() -> None:
+def test_skipped_setups_are_reported_by_their_differences() -> None:
     lines: list[str] = []
     most = [made_record(seed=seed) for seed in range(3)]
     main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)
-    assert "leaving out hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
+    assert "skipping hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
 
 
 def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
@@ -134,7 +134,7 @@ def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
     assert set(main_setup(table, lambda line: None)["steps"]) == {20}
 
 
-def test_of_setups_with_as_many_runs_the_longest_is_the_main_one() -> None:
+def test_the_longest_of_equally_large_setups_is_the_main_one() -> None:
     table = tidy(made_record(seed=0), made_record((0.1, 0.2, 0.3), seed=1))
     assert set(main_setup(table, lambda line: None)["seed"]) == {1}
 
@@ -148,12 +148,12 @@ def test_setups_along_an_axis_belong_together() -> None:
     chosen = main_setup(with_schema(table, axes=("method", "period")), lines.append)
     assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
     assert lines == [
-        "input-permuted-mnist: taking hidden=300,150 (4 runs), leaving out hidden=50 (3 runs); "
-        "choose with --where hidden=50"
+        "input-permuted-mnist: using hidden=300,150 (4 runs), skipping hidden=50 (3 runs); "
+        "select another with --where hidden=50"
     ]
 
 
-def test_of_equally_long_setups_the_one_with_the_most_runs_is_the_main_one() -> None:
+def test_the_largest_of_equally_long_setups_is_the_main_one() -> None:
     lines: list[str] = []
     table = tidy(made_record(hidden=[50]), made_record(), made_record(seed=1), made_record(seed=2, problem="other"))
     chosen = main_setup(table, lines.append)

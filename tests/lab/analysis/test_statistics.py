@@ -47,7 +47,7 @@ def test_its_interval_holds_the_value_widens_with_the_level_and_is_repeatable() 
     assert iqm(tasks, level=0.5, seed=1) != narrow
 
 
-def test_runs_are_drawn_anew_within_each_task() -> None:
+def test_runs_are_resampled_within_each_task() -> None:
     found = iqm([[0.0] * 5, [10.0] * 5])  # drawn from all runs together, the shares of the two tasks would change
     assert (found.value, found.low, found.high) == (5.0, 5.0, 5.0)
 
@@ -129,7 +129,7 @@ def test_the_verdict_is_whether_the_interval_leaves_zero_out(slope: float, noise
     assert (max(-row["low"], row["high"]) <= FLAT) == (verdict == "flat")
 
 
-def test_the_band_of_flat_slopes_is_a_point_of_a_share_and_nothing_of_others() -> None:
+def test_the_flat_band_is_a_percentage_point_for_fractions_and_zero_for_others() -> None:
     slopes = (-0.00005, 0.00005)  # half a point per 100 tasks, down and up
     values = [[slope * task for task in range(40)] for slope in slopes]
     table = tidy(*(made_record(one, seed=seed, columns={"loss": one}) for seed, one in enumerate(values)))
@@ -140,22 +140,22 @@ def test_the_band_of_flat_slopes_is_a_point_of_a_share_and_nothing_of_others() -
     assert trend(table, "loss", level=0.5, band=0.01)["verdict"].to_list() == ["flat"]
 
 
-def test_of_a_constant_every_slope_is_flat() -> None:
+def test_every_slope_of_a_constant_is_flat() -> None:
     table = tidy(*(made_record([0.5] * 4, seed=seed, columns={"loss": [1.0] * 4}) for seed in (0, 1)))
     assert trend(table, "loss")["verdict"].to_list() == ["flat"]
 
 
-def test_a_share_says_how_many_rows_count() -> None:
+def test_the_fraction_sets_the_number_of_rows() -> None:
     table = tidy(made_record(curve((1.0, -1.0), 0)))
-    assert trend(table, share=0.25)["slope"].to_list() == pytest.approx([-100.0])
-    assert trend(table, share=1)["slope"].to_list() == pytest.approx(
+    assert trend(table, fraction=0.25)["slope"].to_list() == pytest.approx([-100.0])
+    assert trend(table, fraction=1)["slope"].to_list() == pytest.approx(
         [100 * np.polyfit(range(40), curve((1, -1), 0), 1)[0]]
     )
-    with pytest.raises(ValueError, match="share: got 2, expected a number above 0, at most 1"):
-        trend(table, share=2)
+    with pytest.raises(ValueError, match="fraction: got 2, expected a number above 0 and at most 1"):
+        trend(table, fraction=2)
 
 
-def test_of_one_seed_there_is_a_slope_but_no_verdict() -> None:
+def test_one_seed_has_a_slope_but_no_verdict() -> None:
     (row,) = trend(tidy(made_record(curve((0.0, 1.0), 0)))).to_dicts()
     assert (row["slope"], row["low"], row["verdict"]) == (pytest.approx(100.0), None, None)
 

@@ -48,7 +48,7 @@ def test_all_layers_of_a_network_are_drawn_and_stilled() -> None:
     assert torch.equal(network(x), loud)
 
 
-def test_means_and_scales_are_clipped_alike() -> None:
+def test_means_and_scales_have_the_same_bounds() -> None:
     layer = NoisyLinear(4, 2)
     assert {name: bound.s for name, bound in resolve_bounds(layer).items()} == dict.fromkeys(
         ("mu_weight", "mu_bias", "sigma_weight", "sigma_bias"), 0.5

@@ -14,7 +14,7 @@ def test_dqns_network_has_the_published_shape(channels: int, size: tuple[int, in
     assert sum(p.numel() for p in network.parameters()) == count
 
 
-def test_pixels_are_scaled_where_that_is_wanted() -> None:
+def test_pixels_are_scaled_on_request() -> None:
     raw, scaled = QNetwork(4, (10, 10), 3, seed=1), QNetwork(4, (10, 10), 3, scaled=True, seed=1)
     frames = torch.randint(0, 256, (2, 4, 10, 10), dtype=torch.uint8)
     assert not torch.allclose(raw(frames), scaled(frames))

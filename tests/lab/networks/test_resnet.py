@@ -100,7 +100,7 @@ def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def test_resnet18_computes_what_its_table_says() -> None:
+def test_resnet18_matches_its_table() -> None:
     network = resnet18().eval()
     for name, value in network.state_dict().items():  # statistics that are not those of a new network
         if "running" in name:

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from weightclip.lab.experiments.streaming.config import METRICS
-from weightclip.lab.plotting.panels import add_legend, count_along, draw_curve, draw_panel, is_hiding, panels
+from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.plotting.panels import add_legend, draw_curve, draw_panel, needs_log_scale, panels, set_count_axis
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import Metric
 
@@ -41,7 +41,7 @@ def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
     ],
 )
 def test_a_method_hides_another_if_its_usual_values_are_many_times_larger(means: dict, hiding: bool) -> None:
-    assert is_hiding(curves(**means)) == hiding
+    assert needs_log_scale(curves(**means)) == hiding
 
 
 def test_shares_are_percentages_and_never_on_a_logarithmic_axis() -> None:
@@ -65,10 +65,10 @@ def test_a_curve_of_a_single_point_can_be_seen() -> None:
 
 
 @pytest.mark.parametrize("last", [1, 2, 30])
-def test_what_is_counted_has_whole_numbers_on_its_axis(last: int) -> None:
+def test_count_axes_have_integer_ticks(last: int) -> None:
     with panels(1, 1, 3, 2) as (picture, ((axes,),)):
         draw_panel(axes, curves(sgd=[1.0] * last), "epoch", METRICS["loss"])
-        count_along(axes, "Epoch")
+        set_count_axis(axes, "Epoch")
         picture.canvas.draw()
     low, high = axes.get_xlim()
     shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
@@ -94,7 +94,7 @@ def test_the_legend_is_no_wider_than_the_picture(width: float) -> None:
     assert extent.x1 <= picture.bbox.x1
 
 
-def test_the_legend_has_each_method_once_in_the_given_order_whatever_panel_it_is_in() -> None:
+def test_the_legend_has_each_method_of_any_panel_once_in_the_given_order() -> None:
     with panels(1, 2, 6, 2) as (picture, ((left, right),)):
         draw_panel(left, curves(sgd=[1.0, 2.0], adam=[1.0, 2.0]), "epoch", METRICS["loss"])
         draw_panel(right, curves(adam=[1.0, 2.0], madam=[np.nan, 2.0]), "epoch", METRICS["loss"])

@@ -176,7 +176,7 @@ def test_a_committed_table_gets_schema_deviations_and_paper_setting(name: str) -
     assert_frame_equal(table.select("identity", *measured), raw.select("identity", *measured))
 
 
-def test_best_settings_of_an_old_table_stand_beside_the_papers() -> None:
+def test_best_settings_of_an_old_table_are_compared_with_the_papers() -> None:
     table = load(RESULTS / "evidence" / "streaming_20_seeds.parquet")
     best = best_settings(table)
     assert best["same"].all()

@@ -58,7 +58,7 @@ def test_an_experiment_without_problems_is_its_own(tmp_path: Path) -> None:
     assert load(tmp_path)["problem"].to_list() == ["toy", "toy"]
 
 
-def test_of_own_rules_there_is_a_hash_not_a_path(tmp_path: Path) -> None:
+def test_users_rules_are_a_hash_not_a_path(tmp_path: Path) -> None:
     store(tmp_path, made_record(method="lion", rules="RULE = 1\n"))
     assert set(load(tmp_path)["rules"]) == {digest("RULE = 1\n")}
 
@@ -82,7 +82,7 @@ def test_a_run_in_two_places_counts_once(tmp_path: Path) -> None:
     assert table.select("seed", "task").sort("seed", "task").rows() == [(s, t) for s in (0, 1, 2) for t in (1, 2)]
 
 
-def test_further_tables_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_additional_tables_are_read_on_request(tmp_path: Path) -> None:
     with_table = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
     store(tmp_path, *with_table, made_record(seed=2))
     table, lines = lines_of(tmp_path)
@@ -96,20 +96,20 @@ def test_further_tables_are_read_when_asked_for(tmp_path: Path) -> None:
         load(tmp_path, table="episode")
 
 
-def test_where_no_run_has_further_tables_that_is_said(tmp_path: Path) -> None:
+def test_missing_additional_tables_are_reported(tmp_path: Path) -> None:
     store(tmp_path, made_record())
-    with pytest.raises(ValueError, match="table: got 'episodes', but no run has further tables"):
+    with pytest.raises(ValueError, match="table: got 'episodes', but no run has additional tables"):
         load(tmp_path, table="episodes")
 
 
-def test_main_and_further_tables_that_were_saved_are_told_apart(tmp_path: Path) -> None:
+def test_saved_main_and_additional_tables_are_distinguished(tmp_path: Path) -> None:
     records = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
     store(tmp_path / "store", *records)
     main, further = load(tmp_path / "store"), load(tmp_path / "store", table="episodes")
     saved = tmp_path / "saved"
     saved.mkdir()
     main.write_parquet(saved / "runs.parquet")
-    with pytest.raises(NoTableError, match="table: got 'episodes', but no run has further tables"):
+    with pytest.raises(NoTableError, match="table: got 'episodes', but no run has additional tables"):
         load(saved, table="episodes")
     further.write_parquet(saved / "episodes.parquet")
     assert_frame_equal(load(saved), main)
@@ -119,7 +119,7 @@ def test_main_and_further_tables_that_were_saved_are_told_apart(tmp_path: Path) 
     assert_frame_equal(load(saved, tmp_path / "more", table="episodes"), further)
 
 
-def test_a_further_table_that_changed_is_named(tmp_path: Path) -> None:
+def test_a_changed_additional_table_is_reported(tmp_path: Path) -> None:
     paths = store(tmp_path, *(made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)))
     part = record_module.part_path(paths[0], "episodes.parquet")
     EPISODES.with_columns(pl.col("return") + 1).write_parquet(part)
@@ -137,7 +137,7 @@ def damaged(kind: str, whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["empty", "half", "footer", "text", "flipped"])
-def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path, kind: str) -> None:
     paths = store(tmp_path, made_record(), made_record(seed=1), made_record(seed=2))
     paths[1].write_bytes(damaged(kind, paths[1].read_bytes()))
     table, lines = lines_of(tmp_path)
@@ -162,7 +162,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed_nor_takes_other_records_
     assert noticed > len(whole) // 5 * 0.7
 
 
-def test_a_record_of_another_format_is_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_another_format_is_reported_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "FORMAT", 1)
     (path,) = store(tmp_path, made_record(seed=1))
     monkeypatch.undo()
@@ -172,7 +172,7 @@ def test_a_record_of_another_format_is_named_and_left_out(tmp_path: Path, monkey
     assert lines == [f"{path}: skipped: it has format 1, expected {record_module.FORMAT}"]
 
 
-def test_a_file_of_somebody_else_is_named_and_left_out(tmp_path: Path) -> None:
+def test_a_foreign_file_is_reported_and_skipped(tmp_path: Path) -> None:
     store(tmp_path, made_record())
     EPISODES.write_parquet(tmp_path / "other.parquet")
     (tmp_path / "notes.txt").write_text("hello")
@@ -183,12 +183,12 @@ def test_a_file_of_somebody_else_is_named_and_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_where_there_is_nothing_to_load_the_path_is_named(tmp_path: Path) -> None:
+def test_paths_without_results_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"no records were found under {tmp_path}"):
         load(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no records were found under no path at all"):
+    with pytest.raises(ValueError, match="no records were found under no path"):
         load()
 
 
@@ -203,7 +203,7 @@ def test_a_saved_table_comes_back(tmp_path: Path, ending: str) -> None:
     assert_frame_equal(load(saved), table)
 
 
-def test_a_saved_table_and_records_go_together_without_repeats(tmp_path: Path) -> None:
+def test_a_saved_table_and_records_are_combined_without_duplicates(tmp_path: Path) -> None:
     store(tmp_path / "a", made_record(), made_record(seed=1))
     load(tmp_path / "a").write_csv(tmp_path / "saved.csv")
     store(tmp_path / "b", made_record(seed=1), made_record(seed=2, kappa=1.0))
@@ -213,7 +213,7 @@ def test_a_saved_table_and_records_go_together_without_repeats(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", ["a,b\n1,2\n", "", "\x00\xff"])
-def test_a_csv_that_is_no_table_of_records_is_left_out(tmp_path: Path, content: str) -> None:
+def test_a_csv_that_is_no_table_of_records_is_skipped(tmp_path: Path, content: str) -> None:
     store(tmp_path / "a", made_record())
     (tmp_path / "x.csv").write_bytes(content.encode("latin-1"))
     table, lines = lines_of(tmp_path / "a", tmp_path / "x.csv")
@@ -231,7 +231,7 @@ def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
         load(tmp_path, kind="arrow")  # type: ignore[call-overload]
 
 
-def test_without_pandas_the_message_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pandas_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(tmp_path, made_record())
 
     def to_pandas(self: pl.DataFrame) -> None:

@@ -41,7 +41,7 @@ def with_parts(record: Record) -> Record:
     return dataclasses.replace(record, tables={"episodes": episodes}, arrays={"heatmap": np.eye(3, dtype=np.float32)})
 
 
-def test_further_tables_and_arrays_come_back(with_parts: Record, tmp_path: Path) -> None:
+def test_additional_tables_and_arrays_are_restored(with_parts: Record, tmp_path: Path) -> None:
     path = tmp_path / "lr0.1_0123456789ab.parquet"
     write_record(with_parts, path)
     assert sorted(found.name.removeprefix("lr0.1_0123456789ab.") for found in tmp_path.iterdir()) == [
@@ -57,7 +57,7 @@ def test_further_tables_and_arrays_come_back(with_parts: Record, tmp_path: Path)
 
 @pytest.mark.parametrize("part", ["episodes.parquet", "heatmap.npy"])
 @pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_a_part_that_is_gone_or_changed_is_noticed(with_parts: Record, tmp_path: Path, part: str, damage: str) -> None:
+def test_a_missing_or_changed_part_is_detected(with_parts: Record, tmp_path: Path, part: str, damage: str) -> None:
     path = tmp_path / "run.parquet"
     write_record(with_parts, path)
     file = tmp_path / f"run.{part}"
@@ -71,7 +71,7 @@ def test_a_part_that_is_gone_or_changed_is_noticed(with_parts: Record, tmp_path:
         read_record(path)
 
 
-def test_it_says_what_made_it(record: Record) -> None:
+def test_it_contains_its_provenance(record: Record) -> None:
     assert {"python", "weightclip", "torch", "numpy", "numba", "polars"} == set(record.versions)
     assert record.platform
 
@@ -102,9 +102,9 @@ def test_a_damaged_file_is_one_clear_error(record: Record, tmp_path: Path, damag
     footer = whole[:-8] + b"\xff\xff\xff\xff" + whole[-4:]
     damaged = {"empty": b"", "half": whole[: len(whole) // 2], "no end": whole[:-3], "footer": footer, "text": b"hello"}
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match=r"run\.parquet: the file is damaged") as told:
+    with pytest.raises(ValueError, match=r"run\.parquet: the file is damaged") as raised:
         read_record(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
     assert noticed > len(whole) // 7 * 0.5
 
 
-def test_a_parquet_file_of_somebody_else_is_not_a_record(tmp_path: Path) -> None:
+def test_a_foreign_parquet_file_is_not_a_record(tmp_path: Path) -> None:
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(ValueError, match=r"other\.parquet: it is not a record of weightclip"):
         read_record(tmp_path / "other.parquet")
@@ -148,13 +148,13 @@ def test_the_identity_is_one_of_content() -> None:
     ("config", "checksum", "rules"),
     [({"seed": 4}, "abc", None), ({"kappa": 1.0}, "abc", None), ({}, "abd", None), ({}, "abc", "RULE = 'x'\n")],
 )
-def test_whatever_changes_the_numbers_changes_the_identity(
+def test_everything_that_changes_the_numbers_changes_the_identity(
     config: dict[str, Any], checksum: str, rules: str | None
 ) -> None:
     assert identity("streaming", {**CONFIG, **config}, checksum, rules) != identity("streaming", CONFIG, "abc")
 
 
-def test_of_rules_the_source_counts_not_where_it_is_stored() -> None:
+def test_rules_are_identified_by_their_source_not_their_path() -> None:
     assert identity("streaming", {**CONFIG, "rules": "a.py"}, "abc", "x") == identity(
         "streaming", {**CONFIG, "rules": "b.py"}, "abc", "x"
     )

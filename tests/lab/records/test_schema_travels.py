@@ -152,5 +152,5 @@ def test_versions_of_a_schema_are_merged(tmp_path: Path) -> None:
 
 def test_a_table_without_a_schema_is_refused() -> None:
     table = pl.DataFrame({"experiment": ["walk"], "method": ["plain"], "distance": [1.0]})
-    with pytest.raises(ValueError, match="table: got one without a schema, expected the result of"):
+    with pytest.raises(ValueError, match="table: got a table without a schema, expected the result of"):
         select(table)

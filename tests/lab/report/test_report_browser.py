@@ -153,7 +153,7 @@ def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str)
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]",
         f"#chart-1 {LINES}",
     )
-    paper, ink = (sum(map(int, colour.strip("rgb()").split(","))) / 3 for colour in colours)
+    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colours)
     assert (paper > 200 and ink < 60) if scheme == "light" else (paper < 60 and ink > 200)
 
 
@@ -198,7 +198,7 @@ def test_on_a_usual_screen_no_table_is_cut_off(noted: Any) -> None:
     assert set(hidden(noted)) == {0}
 
 
-def test_on_a_narrow_screen_a_shade_tells_that_a_table_goes_on(noted: Any) -> None:
+def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(noted: Any) -> None:
     noted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     wait(noted, lambda: find(noted, "svg.marks")[0].size["width"] < 375)
     assert max(hidden(noted)) > 0

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_run, write_store
 
-from weightclip.lab.experiments.streaming.config import METRICS
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.report.charts import line_chart
 from weightclip.lab.report.content import gather
 
@@ -37,7 +37,7 @@ def test_numbers_have_five_digits() -> None:
     assert [row["accuracy"] for row in rows(chart([0.123456789, 1234567.0]))] == ["0.12346", "1234600.0"]
 
 
-def test_what_is_not_a_number_leaves_a_gap() -> None:
+def test_nan_leaves_a_gap() -> None:
     assert [row["accuracy"] for row in rows(chart([math.nan, math.inf]))] == ["", ""]
 
 
@@ -57,7 +57,7 @@ def test_all_methods_are_shown_at_first() -> None:
     assert shown["value"] == [{"label": "SGD"}]
 
 
-def test_black_lines_take_the_colour_of_the_text() -> None:
+def test_black_lines_take_the_text_color() -> None:
     line = chart([0.1, 0.2])["layer"][1]["encoding"]
     assert line["color"]["scale"] == {"domain": ["SGD"], "range": ["currentColor"]}
 
@@ -93,7 +93,7 @@ def test_sensitivity_is_drawn_for_each_setting_that_varies(part: Any) -> None:
     ]
 
 
-def test_settings_without_a_field_of_their_own_are_drawn_too(tmp_path: Path) -> None:
+def test_settings_without_a_field_are_drawn(tmp_path: Path) -> None:
     for beta in (0.9, 0.5, math.inf):
         write_run(tmp_path, "mine", settings={"beta": beta})
     (figure,) = gather(tmp_path).parts[0].sensitivity

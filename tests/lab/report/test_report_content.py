@@ -12,7 +12,7 @@ from weightclip.lab.records.table import load
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
-from weightclip.lab.sweep.manifest import FOLDER, Manifest, Wanted
+from weightclip.lab.sweep.manifest import FOLDER, Manifest, PlannedRun
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_data_that_is_not_official_is_marked(content: Content) -> None:
     assert [one.setup.stand_in for one in content.parts[0].setups] == [False, True]
 
 
-def test_the_best_setting_stands_beside_the_papers(content: Content) -> None:
+def test_the_best_setting_is_compared_with_the_papers(content: Content) -> None:
     (mnist, emnist) = content.parts[0].setups
     assert emnist.best[1] == Best(
         "sgd+wc",
@@ -72,7 +72,7 @@ def test_the_best_setting_stands_beside_the_papers(content: Content) -> None:
         paper="lr 0.01, kappa 2",
         paper_score="39.05%",
         same=True,
-        notes=("lr at the edge of what was tried",),
+        notes=("lr at the edge of the values tried",),
     )
     adam = mnist.best[1]
     assert (adam.setting, adam.paper, adam.paper_score, adam.same) == ("lr 0.001", "lr 0.0001", "–", False)
@@ -92,16 +92,16 @@ def test_methods_and_problems_that_the_paper_does_not_have_stand_alone(tmp_path:
     assert (best.setting, best.paper, best.same) == ("lr 0.001, beta 0.7", None, False)
 
 
-def test_ties_and_settings_with_fewer_seeds_are_told(tmp_path: Path) -> None:
+def test_ties_and_settings_with_fewer_seeds_are_reported(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path, "sgd+wc", seed=seed, kappa=1.0)
         write_run(tmp_path, "sgd+wc", seed=seed, kappa=2.0)
     write_run(tmp_path, "sgd+wc", kappa=3.0, accuracy=0.9)
     notes = gather(tmp_path).parts[0].setups[0].best[0].notes
     assert notes == (
-        "kappa at the edge of what was tried",
+        "kappa at the edge of the values tried",
         "tied with 1 other setting",
-        "1 setting with fewer seeds left out",
+        "1 setting with fewer seeds excluded",
     )
 
 
@@ -141,7 +141,7 @@ def test_the_criterion_decides_what_is_best_and_is_in_every_command(tmp_path: Pa
     write_run(tmp_path, lr=0.1, accuracy=0.7, slope=-0.1)
     write_run(tmp_path, lr=0.2, accuracy=0.3, slope=0.02)
     by_area, by_end = gather(tmp_path), gather(tmp_path, criterion="final")
-    assert [content.criterion for content in (by_area, by_end)] == ["area under its curve", "mean over the last tenth"]
+    assert [content.criterion for content in (by_area, by_end)] == ["area under the curve", "mean over the last tenth"]
     for content, setting, score, slope in (
         (by_area, "lr 0.1", "45.00%", "−1000.00"),
         (by_end, "lr 0.2", "40.00%", "+200.00"),
@@ -188,7 +188,7 @@ def test_a_store_where_everything_failed_has_failures_and_sweeps_alone(tmp_path:
     assert content.failures[0].reason == "MemoryError: no memory"
 
 
-def test_failures_are_told_by_reason_until_their_runs_are_there(tmp_path: Path) -> None:
+def test_failures_are_reported_by_reason_until_their_runs_have_records(tmp_path: Path) -> None:
     record = write_run(tmp_path)
     write_failed(tmp_path, identity="1" * 12)
     write_failed(tmp_path, identity="2" * 12)
@@ -198,7 +198,7 @@ def test_failures_are_told_by_reason_until_their_runs_are_there(tmp_path: Path) 
     assert failed.traceback.startswith("Traceback")
 
 
-def test_of_many_failures_some_are_named(tmp_path: Path) -> None:
+def test_only_some_of_many_failures_are_listed(tmp_path: Path) -> None:
     write_run(tmp_path)
     for number in range(30):
         write_failed(tmp_path, identity=f"{number:012}")
@@ -206,8 +206,8 @@ def test_of_many_failures_some_are_named(tmp_path: Path) -> None:
     assert (failed.runs, len(failed.places)) == (30, 20)
 
 
-def test_sweeps_are_told_with_what_is_done_of_them(tmp_path: Path) -> None:
-    runs = [Wanted(name, "place", "sgd") for name in (write_run(tmp_path).identity, "f" * 12)]
+def test_sweeps_are_listed_with_their_finished_runs(tmp_path: Path) -> None:
+    runs = [PlannedRun(name, "place", "sgd") for name in (write_run(tmp_path).identity, "f" * 12)]
     manifest = Manifest("weightclip sweep x", "streaming", MNIST, "2024-05-01T12:00:00+00:00", tuple(runs))
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(asdict(manifest)))
@@ -224,7 +224,7 @@ def test_versions_and_machines_are_counted(tmp_path: Path) -> None:
     assert here.versions["polars"] == pl.__version__
 
 
-def test_damaged_files_are_told_and_left_out(tmp_path: Path) -> None:
+def test_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     write_run(tmp_path)
     (tmp_path / "broken_0123456789ab.parquet").write_bytes(b"PAR1 no")
     content = gather(tmp_path)

@@ -84,7 +84,7 @@ def test_notes_on_a_setting_have_a_row_of_their_own(html: str) -> None:
     page = Page(html)
     noted = [attributes.get("class") for tag, attributes in page.elements if tag == "tr"]
     assert noted.count("notes") == noted.count("noted") == 1
-    assert "lr at the edge of what was tried" in page.text["td"]
+    assert "lr at the edge of the values tried" in page.text["td"]
 
 
 def test_nothing_is_fetched_from_anywhere(html: str) -> None:
@@ -131,10 +131,10 @@ def test_charts_hold_the_names_they_were_given(tmp_path: Path) -> None:
     assert HOSTILE in data
 
 
-def test_without_settings_to_compare_or_failures_it_says_so(tmp_path: Path) -> None:
+def test_missing_comparisons_and_failures_are_mentioned(tmp_path: Path) -> None:
     write_run(tmp_path)
     text = "".join(Page(render(gather(tmp_path))).text["p"])
-    assert "Every method was run with one setting" in text
+    assert "Every method has only one setting" in text
     assert "No run failed." in text
 
 

@@ -139,7 +139,7 @@ def test_a_failed_run_is_reported_and_recorded_and_the_others_are_run(capsys: py
     assert "failed: toy/stages1/slow/lr0.1_seed0: RuntimeError: it went wrong" in out
     assert "1 run done, 1 failed" in out
     assert main(words) == 1
-    assert "1 done, 0 to run, 1 failed earlier (--retry-failed retries them)" in capsys.readouterr().out
+    assert "1 done, 0 to run, 1 failed earlier (use --retry-failed)" in capsys.readouterr().out
     assert main(["status", "--failures"]) == 0
     assert "Traceback (most recent call last):" in capsys.readouterr().out
 

@@ -86,7 +86,7 @@ def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     reports: list[Report] = []
     assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
     assert set(attempts(notes).values()) == {2}
-    assert sum("its worker died" in report.line for report in reports if isinstance(report, Said)) == 2
+    assert sum("worker died" in report.line for report in reports if isinstance(report, Said)) == 2
 
 
 def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -
     plan = toy_plan(1, {"lr": 1.0, "trouble": "die", "notes": str(notes)}, {"lr": 2.0})
     assert statuses(run(plan, store)) == ["done", "failed"]
     assert set(attempts(notes).values()) == {ATTEMPTS}
-    assert failures(store)[0].reason == f"its worker died {ATTEMPTS} times"
+    assert failures(store)[0].reason == f"worker died {ATTEMPTS} times"
 
 
 def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
     assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
 
 
-def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path) -> None:
+def test_runs_of_another_process_are_waited_for(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
     held = lock_run(tmp_path, theirs.identity, theirs.relative_path)
@@ -119,7 +119,7 @@ def test_what_another_process_runs_is_left_to_them_and_waited_for(tmp_path: Path
     assert len(records(tmp_path)) == 2
 
 
-def test_what_another_process_gave_up_is_run_in_the_end(tmp_path: Path) -> None:
+def test_runs_abandoned_by_another_process_are_executed(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = lock_run(tmp_path, plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None

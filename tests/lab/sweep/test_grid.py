@@ -29,7 +29,7 @@ def test_table_1_is_the_product_over_the_settings_that_a_method_has() -> None:
     }
 
 
-def test_what_is_fixed_is_not_searched() -> None:
+def test_fixed_settings_are_not_searched() -> None:
     grid = read_presets("paper", EXPERIMENT)
     found = search(EXPERIMENT, PROBLEM, ["sgd+wc"], grid, {"lr": 0.5, "steps": 100})
     assert [one["kappa"] for one in found] == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -44,7 +44,7 @@ def test_table_2_has_one_setting_for_each_method() -> None:
     assert {"method": "sgd+sp", "lr": 0.001, "sigma": 0.1, "decay": 0.01} in found
 
 
-def test_a_method_that_the_table_lacks_takes_the_defaults() -> None:
+def test_a_method_missing_from_the_table_uses_the_defaults() -> None:
     found = best(EXPERIMENT, PROBLEM, ["adam+l2init+wc"], read_presets("paper", EXPERIMENT), {})
     assert found == [{"method": "adam+l2init+wc"}]
     assert EXPERIMENT.configure(PROBLEM, found[0]).kappa == 1.0
@@ -85,7 +85,7 @@ lr = [1.0]
         ("[grid]\nseeds = 3\n[grid.methods.sgd]", "grid: got no settings, expected lists"),
     ],
 )
-def test_mistakes_in_a_grid_are_reported(text: str, message: str, tmp_path: Path) -> None:
+def test_errors_in_a_grid_are_reported(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -97,7 +97,9 @@ def test_a_file_that_is_missing_or_not_toml_is_reported(tmp_path: Path) -> None:
         read_presets("papr", EXPERIMENT)
     with pytest.raises(ValueError, match=r"^--best: got 'nope.toml', .* TOML file, for example with \[best\."):
         read_presets("nope.toml", EXPERIMENT, option="--best")
-    with pytest.raises(ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem: put it before the options$"):
+    with pytest.raises(
+        ValueError, match=rf"^--best: got '{PROBLEM}', .* it is a problem, which must precede the options$"
+    ):
         read_presets(PROBLEM, EXPERIMENT, option="--best")
     path = tmp_path / "grid.toml"
     path.write_text("[grid\n")
@@ -105,7 +107,7 @@ def test_a_file_that_is_missing_or_not_toml_is_reported(tmp_path: Path) -> None:
         read_presets(str(path), EXPERIMENT)
 
 
-def test_a_setting_that_a_method_lacks_is_reported_in_table_2s_form() -> None:
+def test_an_unknown_setting_in_table_2_is_reported() -> None:
     presets = {"best": {PROBLEM: {"sgd": {"kappa": 1.0}}}}
     with pytest.raises(ValueError, match=r"best\.input-permuted-mnist\.sgd: got 'kappa'"):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
@@ -120,12 +122,12 @@ def test_a_setting_that_a_method_lacks_is_reported_in_table_2s_form() -> None:
         ({"best": {PROBLEM: {"sdg": {}}}}, "method: got 'sdg'.*did you mean 'sgd'"),
     ],
 )
-def test_mistakes_in_table_2s_form_are_reported(presets: dict[str, Any], message: str) -> None:
+def test_errors_in_table_2_are_reported(presets: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         best(EXPERIMENT, PROBLEM, ["sgd"], presets, {})
 
 
-def test_methods_that_table_2s_form_lacks_are_named_and_a_table_without_any_is_refused() -> None:
+def test_methods_missing_from_table_2_are_named_and_an_empty_table_is_rejected() -> None:
     presets = {"best": {PROBLEM: {"sgd": {}}}}
     assert lacking(PROBLEM, ["sgd", "adam", "madam"], presets) == ["adam", "madam"]
     for wrong, tables in (({"grid": {}}, r"\[grid\]"), ({"best": {"other": {}}}, r"\[best.other\]"), ({}, "no table")):

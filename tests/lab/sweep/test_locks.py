@@ -34,7 +34,7 @@ def test_a_released_lock_leaves_no_files(tmp_path: Path) -> None:
     assert not list((tmp_path / FOLDER).iterdir())
 
 
-def test_a_note_says_how_far_a_run_is(tmp_path: Path) -> None:
+def test_a_note_contains_the_progress_of_a_run(tmp_path: Path) -> None:
     assert locked_runs(tmp_path) == {}
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
@@ -166,7 +166,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         assert mine is not None
 
 
-def test_of_many_threads_only_one_holds_the_lock(tmp_path: Path) -> None:
+def test_only_one_of_many_threads_holds_the_lock(tmp_path: Path) -> None:
     """A lock on a file that was removed between its opening and its locking does not count."""
     inside = 0
     most = 0

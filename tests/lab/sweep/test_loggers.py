@@ -29,7 +29,7 @@ def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
         assert found["accuracy"] == [(0, seed), (1, seed + 0.5), (2, seed + 1.0)]
 
 
-def test_workers_write_events_too(tmp_path: Path) -> None:
+def test_workers_write_events(tmp_path: Path) -> None:
     plan = toy_plan(1, {"lr": 0.5})
     shared = Shared(Toy(), tmp_path / "store", loggers=Loggers(tensorboard=tmp_path / "events"))
     list(Local(1).run(shared, [plan.runs]))
@@ -44,31 +44,31 @@ def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
 
 def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
-    told: list[Any] = []
+    reported: list[Any] = []
 
     class Session:
         def log(self, values: dict[str, float], step: int) -> None:
-            told.append((step, values["accuracy"]))
+            reported.append((step, values["accuracy"]))
 
         def finish(self) -> None:
-            told.append("finished")
+            reported.append("finished")
 
     def init(**options: Any) -> Session:
-        told.append((options["project"], options["group"], options["config"]["lr"]))
+        reported.append((options["project"], options["group"], options["config"]["lr"]))
         return Session()
 
     monkeypatch.setattr(wandb, "init", init)
     plan = toy_plan(1, {"lr": 0.5})
     with logging_rows(Loggers(wandb="project"), Toy(), plan.runs) as row:
         Toy().run([plan.runs[0].config], None, None, callbacks=Callbacks(on_row=row))
-    assert told == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
+    assert reported == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 
 def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'--tensorboard: needs tensorboard: pip install "weightclip\[watch\]"'):
+    with pytest.raises(ValueError, match=r'--tensorboard: requires tensorboard: pip install "weightclip\[watch\]"'):
         check_loggers(Loggers(tensorboard=tmp_path))
-    with pytest.raises(ValueError, match="--wandb: needs wandb"):
+    with pytest.raises(ValueError, match="--wandb: requires wandb"):
         check_loggers(Loggers(wandb="project"))
     assert check_loggers(Loggers()) == Loggers()
 

@@ -29,13 +29,13 @@ def test_the_same_runs_again_are_the_same_sweep(tmp_path: Path) -> None:
     assert [one.command.split()[-1] for one in read_manifests(tmp_path)] == ["0-1", "3"]
 
 
-def test_a_damaged_manifest_is_left_out(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_skipped(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "a.json").write_text("{")
     assert read_manifests(tmp_path) == []
 
 
-def test_a_state_tells_done_from_running_failed_and_left(tmp_path: Path) -> None:
+def test_a_state_distinguishes_done_running_failed_and_left(tmp_path: Path) -> None:
     plan = toy_plan(4)
     manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     done, failed, held, left = plan.runs

@@ -9,7 +9,7 @@ from weightclip.lab.registry import find_experiment
 from weightclip.lab.sweep.plan import Plan, batches, known_costs, make_runs, with_seeds
 
 
-def test_a_plan_goes_seed_by_seed_and_has_each_run_once() -> None:
+def test_a_plan_is_ordered_by_seed_without_duplicates() -> None:
     plan = toy_plan(2, {"lr": 1.0}, {"lr": 2.0}, {"lr": 1.0})
     assert [(run.config.seed, run.config.lr) for run in plan.runs] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0)]
 

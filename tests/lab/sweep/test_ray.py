@@ -41,9 +41,9 @@ def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]
         return [one for some in ray._serve(plan.experiment, plan.runs, data, store, token) for one in some]
 
 
-def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_suggests_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'^--executor ray: needs ray: pip install "weightclip\[ray\]"$'):
+    with pytest.raises(ValueError, match=r'^--executor ray: requires ray: pip install "weightclip\[ray\]"$'):
         Ray()
 
 
@@ -105,7 +105,7 @@ def test_a_worker_reports_how_a_run_failed(tmp_path: Path) -> None:
     assert 'raise RuntimeError("it went' in failed.trace
 
 
-def test_of_consecutive_fractions_the_newest_is_sent() -> None:
+def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
     queue = ray.SimpleQueue()
     for one in ("a line", 0.1, 0.2, (0, {"task": 1}), 0.3, 0.4):
         queue.put(one)
@@ -135,7 +135,7 @@ class Silent:
         self.cancelled.append(stream)
 
 
-def test_a_worker_that_does_not_answer_is_stopped_before_another_begins(
+def test_an_unresponsive_worker_is_stopped_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = Silent()
@@ -243,7 +243,7 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster
     assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
     (failure,) = failures(tmp_path)
     assert failure.identity == plan.runs[1].identity
-    assert "expected a network that fits into memory" in failure.reason
+    assert "expected a network that fits in memory" in failure.reason
     assert "Traceback" in failure.traceback
     assert "_make_learner" in failure.traceback
 
@@ -267,7 +267,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
     assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
     assert list(attempts(notes["once"]).values()) == [2]
     assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
-    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"its worker died {ATTEMPTS} times"]
+    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"worker died {ATTEMPTS} times"]
     assert sum(isinstance(one, Said) for one in said) == ATTEMPTS
 
 
@@ -395,7 +395,7 @@ def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
 
 @needs_ray
 @pytest.mark.slow
-def test_when_the_cluster_is_gone_the_command_ends_and_another_cluster_resumes(
+def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60

@@ -57,14 +57,14 @@ def follow(reports: Generator[Report, None, None], until: Callable[[Report], boo
         pass
 
 
-def test_without_submitit_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_submitit_suggests_an_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'^--executor slurm: needs submitit: pip install "weightclip\[slurm\]"$'):
+    with pytest.raises(ValueError, match=r'^--executor slurm: requires submitit: pip install "weightclip\[slurm\]"$'):
         Slurm(tmp_path)
 
 
 @needs_submitit
-def test_where_there_is_no_slurm_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"^--executor slurm: sbatch not found"):
         Slurm(tmp_path)
@@ -144,7 +144,7 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
         plan.runs[1].identity: "done",
     }
     assert list(attempts(notes).values()) == [ATTEMPTS]
-    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"its job was lost {ATTEMPTS} times"]
+    assert [failure.reason for failure in failures(tmp_path / "store")] == [f"job was lost {ATTEMPTS} times"]
 
 
 @needs_submitit

@@ -8,13 +8,13 @@ def test_a_kind_takes_what_its_runs_took() -> None:
     assert seconds_per_run(pieces, {}) == pytest.approx({"a": 12.0, "b": 1.5})
 
 
-def test_what_was_known_before_counts_until_more_is_done() -> None:
+def test_earlier_times_count_until_more_runs_are_done() -> None:
     assert seconds_per_run([], {"a": 100.0}) == pytest.approx({"a": 100.0})
     assert seconds_per_run([("a", 0.1, 20.0)], {"a": 100.0})["a"] == pytest.approx(150.0)
     assert seconds_per_run([("a", 100.0, 20_000.0)], {"a": 100.0})["a"] == pytest.approx(200.0, rel=0.01)
 
 
-def test_what_has_not_begun_is_not_divided_by() -> None:
+def test_runs_without_progress_do_not_affect_the_estimate() -> None:
     assert seconds_per_run([("a", 0.0, 5.0)], {}) == {}
 
 

@@ -1,4 +1,4 @@
-"""The paper's table 2 from results: each method's best setting beside the paper's, with its trend."""
+"""The best setting of each method with the paper's, as in the paper's table 2, and its trend."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _PLAIN_KEY = re.compile(r"[\w-]+", re.ASCII)
 def best_settings(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """One row per setup and method, in the paper's order of methods; the arguments are those of `select`.
+    """Return one row per setup and method, in the paper's order of methods. The arguments are those of `select`.
 
     The columns of `select` are followed by those of `trend` at that setting (`slope`, `low`, `high`, `verdict`), `same`
-    (whether it is the paper's setting; null where the paper has none), `paper_score` (the score of the paper's setting
-    here; null where it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short`, whether the
-    last task was.
+    (whether it is the paper's setting; null if the paper has none), `paper_score` (the score of the paper's setting in
+    these results; null if it was not run), `paper_setting`, `deviations`, `data`, `official` and `cut_short` (whether
+    the last task was cut short).
     """
 
     def compare(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -45,10 +45,10 @@ def best_settings(
         slopes = trend(best, metric).select(*key, "slope", "low", "high", "verdict")
         first = pl.col("data", "official", "paper_setting", "deviations").first()
         about = best.group_by(key).agg(first, cut_short(best).any())
-        for more in (slopes, about):
-            chosen = chosen.join(more, on=key, nulls_equal=True, maintain_order="left")
+        for columns_to_add in (slopes, about):
+            chosen = chosen.join(columns_to_add, on=key, nulls_equal=True, maintain_order="left")
         averages = averaged(scores, columns)
-        paper = [_beside_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
+        paper = [_compare_with_paper(row, averages, columns) for row in chosen.iter_rows(named=True)]
         chosen = chosen.with_columns(pl.DataFrame(paper, schema={"same": pl.Boolean, "paper_score": pl.Float64}))
         order = columns.schema.ordered_methods(chosen["method"].cast(pl.String))
         return chosen.sort(*columns.setup, pl.col("method").cast(pl.Enum(order)), maintain_order=True)
@@ -57,13 +57,13 @@ def best_settings(
 
 
 def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, Any]:
-    """The settings to show for a row of `best_settings`: named ones, and others that vary in the table.
+    """The settings to display for a row of `best_settings`: those with a field, and others that vary.
 
-    Others are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules are
-    distinguished by the first digits of their hash.
+    Other settings are entries of a mapping in the configuration, such as `settings.beta1`. Versions of the user's rules
+    are distinguished by the first digits of their hash.
     """
     runs = table.filter(pl.col("experiment") == row["experiment"], pl.col("method") == row["method"])
-    names = [name for field in schema_of(runs).settings for name in _of_field(field, row)]
+    names = [name for field in schema_of(runs).settings for name in _field_columns(field, row)]
     found = {
         name: row[name]
         for name in names
@@ -75,21 +75,21 @@ def display_setting(row: Mapping[str, Any], table: pl.DataFrame) -> dict[str, An
 
 
 def setting_notes(row: Mapping[str, Any]) -> list[str]:
-    """Remarks on a row of `best_settings`: how it was selected, and how it deviates from the paper."""
-    short = "the last task is cut short: it counts neither for the slope nor for the final score"
+    """Notes on a row of `best_settings`: its selection and its deviations from the paper."""
+    short = "the last task is cut short: it is excluded from the slope and the final score"
     deviations = row["deviations"] and f"{NOT_THE_PAPERS}: {row['deviations']}"
     return [*selection_notes(row), *filter(None, (short if row["cut_short"] else "", deviations))]
 
 
 def paper_setting(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The paper's setting for a row of `best_settings`; None where the paper has none."""
+    """The paper's setting for a row of `best_settings`; None if the paper has none."""
     return None if row["paper_setting"] is None else flat_config(json.loads(row["paper_setting"]))
 
 
 def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
-    """`best_settings` of a table, in TOML, as presets and grids have them (`weightclip.lab.sweep.grid`).
+    """The best settings as TOML, in the format of presets and grids (`weightclip.lab.sweep.grid`).
 
-    Presets have one setting of a method on a problem: where setups have different ones, a ValueError says so.
+    Presets have one setting per method and problem: setups with different settings raise a ValueError.
     """
     lines: list[str] = []
     for (problem,), rows in best.group_by("problem", maintain_order=True):
@@ -108,25 +108,25 @@ def as_presets(best: pl.DataFrame, table: pl.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _beside_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
+def _compare_with_paper(row: Mapping[str, Any], averages: pl.DataFrame, columns: Columns) -> dict[str, Any]:
     paper = paper_setting(row)
     if paper is None:
         return {"same": None, "paper_score": None}
     if all(row.get(name) == value for name, value in paper.items()):
         return {"same": True, "paper_score": row["score"]}
-    wanted = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
-    if any(name not in averages.columns for name in wanted):
+    reference = {**{name: row[name] for name in (*columns.setup, "method")}, **paper}
+    if any(name not in averages.columns for name in reference):
         return {"same": False, "paper_score": None}
-    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    found = averages.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in reference.items())
     return {"same": False, "paper_score": found["score"][0] if len(found) else None}
 
 
-def _of_field(field: str, row: Mapping[str, Any]) -> list[str]:
+def _field_columns(field: str, row: Mapping[str, Any]) -> list[str]:
     return [name for name in row if name == field or name.startswith(f"{field}.")]
 
 
 def _path(name: str) -> str:
-    """Of a setting: `settings.beta1` is in a table of its own."""
+    """The TOML key of a setting; `settings.beta1` is a dotted key."""
     return ".".join(map(_key, name.split(".")))
 
 
@@ -135,25 +135,25 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """As TOML has it, whose strings are JSON's but for one character."""
+    """A value as TOML. Its strings are those of JSON except for one character."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
-def own_runs(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
-    """The runs of an experiment; a ValueError if there are none."""
-    own = table.filter(experiment=experiment)
-    if own.is_empty():
-        there = ", ".join(table["experiment"].unique().sort())
-        raise ValueError(f"results: got runs of {there}, expected some of {experiment}")
-    return own
+def experiment_runs(table: pl.DataFrame, experiment: str) -> pl.DataFrame:
+    """The runs of an experiment. Raise a ValueError if there are none."""
+    runs = table.filter(experiment=experiment)
+    if runs.is_empty():
+        available = ", ".join(table["experiment"].unique().sort())
+        raise ValueError(f"results: got runs of {available}, expected runs of {experiment}")
+    return runs
 
 
 def chosen_runs(table: pl.DataFrame, experiment: str, criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
-    """The runs, and what a user should know of the choice."""
+    """The runs of the main setup at the best settings, and notes on the selection."""
     notes: list[str] = []
-    runs = main_setup(own_runs(table, experiment), notes.append)
+    runs = main_setup(experiment_runs(table, experiment), notes.append)
     axes = columns_of(runs).axes
     chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
     for row in chosen.iter_rows(named=True):

@@ -1,4 +1,4 @@
-"""Curves: a metric along the rows of runs, averaged over seeds. Figures, the report and others draw these."""
+"""Curves: a metric by task, epoch or step, averaged over seeds, for figures and the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weightclip.lab.records.columns import CUT_SHORT, cut_short
 
 
 def cut(parts: int) -> pl.Expr:
-    """Which of so many parts of its run a row is in, 0, 1, ...; they are equal but for a row. Rows are in order."""
+    """The part of the run that a row is in: 0 to parts - 1. Part sizes differ by at most one row. Rows are in order."""
     return pl.int_range(pl.len()).over("identity") * parts // pl.len().over("identity")
 
 
@@ -22,34 +22,34 @@ def curves(
     level: float | None = None,
     points: int | None = None,
 ) -> pl.DataFrame:
-    """A row per setup, method, setting and point of its curve: `mean`, `low`, `high` and `seeds`.
+    """Return a row per setup, method, setting and point of the curve, with `mean`, `low`, `high` and `seeds`.
 
-    Besides these there is what the rows follow (`task`) and, where the table has it, `samples`, both at the point's
-    last row. With a single seed, `low` and `high` are the mean. `cut_short` marks points of
-    tasks that the end of a run cut short.
+    Further columns are the x column (`task`) and, if the table has it, `samples`, both at the last row of the point.
+    For a single seed, `low` and `high` equal the mean. `cut_short` marks points with a task that was cut short by the
+    end of the run.
 
     Args:
-        table: a tidy one; of several settings of a method each has a curve of its own (see `best_runs`).
-        metric: a column of it; default: the experiment's own score.
-        every: rows that are averaged into one point first; the paper's figures take 2.
-        level: of Student's interval between `low` and `high`; default: they are a standard error from the mean.
-        points: instead of `every`, at most so many, each the mean of an equal part of a run.
+        table: tidy table; each setting of a method has its own curve (see `best_runs`).
+        metric: column of the table (default: the score of the experiment).
+        every: number of rows that are averaged into one point; the paper's figures use 2.
+        level: confidence level of the Student interval from `low` to `high` (default: mean ± one standard error).
+        points: maximum number of points, each the mean over an equal part of the run; replaces `every`.
     """
     check_count("every", every)
     point = pl.int_range(pl.len()).over("identity") // every if points is None else cut(check_count("points", points))
 
     def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
-        ends = [one for one in (columns.x_column, "samples") if one in part.columns]
+        x_columns = [one for one in (columns.x_column, "samples") if one in part.columns]
         ordered = part.sort("identity", columns.x_column, maintain_order=True)
         binned = ordered.group_by((*columns.setting, "identity", point.alias("_point")), maintain_order=True).agg(
-            pl.col(ends).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
+            pl.col(x_columns).last(), pl.col(name).cast(pl.Float64).mean().alias("mean"), cut_short(part).any()
         )
         value = pl.col("mean")
         averaged = (
             binned.group_by((*columns.setting, "_point"), maintain_order=True)
             .agg(
-                pl.col(ends).max(),
+                pl.col(x_columns).max(),
                 value.mean(),
                 value.std().alias("_std"),
                 value.count().alias("seeds"),
@@ -59,26 +59,26 @@ def curves(
         )
         width = half_width(averaged["_std"], averaged["seeds"], level).fill_null(0.0)
         low, high = (value - width).alias("low"), (value + width).alias("high")
-        return averaged.select(*columns.setting, *ends, value, low, high, "seeds", CUT_SHORT)
+        return averaged.select(*columns.setting, *x_columns, value, low, high, "seeds", CUT_SHORT)
 
     return by_experiment(table, average)
 
 
 PARTS = 20
-"""Of a run: a metric is averaged in each, as single rows are noisy, and the highest of many would be a lucky one."""
+"""Default number of parts of a run. Averaging within parts avoids a maximum over noisy single rows."""
 
 
 def peaks(table: pl.DataFrame, metric: str | None = None, parts: int = PARTS) -> pl.DataFrame:
-    """A row per run, with its setup, method, setting and seed: `peak`, `at`, `end` and `fall`.
+    """Return a row per run with its setup, method, setting and seed, and `peak`, `at`, `end` and `fall`.
 
-    Each run is cut into parts of equal length. `peak` is the highest mean of a part, `at` the samples (or whatever the
-    rows follow) at that part's end, `end` the mean of the last part, and `fall` = peak - end, at least 0. A run without
-    a value in its last part, because it stopped, has no `end` and no `fall`.
+    Each run is divided into parts of equal length. `peak` is the highest mean of a part, `at` the samples (or the x
+    column) at the end of that part, `end` the mean of the last part, and `fall` = peak - end, at least 0. `end` and
+    `fall` are null for a run that stopped before its last part.
 
     Args:
-        table: a tidy one.
-        metric: a column of it, higher is better; default: the experiment's own score.
-        parts: of a run; at most as many as it has rows.
+        table: tidy table.
+        metric: column of the table where higher is better (default: the score of the experiment).
+        parts: number of parts of a run, at most the number of its rows.
     """
     check_count("parts", parts)
 

@@ -1,10 +1,10 @@
-"""Selection: the best setting of each method, by the paper's criterion or by the last rows.
+"""Selection of the best setting of each method, by the paper's criterion or by the last rows (Table 2 of the paper).
 
-`auc`: the area under the curve of the score, that is its mean over a run's rows, each weighted by its samples; `final`:
-the mean over the last rows. Both are averaged over seeds; what is not a number is the worst.
+`auc` is the area under the curve of the score: the mean over the rows of a run, weighted by their samples. `final` is
+the mean over the last rows. Both are averaged over seeds; NaN is the worst score.
 
-Settings are compared on the same seeds: those that more than half of a method's settings have. So neither a setting
-with further seeds nor one that was only tried out decides what the others are compared on.
+Settings are compared on the same seeds: those that more than half of the method's settings have. A single setting with
+more or fewer seeds therefore does not change the comparison of the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import Any
 import polars as pl
 
 from weightclip._validation import check_name, check_number
-from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric
+from weightclip.lab.analysis.setups import (
+    Columns,
+    by_experiment,
+    check_metric,
+)
 from weightclip.lab.records.columns import whole_rows
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, LAST_FRACTION, Criterion, Schema
 
@@ -23,14 +27,14 @@ from weightclip.lab.records.schema import CRITERIA, DEFAULT, LAST_FRACTION, Crit
 def score_runs(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per run: its setup, method, settings, seed and identity, its `rows`, and its `score`.
+    """Return a row per run: setup, method, settings, seed, identity, number of `rows`, and `score`.
 
     Args:
-        table: a tidy one.
-        metric: a column of it; default: the experiment's own score. Rows where it is null do not count, as there was
-            nothing to measure; where it is NaN, so is the score.
+        table: tidy table.
+        metric: column of the table (default: the score of the experiment). Rows with null are ignored; NaN makes the
+            score NaN.
         criterion: "auc" or "final".
-        last: the rows that count for "final": a share of them, at least one row, or, from 1 on, their number.
+        last: rows that "final" averages: a fraction below 1 (at least one row), or a number of rows.
     """
     check_name("criterion", criterion, tuple(CRITERIA))
     check_number("last", last)
@@ -45,7 +49,7 @@ def score_runs(
         else:
             rows = pl.len() * last if last < 1 else pl.lit(last)
             scored = value.tail(rows.round().cast(pl.Int64).clip(1)).mean().fill_null(float("nan"))
-        counted = part if criterion == "auc" else whole_rows(part)  # the area weights rows by their samples
+        counted = part if criterion == "auc" else whole_rows(part)  # "auc" weights rows by their samples
         ordered = counted.sort("identity", columns.x_column, maintain_order=True)
         return ordered.group_by(about, maintain_order=True).agg(pl.len().alias("rows"), scored.alias("score"))
 
@@ -55,9 +59,9 @@ def score_runs(
 def score_settings(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per setup, method and setting: the mean `score` over runs, its standard `error` and the `seeds`.
+    """Return a row per setup, method and setting: the mean `score` over runs, its standard `error` and `seeds`.
 
-    Of a single run the error is null.
+    The error of a single run is null.
     """
 
     def score(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -69,17 +73,16 @@ def score_settings(
 def select(
     table: pl.DataFrame, metric: str | None = None, criterion: Criterion = DEFAULT, last: float = LAST_FRACTION
 ) -> pl.DataFrame:
-    """A row per setup and method: its best setting, with `score`, `error` and `seeds`, and how it was found.
+    """Return the best setting per setup and method, with `score`, `error`, `seeds` and details of the selection.
 
-    Settings compete on the seeds that more than half of the method's settings have, if they have all of these:
-    `compared` is their number, `incomplete` that of the others. Where no setting has them, those with the most seeds
-    compete, on whatever seeds these are. `shared` is the number of seeds that were compared on (0: on different ones);
-    it is null where all that compete have the same seeds. `score`, `error` and `seeds` are over all seeds of the
-    chosen setting.
+    Settings are compared on the seeds that more than half of the method's settings have. `compared` is the number of
+    settings that have all of these seeds, `incomplete` the number of the others, which are excluded. If no setting has
+    all of them, the settings with the most seeds are compared on their own seeds. `shared` is the number of common
+    seeds (0: different seeds); it is null if all compared settings have the same seeds. `score`, `error` and `seeds`
+    cover all seeds of the selected setting.
 
-    `ties` counts others that were just as good (the one with the smallest settings is taken). `edges` names settings,
-    such as "lr,kappa", whose chosen value is the smallest or the largest of several that were tried, unless it cannot
-    go further (0, infinity).
+    `ties` is the number of other settings with the same score (the smallest values are selected). `edges` lists
+    settings, such as "lr,kappa", whose selected value is the smallest or largest of those tried, except 0 and infinity.
     """
 
     def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -90,11 +93,11 @@ def select(
 
 
 def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: str) -> pl.DataFrame:
-    """Of each group of `score_runs`'s rows the best setting, with the columns that `select` adds."""
+    """The best setting of each group of rows of `score_runs`, with the columns of `select`."""
     lower = _direction(columns.schema, metric) == "lower"
     value = pl.col("_score").fill_nan(None)
-    competing = _compared(runs, group, columns)
-    ordered = competing.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
+    compared = _compared(runs, group, columns)
+    ordered = compared.sort(value, descending=not lower, nulls_last=True, maintain_order=True)
     found = ordered.group_by(group, maintain_order=True).agg(
         pl.all().first(),
         pl.len().alias("compared"),
@@ -111,7 +114,7 @@ def best_of(runs: pl.DataFrame, group: Sequence[str], columns: Columns, metric: 
 
 
 def averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """`score_settings`, from `score_runs`."""
+    """The result of `score_settings`, computed from `score_runs`."""
     value = pl.col("score")
     return (
         runs.group_by(columns.setting, maintain_order=True)
@@ -121,7 +124,7 @@ def averaged(runs: pl.DataFrame, columns: Columns) -> pl.DataFrame:
 
 
 def _compared(runs: pl.DataFrame, group: Sequence[str], columns: Columns) -> pl.DataFrame:
-    """A row per setting that competes in its group: its `_score` on the seeds that count there, and `shared`."""
+    """A row per compared setting of each group: its `_score` on the common seeds, and `shared`."""
     setting, seed, common = pl.struct(columns.setting), pl.col("seed"), pl.col("_common")
     runs = runs.with_columns(
         _common=2 * setting.n_unique().over(*group, "seed") > setting.n_unique().over(group),
@@ -133,11 +136,11 @@ def _compared(runs: pl.DataFrame, group: Sequence[str], columns: Columns) -> pl.
     )
     runs = runs.with_columns(_complete=(pl.col("_own") == pl.col("_shared")) & (pl.col("_shared") > 0))
     runs = runs.with_columns(_any=pl.col("_complete").any().over(group))
-    most = pl.col("_seeds") == pl.col("_seeds").max().over(group)
-    competing = runs.filter(pl.when("_any").then("_complete").otherwise(most))
+    has_most_seeds = pl.col("_seeds") == pl.col("_seeds").max().over(group)
+    compared = runs.filter(pl.when("_any").then("_complete").otherwise(has_most_seeds))
     same = (seed.n_unique().over(group) == pl.col("_seeds")).all().over(group)
     shared = pl.when(~same).then(pl.when("_any").then("_shared").otherwise(0))
-    counted = competing.with_columns(shared=shared).filter(common | ~pl.col("_any"))
+    counted = compared.with_columns(shared=shared).filter(common | ~pl.col("_any"))
     return (
         counted.group_by(columns.setting, maintain_order=True)
         .agg(pl.col("score").mean().alias("_score"), pl.col("shared").first())
@@ -158,7 +161,7 @@ def best_runs(
 
 
 def _weight(table: pl.DataFrame) -> pl.Expr:
-    """A row's samples; `samples` counts from the run's beginning."""
+    """The number of samples of a row; `samples` counts from the start of the run."""
     if "samples" not in table.columns:
         return pl.lit(1.0).repeat_by(pl.len()).explode()
     return pl.col("samples").diff().fill_null(pl.col("samples"))
@@ -169,7 +172,7 @@ def _direction(schema: Schema, metric: str) -> str:
     direction = schema.metric(metric).direction
     if not direction:
         known = ", ".join(name for name, one in schema.metrics.items() if one.direction)
-        raise ValueError(f"metric: got {metric!r}, expected one whose values are better or worse: {known}")
+        raise ValueError(f"metric: got {metric!r}, expected a metric with a direction: {known}")
     return direction
 
 

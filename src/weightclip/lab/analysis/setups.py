@@ -1,7 +1,7 @@
-"""The columns of a tidy table, and choosing runs by them.
+"""The columns of a tidy table, and the selection of runs by their values.
 
-A *setting* is one choice of a method's settings. A *setup* is everything else that was configured, except the seed
-and the method, with the data's checksum. Runs of different setups are never averaged or compared.
+A *setting* is one combination of values of a method's settings. A *setup* is the rest of the configuration, without the
+seed and the method, together with the checksum of the data. Runs of different setups are never averaged or compared.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Columns:
     """The columns of one experiment's tidy table.
 
     Args:
-        schema: the meaning of its columns.
-        setup: the columns of the setup, `experiment` and `problem` first.
-        settings: the columns of the methods' settings; null where a method does not have one.
-        axes: the columns of the setup that a sweep takes several values of.
+        schema: meaning of the columns.
+        setup: columns of the setup, `experiment` and `problem` first.
+        settings: columns of the methods' settings; null if a method does not have a setting.
+        axes: columns of the setup that a sweep varies.
     """
 
     schema: Schema
@@ -46,20 +46,20 @@ class Columns:
         return self.schema.x_column
 
     def order(self, name: str) -> int:
-        """The position of a column's field in the configuration; columns of no field come last."""
+        """The position of a column's field in the configuration; columns without a field come last."""
         configured = list(self.schema.fields)
         return configured.index(_field(name)) if _field(name) in configured else len(configured)
 
     @property
     def setting(self) -> tuple[str, ...]:
-        """The columns that runs to be averaged have in common: they differ in their seeds alone."""
+        """The columns that identify a setting: runs with equal values differ only in their seeds."""
         return (*self.setup, "method", *self.settings)
 
 
 def columns_of(table: pl.DataFrame) -> Columns:
     """The columns of one experiment's tidy table."""
     schema = schema_of(table)
-    # The user's rules belong to the method: other rules make another choice of that method.
+    # The user's rules are part of the setting of a method.
     chosen = {"rules", *schema.settings}
     configured = [name for name in _run_columns(table) if name not in (*FIRST, *LAST)]
     return Columns(
@@ -73,20 +73,20 @@ def columns_of(table: pl.DataFrame) -> Columns:
 def by_experiment(table: pl.DataFrame, function: Callable[[pl.DataFrame, Columns], pl.DataFrame]) -> pl.DataFrame:
     """Apply `function` to each experiment's part of the table and concatenate the results."""
     if table.is_empty():
-        raise ValueError("table: got one without rows, expected results")
+        raise ValueError("table: got a table without rows, expected results")
     parts = table.partition_by("experiment", maintain_order=True)
     return pl.concat([function(part, columns_of(part)) for part in parts], how="diagonal_relaxed")
 
 
 def check_metric(table: pl.DataFrame, metric: str | None, columns: Columns) -> str:
-    """The metric, by default the score; a ValueError that suggests the nearest one of the table."""
+    """The metric (default: the score). An unknown metric raises a ValueError that suggests the nearest one."""
     others = {*_run_columns(table), columns.x_column, "samples", CUT_SHORT}
     measured = [name for name in table.columns if name not in others]
     return check_name("metric", columns.schema.score if metric is None else metric, measured)
 
 
 def score_of(table: pl.DataFrame, metric: str | None = None) -> Metric:
-    """The definition of the metric, by default the score, of the one experiment in the table."""
+    """The definition of a metric (default: the score) of the table's single experiment."""
     schema = schema_of(table)
     return schema.metric(metric or schema.score)
 
@@ -97,14 +97,14 @@ def where(table: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame:
         check_name("where", name, _run_columns(table))
         column = table[name]
         texts = [text] if text in column.cast(pl.String) else text.split(",")
-        if name == "rules":  # by the beginning of a hash, as `weightclip best` shows it
+        if name == "rules":  # by the prefix of a hash that `weightclip best` displays
             texts = [whole for whole in column.drop_nulls().unique() if whole.startswith(tuple(texts))] or texts
         values = [_value(name, one, column.dtype) for one in texts]
         matching = column.is_in([value for value in values if value is not None])
         found = table.filter(matching.fill_null(False) | (column.is_null() if None in values else False))
         if found.is_empty():
-            there = ", ".join(_shown(value) for value in column.unique().sort())
-            raise ValueError(f"where: got {name}={text}, expected one of {there}")
+            available = ", ".join(_value_text(value) for value in column.unique().sort())
+            raise ValueError(f"where: got {name}={text}, expected one of {available}")
         table = found
     return table
 
@@ -116,16 +116,16 @@ def has_several(table: pl.DataFrame, group: Sequence[str], name: str) -> bool:
 
 
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
-    """The runs of one setup for each problem; `on_event` receives a line on the others.
+    """The runs of one setup for each problem; `on_event` is called with a message about the others.
 
-    The setup with the most methods x runs is taken, then the one with the longest runs. Setups that differ along the
-    axes alone belong together, and all of them are kept.
+    The setup with the most methods x runs is selected, then the one with the longest runs. Setups that differ only in
+    the axes are selected together.
     """
 
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         names = [name for name in columns.setup if name not in columns.axes]
         runs = pl.col("identity").n_unique()
-        # Further tables have no column `samples`; the configuration has the length of a run.
+        # Additional tables have no column `samples`; the configuration has the length of a run.
         length = next((name for name in ("samples", columns.schema.unit) if name in part.columns), None)
         setups = part.group_by(names, maintain_order=True).agg(
             runs.alias("_runs"),
@@ -137,7 +137,7 @@ def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
         for one in chosen.iter_rows(named=True):
             others = setups.filter(pl.col("problem") == one["problem"])[1:]
             if len(others):
-                on_event(_left_out(one, others.to_dicts(), sorted(names, key=columns.order)))
+                on_event(_skipped_message(one, others.to_dicts(), sorted(names, key=columns.order)))
         return part.join(chosen, on=names, how="semi", nulls_equal=True, maintain_order="left")
 
     return by_experiment(table, keep)
@@ -173,38 +173,38 @@ def _value(name: str, text: str, kind: pl.DataType) -> Any:
         raise ValueError(f"where: {name}: got {text!r}, expected {expected}") from None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is None else str(value)
 
 
-def _left_out(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """A line on the chosen setup, the others, and how to choose one of them."""
+def _skipped_message(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """A message about the selected and the skipped setups, and the option that selects another one."""
     differing = [name for name in names if any(other[name] != chosen[name] for other in others)]
 
-    def shown(setup: Mapping[str, Any], names: Sequence[str]) -> str:
-        return " ".join(f"{name}={_shown(setup[name])}" for name in names) + f" ({counted(setup['_runs'], 'run')})"
+    def text(setup: Mapping[str, Any], names: Sequence[str]) -> str:
+        return " ".join(f"{name}={_value_text(setup[name])}" for name in names) + f" ({counted(setup['_runs'], 'run')})"
 
-    def own(setup: Mapping[str, Any]) -> list[str]:
+    def changed(setup: Mapping[str, Any]) -> list[str]:
         return [name for name in differing if setup[name] != chosen[name]]
 
-    first = own(others[0])[0]
-    example = f"--where {first}={_shown(others[0][first])}"
-    left_out = "; ".join(shown(other, own(other)) for other in others)
-    return f"{chosen['problem']}: taking {shown(chosen, differing)}, leaving out {left_out}; choose with {example}"
+    first = changed(others[0])[0]
+    example = f"--where {first}={_value_text(others[0][first])}"
+    skipped = "; ".join(text(other, changed(other)) for other in others)
+    return f"{chosen['problem']}: using {text(chosen, differing)}, skipping {skipped}; select another with {example}"
 
 
 NOT_THE_PAPERS = "not the paper's setting"
 SHORT = 50
-"""Letters of a remark that fit below a figure."""
+"""Maximum number of characters of a remark below a figure."""
 
 
 def remarks(runs: pl.DataFrame) -> list[str]:
-    """How runs in a tidy table deviate from the paper's, each remark once."""
+    """Remarks on deviations from the paper in a tidy table, without duplicates."""
     return [f"{NOT_THE_PAPERS}: {text}" for text in runs["deviations"].drop_nulls().unique(maintain_order=True)]
 
 
 def marked(text: str, runs: pl.DataFrame) -> str:
-    """A text on runs, with another line if some of them are not the paper's; it names short deviations."""
+    """The text, with an additional line if some of the runs deviate from the paper; short deviations are listed."""
     found = remarks(runs)
     if not found:
         return text

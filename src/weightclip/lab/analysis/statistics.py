@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from weightclip._renamed import accept_old_arguments
 from weightclip._validation import check_count, check_name
 from weightclip.lab.analysis.selection import best_of, best_runs, score_runs
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup
@@ -19,12 +20,12 @@ from weightclip.lab.records.columns import whole_rows
 from weightclip.lab.records.schema import DEFAULT, FRACTION, LAST_FRACTION, Criterion, Metric
 
 FLAT = 0.01
-"""Of a share, per 100 rows: a slope that is known to be no steeper, up or down, is called flat."""
+"""Maximum slope that is called flat, for fractions: change per 100 rows."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and the interval that it lies in."""
+    """A value and its confidence interval."""
 
     value: float
     low: float
@@ -39,7 +40,7 @@ def mean_and_error(values: ArrayLike) -> tuple[float, float]:
 
 
 def interval(values: ArrayLike, level: float = 0.95) -> Estimate:
-    """The mean and Student's interval of that level around it; the paper's Atari figures have 0.9."""
+    """The mean and its Student interval; the paper's Atari figures use the level 0.9."""
     mean, error = mean_and_error(values)
     width = error * float(_quantile(np.array(np.size(values)), level))
     return Estimate(mean, mean - width, mean + width)
@@ -49,17 +50,17 @@ def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int
     """The interquartile mean over all runs of all tasks, and its stratified bootstrap interval (percentiles).
 
     Args:
-        values_by_task: for each task (a game, say) the scores of its runs, at least two, on a scale that tasks share.
-        level: of the interval.
-        resamples: of the bootstrap, which draws runs anew within each task.
-        seed: of the draws.
+        values_by_task: scores of at least two runs for each task (such as a game), on a common scale.
+        level: confidence level of the interval.
+        resamples: number of bootstrap resamples; runs are resampled within each task.
+        seed: seed of the resampling.
     """
     from scipy.stats import bootstrap, trim_mean  # type: ignore[import-untyped]
 
     _check_level(level)
     tasks = [_values("values_by_task", values) for values in values_by_task]
     if not tasks or min(map(len, tasks)) < 2:
-        raise ValueError(f"values_by_task: got {[len(task) for task in tasks]} runs, expected at least 2 of each task")
+        raise ValueError(f"values_by_task: got {[len(task) for task in tasks]} runs, expected at least 2 per task")
 
     def statistic(*samples: NDArray[Any], axis: int = -1) -> Any:
         return trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
@@ -77,7 +78,7 @@ def iqm(values_by_task: Sequence[ArrayLike], level: float = 0.95, resamples: int
 
 
 def half_width(deviation: pl.Series, seeds: pl.Series, level: float | None = None) -> pl.Series:
-    """s / sqrt(n), or times Student's quantile, half an interval of that level; null for a single seed."""
+    """s / sqrt(n), times Student's quantile if a level is given; null for a single seed."""
     error = deviation / seeds.sqrt()
     return error if level is None else error * pl.Series(_quantile(seeds.to_numpy(), level)).fill_nan(None)
 
@@ -89,9 +90,9 @@ def sensitivity(
     criterion: Criterion = DEFAULT,
     last: float = LAST_FRACTION,
 ) -> pl.DataFrame:
-    """A row per setup, method and value of the parameter: the best score over the other settings, as `select` has it.
+    """Return a row per setup, method and value of the parameter: the best score over the other settings (`select`).
 
-    Methods without that setting are left out.
+    Methods without the parameter are skipped.
     """
 
     def choose(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -103,37 +104,37 @@ def sensitivity(
     return by_experiment(table, choose)
 
 
+@accept_old_arguments
 def trend(
     table: pl.DataFrame,
     metric: str | None = None,
-    share: float = 0.5,
+    fraction: float = 0.5,
     level: float = 0.95,
     band: float | None = None,
 ) -> pl.DataFrame:
-    """A row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
+    """Return a row per setup, method and setting: the mean `slope` over seeds, its Student interval and a `verdict`.
 
-    A run's slope is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
-    interval takes the slopes of the seeds for draws from a normal distribution: with two or three seeds it is wide. A
-    last task that was cut short does not count. The
-    verdict is "rising" or "falling" where the interval leaves 0 out, "flat" where it has 0 in it and lies within the
-    band around it, else "not decided"; of a single seed there is none.
+    The slope of a run is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
+    interval assumes normally distributed slopes; with two or three seeds it is wide. A last task that was cut short is
+    excluded. The verdict is "rising" or "falling" if the interval excludes 0, "flat" if it contains 0 and lies within
+    the band, and otherwise "not decided"; it is null for a single seed.
 
     Args:
-        table: a tidy one.
-        metric: a column of it; default: the experiment's own score.
-        share: of the rows, the last ones.
-        level: of the interval from `low` to `high`.
-        band: slopes up to this are called flat, in units of the metric per 100 rows; default: `FLAT`, one percentage
-            point, for shares, and 0 for others, whose scale is not known here.
+        table: tidy table.
+        metric: column of the table (default: the score of the experiment).
+        fraction: fraction of the rows, at the end of the run.
+        level: confidence level of the interval from `low` to `high`.
+        band: maximum absolute slope that is called flat, in units of the metric per 100 rows (default: `FLAT`, one
+            percentage point, for fractions; 0 for other metrics, whose scale is unknown).
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share: got {share!r}, expected a number above 0, at most 1")
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction: got {fraction!r}, expected a number above 0 and at most 1")
 
     def fit(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         name = check_metric(part, metric, columns)
         value = pl.col(name).cast(pl.Float64).fill_null(math.nan)
         ordered = whole_rows(part).sort("identity", columns.x_column, maintain_order=True)
-        rows = (pl.len() * share).ceil().cast(pl.Int64)
+        rows = (pl.len() * fraction).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
         slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(
             (100 * pl.cov(x, y) / x.var()).alias("slope")
@@ -174,12 +175,12 @@ def _band(metric: Metric) -> float:
 def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or not len(found):
-        raise ValueError(f"{name}: got an array of shape {found.shape}, expected one row of at least one number")
+        raise ValueError(f"{name}: got an array of shape {found.shape}, expected a vector with at least one number")
     return found
 
 
 def _quantile(n: NDArray[Any], level: float) -> NDArray[np.float64]:
-    """Of Student's distribution for n values: half of an interval in units of the standard error; NaN for n = 1."""
+    """Quantile of Student's distribution for n values: half an interval in standard errors; NaN for n = 1."""
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     return np.asarray(np.where(n > 1, stdtrit(np.maximum(n - 1, 1), (1 + _check_level(level)) / 2), math.nan))
@@ -195,8 +196,8 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 NUMBERS = {"iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64, "problems": pl.Int64, "runs": pl.Int64}
 
 
-def is_telling(table: pl.DataFrame, metric: Metric) -> bool:
-    """Whether a mean over problems says something: there are several, and they have the metric on one scale."""
+def is_comparable(table: pl.DataFrame, metric: Metric) -> bool:
+    """Whether a mean over problems is meaningful: there are several, with the metric on a common scale."""
     return table["problem"].n_unique() > 1 and metric.unit == FRACTION
 
 
@@ -208,31 +209,31 @@ def across_problems(
     level: float = 0.95,
     on_event: Event = log,
 ) -> pl.DataFrame:
-    """A row per method, and value of the experiment's other axes: `iqm`, with its interval from `low` to `high`.
+    """Return a row per method and value of the other axes: `iqm` over problems, with its interval `low` to `high`.
 
-    They are those of `iqm`, with problems as its tasks. What is averaged are the scores of all
-    runs at the method's best setting on each problem (of the main setup), over the problems of which every method has
-    at least two seeds; `problems` and `runs` count them. There are no rows where these are fewer than two problems. A
-    score that is not a number makes all three NaN.
+    The function `iqm` is applied with problems as tasks, to the scores of all runs of the main setup at the method's
+    best setting on each problem. Only problems on which every method has at least two seeds are included; `problems`
+    and `runs` are their numbers. With fewer than two such problems, the result has no rows. A NaN score makes all three
+    values NaN.
 
     Args:
-        table: a tidy one.
-        metric: a column of it, on a scale that problems share; default: the experiment's own score.
-        criterion: as `score_runs` takes it.
-        last: as `score_runs` takes it.
-        level: of the interval.
-        on_event: called with a line for each problem of which setups are left out.
+        table: tidy table.
+        metric: column of the table, on a common scale for all problems (default: the score of the experiment).
+        criterion: see `score_runs`.
+        last: see `score_runs`.
+        level: confidence level of the interval.
+        on_event: called with a message for each problem with skipped setups.
     """
 
     def average(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
         key = ("experiment", *columns.axes, "method")
-        everyone = pl.struct(key).n_unique()
+        num_methods = pl.struct(key).n_unique()
         scores = score_runs(best_runs(part, metric, criterion, last), metric, criterion, last)
         several = scores.filter(pl.len().over(*key, "problem") > 1)
-        common = several.filter(everyone.over("problem") == scores.select(everyone).item())
+        common = several.filter(num_methods.over("problem") == scores.select(num_methods).item())
         if common["problem"].n_unique() < 2:
             common = common.clear()
-        common = common.sort("problem", "seed", maintain_order=True)  # the bootstrap draws by place
+        common = common.sort("problem", "seed", maintain_order=True)  # the bootstrap depends on the order
         rows = []
         for names, runs in common.group_by(key, maintain_order=True):
             by_problem = [one["score"].to_numpy() for one in runs.partition_by("problem", maintain_order=True)]

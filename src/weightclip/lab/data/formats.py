@@ -140,19 +140,19 @@ def decode_idx(info: DatasetInfo, contents: list[Content]) -> Arrays:
     return images.reshape(len(images), math.prod(info.shape)), labels
 
 
-def _read_idx(content: Content, what: str, dimensions: int) -> Bytes:
+def _read_idx(content: Content, name: str, dimensions: int) -> Bytes:
     """Read the IDX format of MNIST: a magic number, the sizes of the dimensions (big-endian), then bytes."""
     data, header = content.data, 4 + 4 * dimensions
     magic = bytes((0, 0, 8, dimensions))  # 8: unsigned bytes
     if data[:4].tobytes() != magic:
-        raise DataError(f"{content.origin}: starts with {data[:4].tobytes()!r}, expected {magic!r} (IDX {what})")
+        raise DataError(f"{content.origin}: starts with {data[:4].tobytes()!r}, expected {magic!r} (IDX {name})")
     if len(data) < header:
         raise DataError(f"{content.origin}: truncated: {len(data)} bytes, expected a header of {header}")
     shape = tuple(int(size) for size in data[4:header].view(">u4"))
     if len(data) != header + math.prod(shape):
         promised = " x ".join(f"{size:,}" for size in shape)
         kind = "truncated" if len(data) < header + math.prod(shape) else "too long"
-        raise DataError(f"{content.origin}: {kind}: {len(data) - header:,} bytes of {what}, the header says {promised}")
+        raise DataError(f"{content.origin}: {kind}: {len(data) - header:,} bytes of {name}, the header says {promised}")
     return np.asarray(data[header:].reshape(shape))
 
 

@@ -1,4 +1,4 @@
-"""PPO's networks: a policy and a value function of their own, for one learner or for several in lockstep."""
+"""The networks of PPO: separate policy and value networks, for one learner or several in lockstep."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 GAIN, POLICY_GAIN, VALUE_GAIN = math.sqrt(2), 0.01, 1.0
-"""Of the orthogonal initial weights: hidden layers, and the two heads."""
+"""Gains of the orthogonal initialization: hidden layers, and the two heads."""
 
 Layers = Sequence[tuple[Tensor, Tensor]]
-"""Stacked weights [s, out, in] and biases [s, out], the first layer's first."""
+"""Stacked weights [s, out, in] and biases [s, out] of each layer, in order."""
 
 
 class ActorCritic(nn.Module):
     """Tanh networks [n, observations] -> mean action [n, actions] and value [n, 1], and a log-std for each action.
 
     Args:
-        observations, actions: their dimensions.
-        hidden: units in each hidden layer, of both networks.
-        seed: of the initial weights; the global generator stays as it is.
+        observations, actions: dimensions of observations and actions.
+        hidden: units of each hidden layer of both networks.
+        seed: seed of the initial weights; the global generator is unchanged.
     """
 
     def __init__(self, observations: int, actions: int, hidden: Sequence[int] = (64, 64), seed: int = 0) -> None:
@@ -49,13 +49,13 @@ def _tanh_network(widths: Sequence[int], last_gain: float) -> nn.Sequential:
 
 
 class Stack:
-    """Several networks of one shape in one memory, so that one batched product serves all.
+    """Several networks of the same shape in one tensor, so that they share batched products.
 
-    `weights` [learners, entries] holds all of them, with their gradients. The networks' own parameters are views of it:
-    an optimizer of one network, with its remedies, acts on it as on any module.
+    `weights` [learners, entries] contains all parameters, with their gradients. The parameters of each network are
+    views of it, so an optimizer with regularizers can be used for each network as for any module.
 
     Args:
-        members: the networks; they share memory with the stack from now on.
+        members: the networks, which share memory with the stack afterwards.
     """
 
     def __init__(self, members: Sequence[ActorCritic]) -> None:
@@ -76,7 +76,7 @@ class Stack:
         return self._split(self.weights)
 
     def _split(self, whole: Tensor) -> dict[str, Tensor]:
-        # One operation, whose gradient is one, too.
+        # A single operation, so that its gradient is a single one.
         parts = torch.split(whole, [shape.numel() for shape in self._shapes.values()], dim=1)
         return {name: part.view(-1, *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
@@ -88,7 +88,7 @@ def layers_of(tensors: Mapping[str, Tensor], network: str) -> Layers:
 
 
 def batched(layers: Layers, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """x [s, n, in] through stacked layers with tanh between them: [s, n, out], and the tanh units' outputs."""
+    """Apply stacked layers with tanh between them: [s, n, in] -> [s, n, out], and the outputs of the tanh units."""
     units: list[Tensor] = []
     for weight, bias in layers[:-1]:
         x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)).tanh()

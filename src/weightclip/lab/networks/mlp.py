@@ -22,8 +22,8 @@ def mlp(
 ) -> nn.Sequential:
     """Linear - activation - ... - Linear: [batch, inputs] -> [batch, outputs].
 
-    The weights are PyTorch's default ones for this seed, W ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in)), whatever the state of
-    the global generator, which stays as it is. They are drawn in float32, so a float64 network has the same ones.
+    The weights are PyTorch's default initialization with this seed, W ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in)). The global
+    generator is unchanged. They are drawn in float32, so a float64 network has the same weights.
 
     Examples:
         >>> mlp(784, (300, 150), 10)

@@ -1,4 +1,4 @@
-"""Networks that judge actions: DQN's and Rainbow's, on Atari's frames and on MinAtar's."""
+"""The Q-networks of DQN and Rainbow, for frames of Atari and MinAtar."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.nn.functional import linear
 from weightclip.bounds import register_bound
 
 LARGEST = 255.0
-"""Of a pixel."""
+"""Maximum value of a pixel."""
 
 
 class FlattenPixels(nn.Flatten):
-    """[n, channels, height, width] -> [n, height * width * channels]: a view where the channels come last in memory."""
+    """[n, channels, height, width] -> [n, height * width * channels]; a view if channels are last in memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1))
 
 
 def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
-    """Mnih et al. (2015): [n, channels, 84, 84] -> [n, 3136]; and that number."""
+    """The torso of Mnih et al. (2015), [n, channels, 84, 84] -> [n, 3136], and its output size."""
     return (
         nn.Sequential(
             nn.Conv2d(channels, 32, 8, stride=4),
@@ -40,7 +40,7 @@ def nature_torso(channels: int) -> tuple[nn.Sequential, int]:
 
 
 def minatar_torso(channels: int) -> tuple[nn.Sequential, int]:
-    """Young and Tian (2019): [n, channels, 10, 10] -> [n, 1024]; and that number."""
+    """The torso of Young and Tian (2019), [n, channels, 10, 10] -> [n, 1024], and its output size."""
     return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU(inplace=True), FlattenPixels()), 1024
 
 
@@ -48,17 +48,17 @@ TORSOS: dict[tuple[int, ...], tuple[Callable[[int], tuple[nn.Sequential, int]], 
     (84, 84): (nature_torso, 512),
     (10, 10): (minatar_torso, 128),
 }
-"""Height and width of a frame -> its torso, and the units of the hidden layer behind it."""
+"""Height and width of a frame -> torso, and units of the following hidden layer."""
 
 
 class QNetwork(nn.Module):
-    """Frames [n, channels, height, width] of whole numbers -> the value of each action [n, actions].
+    """Integer frames [n, channels, height, width] -> value of each action [n, actions].
 
     Args:
-        channels, size: of what it sees; `size` is one of `TORSOS`.
-        actions: how many.
-        scaled: divide pixels by 255; the paper's networks take them as they are.
-        seed: of the initial weights; the global generator stays as it is.
+        channels, size: channels and size of the frames; `size` is a key of `TORSOS`.
+        actions: number of actions.
+        scaled: whether to divide pixels by 255; the paper's networks do not.
+        seed: seed of the initial weights; the global generator is unchanged.
     """
 
     def __init__(self, channels: int, size: Sequence[int], actions: int, scaled: bool = False, seed: int = 0) -> None:
@@ -82,10 +82,10 @@ class RainbowNetwork(nn.Module):
     Dueling: with advantages A [actions, atoms] and values V [atoms], the logits are V + A - mean over actions of A.
 
     Args:
-        channels, size, actions, scaled, seed: as for `QNetwork`.
-        atoms: returns that the distribution tells apart.
-        dueling: else A alone.
-        noisy: with the standard deviation `sigma`; else linear layers.
+        channels, size, actions, scaled, seed: see `QNetwork`.
+        atoms: number of atoms of the distribution.
+        dueling: whether to use V + A instead of A alone.
+        noisy: whether to use noisy layers, with the initial standard deviation `sigma`, instead of linear ones.
     """
 
     def __init__(
@@ -127,18 +127,18 @@ class RainbowNetwork(nn.Module):
 
 
 def as_input(frames: Tensor, scale: float) -> Tensor:
-    """Whole numbers as what convolutions take."""
+    """Convert integer frames to scaled floats for convolutions."""
     return frames.float() if scale == 1.0 else frames.float() * scale
 
 
 class NoisyLinear(nn.Module):
     """y = (mu_w + sigma_w * e_w) x + mu_b + sigma_b * e_b, with noise e_w = f(e_out) f(e_in)^T and e_b = f(e_out).
 
-    f(x) = sign(x) sqrt(|x|), and e_in, e_out are normal. [n, inputs] -> [n, outputs]. The noise stays until
-    `draw_noise`; there is none within `noise_disabled`.
+    f(x) = sign(x) sqrt(|x|), and e_in, e_out are normal. [n, inputs] -> [n, outputs]. The noise is constant until
+    `draw_noise`; `noise_disabled` turns it off.
 
     Args:
-        inputs, outputs: their numbers.
+        inputs, outputs: numbers of inputs and outputs.
         sigma: sigma_w and sigma_b start at sigma / sqrt(inputs).
     """
 
@@ -157,32 +157,32 @@ class NoisyLinear(nn.Module):
         self.register_buffer("noise_out", torch.zeros(outputs))
 
     def draw_noise(self, generator: torch.Generator) -> None:
-        """Other noise from now on."""
+        """Draw new noise."""
         for noise in (self.noise_in, self.noise_out):
             drawn = torch.randn(noise.shape, generator=generator)
             noise.copy_(drawn.sign() * drawn.abs().sqrt())
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, inputs] -> [n, outputs]."""
-        # (sigma * e_out e_in^T) x = e_out * (sigma (e_in * x)): without a matrix of noise.
+        # (sigma * e_out e_in^T) x = e_out * (sigma (e_in * x)) needs no noise matrix.
         noisy = linear(x * self.noise_in, self.sigma_weight) * self.noise_out
         return linear(x, self.mu_weight, self.mu_bias) + noisy + self.sigma_bias * self.noise_out
 
 
 def noisy_layers(network: nn.Module) -> list[NoisyLinear]:
-    """All of them, in the network's order."""
+    """All noisy layers of a network, in order."""
     return [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]
 
 
 def draw_noise(network: nn.Module, generator: torch.Generator) -> None:
-    """Other noise in all noisy layers."""
+    """Draw new noise in all noisy layers of a network."""
     for layer in noisy_layers(network):
         layer.draw_noise(generator)
 
 
 @contextmanager
 def noise_disabled(*networks: nn.Module) -> Iterator[None]:
-    """No noise in any layer meanwhile; afterwards that of before."""
+    """Disable the noise of all noisy layers within a block; it is restored afterwards."""
     layers = [layer for network in networks for layer in noisy_layers(network)]
     noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
     before = [noise.clone() for noise in noises]
@@ -191,9 +191,9 @@ def noise_disabled(*networks: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for noise, kept in zip(noises, before, strict=True):
-            noise.copy_(kept)
+        for noise, saved in zip(noises, before, strict=True):
+            noise.copy_(saved)
 
 
-# Means and scales of the noise alike start within 1/sqrt(fan_in), and so they are clipped alike.
+# The means and scales of the noise are both initialized within 1/sqrt(fan_in), and have the same bounds.
 register_bound(NoisyLinear, lambda layer, name: 1 / math.sqrt(layer.in_features))

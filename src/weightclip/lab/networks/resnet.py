@@ -63,8 +63,8 @@ class Bottleneck(nn.Module):
 class Conv1x1(nn.Conv2d):
     """`nn.Conv2d(channels, out, 1, stride, bias=False)`, with the same parameters and the same outputs.
 
-    What the stride leaves out is left out first: on CPUs without AVX-512, oneDNN's backward pass through a 1x1
-    convolution with a stride and fewer than 8 channels writes where it must not.
+    The input is subsampled before the convolution: on CPUs without AVX-512, oneDNN's backward pass of a strided 1x1
+    convolution with fewer than 8 channels writes out of bounds.
     """
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
@@ -76,7 +76,7 @@ class Conv1x1(nn.Conv2d):
 
 
 def shortcut(channels: int, out: int, stride: int) -> nn.Sequential | None:
-    """What brings x to the shape of the block's output, where that differs."""
+    """The projection of x to the shape of the block's output, or None if they are equal."""
     if stride == 1 and channels == out:
         return None
     return nn.Sequential(Conv1x1(channels, out, stride), nn.BatchNorm2d(out))
@@ -86,16 +86,16 @@ Block = type[BasicBlock] | type[Bottleneck]
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks, one linear layer.
+    """A stem, four stages of blocks and a linear layer.
 
-    The stem is that for ImageNet, a 7x7 convolution with stride 2 and a max-pool, or the usual one for CIFAR's small
-    images, a 3x3 convolution alone.
+    The stem for ImageNet is a 7x7 convolution with stride 2 and max-pooling. The stem for the small images of CIFAR is
+    a 3x3 convolution.
 
     Args:
-        block: the kind of block.
-        depths: blocks in each of the four stages.
-        classes: outputs.
-        width: channels of the first stage; each further one has twice as many.
+        block: type of the blocks.
+        depths: number of blocks in each of the four stages.
+        classes: number of outputs.
+        width: channels of the first stage; each of the others has twice as many as the previous one.
         stem: "imagenet" or "cifar".
     """
 
@@ -127,7 +127,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """[n, 3, height, width] -> [n, 8 * width * expansion], what the last layer sees."""
+        """The input of the last layer: [n, 3, height, width] -> [n, 8 * width * expansion]."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return torch.flatten(self.avgpool(x), 1)
@@ -143,10 +143,10 @@ def _stage(block: Block, channels: int, width: int, depth: int, stride: int) -> 
 
 
 def resnet18(classes: int = 1000, width: int = 64, stem: str = "imagenet") -> ResNet:
-    """18 layers with weights; at the full width 512 features."""
+    """ResNet with 18 layers and, at full width, 512 features."""
     return ResNet(BasicBlock, (2, 2, 2, 2), classes, width, stem)
 
 
 def resnet50(classes: int = 1000) -> ResNet:
-    """50 layers with weights, 2048 features."""
+    """ResNet with 50 layers and 2048 features."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes)

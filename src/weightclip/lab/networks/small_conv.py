@@ -1,8 +1,8 @@
-"""A 3x3 convolution that is a matrix product where the image is tiny.
+"""A 3x3 convolution that is computed as a matrix product on tiny images.
 
-On images of 1x1 or 2x2 pixels, which the last stages of a ResNet for ImageNet see when its input is 32x32, most of a
-3x3 kernel meets padding alone: 8 of its 9 taps at 1x1. What is left is a dense map from all input pixels to all output
-pixels, y = B x, with the taps in the blocks of B. On a CPU this product is several times as fast as the convolution.
+In the last stages of an ImageNet ResNet with 32x32 inputs, images have 1x1 or 2x2 pixels, and most taps of a 3x3 kernel
+(8 of 9 at 1x1) only multiply padding. The rest is a dense map from all input pixels to all output pixels, y = B x, with
+the taps in the blocks of B. On a CPU this product is several times as fast as the convolution.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LARGEST = 2
-"""Height and width of images for which the product is faster; from 3 on it multiplies more than the convolution."""
+"""Maximum height and width for which the product is faster; above it, the product has more multiplications."""
 
 
 class Conv3x3(nn.Conv2d):
     """`nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)`, with the same parameters and the same outputs.
 
-    The product is taken on CPUs, in float32 and float64; with mixed precision and when compiled, it is the plain
-    convolution.
+    The product is used on CPUs in float32 and float64. With mixed precision or torch.compile, the plain convolution is
+    used.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
@@ -35,7 +35,7 @@ class Conv3x3(nn.Conv2d):
 
 
 def is_tiny(x: Tensor) -> bool:
-    """Whether the product is faster for such a batch, and can be taken."""
+    """Whether the product is supported and faster for a batch."""
     return (
         x.dim() == 4
         and max(x.shape[2:]) <= LARGEST
@@ -55,7 +55,7 @@ class _Product(torch.autograd.Function):
         lines, columns = _taps(height, stride), _taps(width, stride)
         out_height, out_width = _size(height, stride), _size(width, stride)
         kernel = weight.permute(0, 2, 3, 1)  # [o, 3, 3, i]
-        # At this size every output pixel sees every input pixel, so all blocks are filled.
+        # At this size every output pixel depends on every input pixel, so all blocks are filled.
         blocks = x.new_empty(out_height, out_width, outputs, height, width, inputs)
         for to_line, line, tap in lines:
             for to_column, column, other in columns:
@@ -86,11 +86,11 @@ class _Product(torch.autograd.Function):
 
 
 def _size(size: int, stride: int) -> int:
-    """Of the output, along one side."""
+    """The size of the output along one side."""
     return (size - 1) // stride + 1
 
 
 def _taps(size: int, stride: int) -> list[tuple[int, int, int]]:
-    """Along one side: each output pixel, each input pixel that it sees, and the tap of the kernel between them."""
+    """Along one side: the output pixels, the input pixels that they depend on, and the tap between them."""
     pairs = [(out, pixel) for out in range(_size(size, stride)) for pixel in range(size)]
     return [(out, pixel, pixel - out * stride + 1) for out, pixel in pairs]

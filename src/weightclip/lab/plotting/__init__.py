@@ -1,1 +1,1 @@
-"""The look of all figures, and the drawing that they share."""
+"""Styles and drawing functions of all figures."""

@@ -1,4 +1,4 @@
-"""A figure: drawn from a tidy table, saved as PDF, PNG and the CSV of what it shows."""
+"""A figure: drawn from a tidy table, and saved as PDF, PNG and a CSV file of its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DPI = 200
 DIGITS = 6
-"""Of the numbers in a CSV."""
+"""Significant digits in CSV files."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Drawing:
     """A drawn figure.
 
     Args:
-        picture: matplotlib's figure.
-        data: the numbers in it.
-        notes: lines that a user should read: what was chosen, what is missing.
+        picture: matplotlib figure.
+        data: the plotted numbers.
+        notes: messages for the user, such as selected settings and missing runs.
     """
 
     picture: Picture
@@ -47,13 +47,13 @@ class Figure:
     """A figure that can be drawn.
 
     Args:
-        name: its name on the command line: "streaming".
-        number: its number in the paper: "3"; empty if it is not in the paper.
-        title: what it shows.
-        draw: draws it from a tidy table, given the criterion of best settings.
-        experiment: the experiment whose runs it shows; empty if it needs no results, and `draw` takes an empty table.
-        check: raises a ValueError that says what a table of that experiment's runs lacks.
-        table: name of the further table that it is drawn from, instead of the main one.
+        name: name on the command line, for example "streaming".
+        number: number in the paper, for example "3"; empty if it is not in the paper.
+        title: one-line description.
+        draw: draws the figure from a tidy table, given the criterion for best settings.
+        experiment: experiment whose runs are drawn; empty if `draw` needs no results and takes an empty table.
+        check: raises a ValueError if a table of runs of the experiment lacks required data.
+        table: name of the additional table to draw; None: the main table.
     """
 
     name: str
@@ -65,25 +65,25 @@ class Figure:
     table: str | None = None
 
     def can_be_drawn(self, table: pl.DataFrame) -> bool:
-        """Whether a tidy table has what the figure needs."""
-        own = table.filter(experiment=self.experiment)
-        if own.is_empty():
+        """Whether a tidy table has the data that the figure needs."""
+        runs = table.filter(experiment=self.experiment)
+        if runs.is_empty():
             return False
         try:
-            self.check(own)
+            self.check(runs)
         except ValueError:
             return False
         return True
 
 
 def save(drawing: Drawing, directory: Path, name: str) -> list[Path]:
-    """Write NAME.pdf, NAME.png and NAME.csv, each whole or not at all; their paths."""
+    """Write NAME.pdf, NAME.png and NAME.csv atomically and return their paths."""
     from matplotlib import rc_context
 
     paths = [directory / f"{name}.{ending}" for ending in ("pdf", "png", "csv")]
     for path in paths[:2]:
         buffer = io.BytesIO()
-        # Without a date, equal results give equal files.
+        # Without a date, the same results give identical files.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
         with rc_context(RC):
             drawing.picture.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)

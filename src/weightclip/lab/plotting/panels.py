@@ -1,4 +1,4 @@
-"""Panels of curves: the drawing that all figures share. A curve is a table with columns mean, low and high."""
+"""Panels of curves, shared by all figures. A curve is a table with the columns mean, low and high."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
-from weightclip.lab.plotting.style import MARKERS, OTHER_MARKERS, RC, Style, style_of
+from weightclip.lab.plotting.style import MARKERS, OTHER_MARKER, RC, Style, style_of
 from weightclip.lab.records.columns import CUT_SHORT, cut_short, deviations_text
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.schema import FRACTION, Metric
 from weightclip.lab.text import count_text, settings_text
 
 WIDTH = 6.75
-"""Of a page's text, in inches."""
+"""Text width of a page, in inches."""
 
-MARKED = 6
-"""Points of a curve with a marker."""
+NUM_MARKERS = 6
+"""Approximate number of markers on a curve."""
 
-ONE = "one seed"
+ONE_SEED = "one seed"
 
-HIDING = 6.0
-"""Where one method's values are so many times those of another, the other's line is flat."""
+LOG_SCALE_RATIO = 6.0
+"""Ratio between the medians of two methods from which an axis is logarithmic."""
 
 
 @contextmanager
 def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Picture, list[list[Axes]]]]:
-    """A picture of width x height inches with rows x columns empty panels, in the look of all figures."""
+    """A picture of width x height inches with rows x columns empty panels, in the common style."""
     with rc_context(RC):
         picture = Picture(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(picture)
         yield picture, picture.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> None:
-    """The mean as a line, low to high shaded where they differ; values that are not finite leave a gap.
+def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style) -> None:
+    """Draw the mean as a line and shade low to high where they differ. Values that are not finite leave a gap.
 
-    Points of tasks that were cut short are open circles.
+    Tasks that were cut short are open circles.
     """
-    x, mean, low, high = (_finite(curve[column]) for column in (along, "mean", "low", "high"))
+    x, mean, low, high = (_finite(curve[column]) for column in (x_column, "mean", "low", "high"))
     axes.plot(
         x,
         mean,
-        color=style.colour,
+        color=style.color,
         linestyle=style.line,
         marker=style.marker or ("o" if len(x) == 1 else ""),  # a line through one point is invisible
         markersize=2.7,
-        markevery=_marked(len(x), style.marker),
+        markevery=_marker_spacing(len(x), style.marker),
         label=style.label,
         zorder=style.order,
     )
@@ -67,7 +67,7 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> Non
         axes.plot(
             x[short],
             mean[short],
-            color=style.colour,
+            color=style.color,
             linestyle="",
             marker="o",
             markersize=4.5,
@@ -75,63 +75,63 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, along: str, style: Style) -> Non
             zorder=style.order + 1,
         )
     if np.any(high > low):
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0, zorder=style.order - 2)
+        axes.fill_between(x, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=style.order - 2)
 
 
-def draw_panel(axes: Axes, curves: pl.DataFrame, along: str, metric: Metric) -> None:
-    """A metric's curves, a line for each method; a logarithmic axis where one of them would hide the others."""
+def draw_panel(axes: Axes, curves: pl.DataFrame, x_column: str, metric: Metric) -> None:
+    """Draw a line for each method. The axis is logarithmic if one method would flatten the others."""
     for (method,), curve in curves.group_by("method", maintain_order=True):
-        draw_curve(axes, curve, along, style_of(str(method)))
-    show_unit(axes, metric)
-    if metric.unit != FRACTION and is_hiding(curves):
-        _take_logarithms(axes)
+        draw_curve(axes, curve, x_column, style_of(str(method)))
+    format_unit(axes, metric)
+    if metric.unit != FRACTION and needs_log_scale(curves):
+        _use_log_scale(axes)
 
 
-def show_unit(axes: Axes, metric: Metric) -> None:
-    """Shares as percentages."""
+def format_unit(axes: Axes, metric: Metric) -> None:
+    """Show fractions as percentages."""
     if metric.unit == FRACTION:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda fraction, _: f"{100 * fraction:g}%"))
 
 
-def is_hiding(curves: pl.DataFrame) -> bool:
-    """Whether the values of some methods are `HIDING` times those of others; medians count, not a first steep task."""
+def needs_log_scale(curves: pl.DataFrame) -> bool:
+    """Whether the medians of two methods differ by more than the factor `LOG_SCALE_RATIO`."""
     finite = curves.filter(pl.col("mean").is_finite())
     typical = finite.group_by("method").agg(pl.col("mean").median())["mean"].to_numpy()
-    return bool(len(typical) and (finite["mean"] > 0).all() and typical.max() > HIDING * typical.min())
+    return bool(len(typical) and (finite["mean"] > 0).all() and typical.max() > LOG_SCALE_RATIO * typical.min())
 
 
-def _take_logarithms(axes: Axes) -> None:
+def _use_log_scale(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    if high < 1000 * low:  # powers of ten alone would be two or three ticks
+    if high < 1000 * low:  # powers of ten would give only two or three ticks
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(NullLocator())
 
 
-def count_along(axes: Axes, label: str) -> None:
-    """The horizontal axis of what is counted: tasks, epochs. To be called when all is drawn."""
+def set_count_axis(axes: Axes, label: str) -> None:
+    """Label a horizontal axis of tasks or epochs, with integer ticks. Call it after drawing."""
     axes.set_xlabel(label)
     low, high = axes.get_xlim()
-    if high - low < 1:  # whole numbers, where the axis of a single one would have fractions only
+    if high - low < 1:  # a single point: otherwise all ticks would be fractions
         middle = round((low + high) / 2)
         axes.set_xlim(middle - 1, middle + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
 
 
-def count_steps(axes: Axes) -> None:
-    """The horizontal axis of what is counted in thousands and millions: `500k`, `2.5M`."""
+def set_steps_axis(axes: Axes) -> None:
+    """Format a horizontal axis of steps in thousands and millions: `500k`, `2.5M`."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: count_text(steps)))
 
 
 def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:
-    """What is drawn in any panel, in that order, below all panels."""
+    """Add a legend of all lines below the panels, in the order of `styles`."""
     drawn: dict[str, Artist] = {}
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels = [style.label for style in styles]
-    for rows in range(1 if len(labels) < 5 else 2, len(labels) + 1):  # two are the paper's: a column for each remedy
+    for rows in range(1 if len(labels) < 5 else 2, len(labels) + 1):  # two as in the paper: one column per regularizer
         legend = picture.legend(
             [drawn[label] for label in labels],
             labels,
@@ -144,28 +144,28 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
         legend.get_title().set_multialignment("center")
         if legend.get_window_extent().width <= picture.bbox.width or rows == len(labels):
             return
-        legend.remove()  # it would be cut off: with more rows
+        legend.remove()  # too wide: try more rows
 
 
-def about_seeds(data: pl.DataFrame, shaded: str = "standard error") -> str:
-    """How many seeds were averaged, and what is shaded, if anything is."""
+def seeds_caption(data: pl.DataFrame, shaded: str = "standard error") -> str:
+    """The number of seeds averaged, and the meaning of the shading if there is any."""
     number = seeds_text(data["seeds"])
     shading = f", {shaded} shaded" if shaded else ""
     marked = "; open circle: task cut short" if CUT_SHORT in data.columns and data[CUT_SHORT].any() else ""
-    return (number if number == ONE else f"mean of {number}{shading}") + marked
+    return (number if number == ONE_SEED else f"mean of {number}{shading}") + marked
 
 
 def seeds_text(numbers: Iterable[int]) -> str:
-    """`one seed`, `3 seeds`, `2 to 5 seeds`: of numbers that may differ."""
+    """Numbers of seeds as text: `one seed`, `3 seeds`, `2 to 5 seeds`."""
     least, most = min(numbers), max(numbers)
-    return ONE if most == 1 else f"{most} seeds" if least == most else f"{least} to {most} seeds"
+    return ONE_SEED if most == 1 else f"{most} seeds" if least == most else f"{least} to {most} seeds"
 
 
-def _marked(points: int, marker: str) -> tuple[int, int]:
-    """The first marked point and the distance of the others: a few, at other places for each marker."""
-    markers = [*MARKERS.values(), OTHER_MARKERS]
-    between = max(1, points // MARKED)
-    return between * markers.index(marker) // len(markers), between
+def _marker_spacing(points: int, marker: str) -> tuple[int, int]:
+    """The first point with a marker and the distance to the next one, staggered between markers."""
+    markers = [*MARKERS.values(), OTHER_MARKER]
+    distance = max(1, points // NUM_MARKERS)
+    return distance * markers.index(marker) // len(markers), distance
 
 
 def _finite(values: pl.Series) -> NDArray[Any]:
@@ -174,11 +174,11 @@ def _finite(values: pl.Series) -> NDArray[Any]:
 
 
 SAMPLES = "samples"
-"""A column that counts in thousands and millions."""
+"""Column whose values are in thousands and millions."""
 
 
 def draw_records(records: Sequence[Record], path: Path) -> None:
-    """A PNG of runs that differ in their seeds alone, with the panels of their schema. Without panels, no picture."""
+    """Draw runs that differ only in their seeds as a PNG, with the panels of their schema, if it has any."""
     schema, config = records[0].schema, records[0].config
     if not schema.panels:
         return
@@ -186,51 +186,51 @@ def draw_records(records: Sequence[Record], path: Path) -> None:
     axes = {name: config[name] for name in schema.axes if name != "method" and name in config}
     settings = {name: config.get(name) for name in schema.settings if not isinstance(config.get(name), Mapping)}
     length = {schema.unit: records[0].table["samples"].to_list()[-1]} if "samples" in records[0].table.columns else {}
-    shown = ", ".join(filter(None, (config["problem"], settings_text(axes))))
+    name = ", ".join(filter(None, (config["problem"], settings_text(axes))))
     deviations = deviations_text(records[0].deviations, list(schema.fields))
     remark = deviations and f"not the paper's setting: {deviations}"
     metrics = [schema.metric(name) for name in schema.panels]
-    title = "\n".join(filter(None, (f"{shown}: {settings_text({**settings, **length})}", remark)))
+    title = "\n".join(filter(None, (f"{name}: {settings_text({**settings, **length})}", remark)))
     draw_runs(tables, metrics, schema.plot_column or schema.x_column, path, title, schema.plot_label)
 
 
 def draw_runs(
     tables: Mapping[str, pl.DataFrame],
     metrics: Sequence[Metric],
-    along: str,
+    x_column: str,
     path: Path,
     title: str = "",
     label: str = "",
 ) -> None:
-    """A PNG of runs that differ in method and seed alone.
+    """Draw runs that differ only in method and seed as a PNG.
 
-    Lines are means over seeds, with the standard error shaded where there are several. A table without one of the
-    columns leaves its panel out.
+    Lines are means over seeds, with the standard error shaded if there are several. A metric that no table has is
+    skipped.
 
     Args:
-        tables: method -> its rows, of one or more seeds.
-        metrics: a panel each.
-        along: the column that the rows follow, or `samples`.
-        path: of the picture, which is written whole or not at all.
-        title: above the panels.
-        label: of the horizontal axis; default: that column's name.
+        tables: method -> table of one or more seeds.
+        metrics: metrics to draw, one panel each.
+        x_column: column of the horizontal axis.
+        path: path of the picture, which is written atomically.
+        title: title above the panels.
+        label: label of the horizontal axis (default: the name of the column).
     """
-    shown = [metric for metric in metrics if any(metric.name in table.columns for table in tables.values())]
-    with panels(1, len(shown), 2.6 * len(shown), 2.45) as (picture, (row,)):
-        for axes, metric in zip(row, shown, strict=True):
+    displayed = [metric for metric in metrics if any(metric.name in table.columns for table in tables.values())]
+    with panels(1, len(displayed), 2.6 * len(displayed), 2.45) as (picture, (row,)):
+        for axes, metric in zip(row, displayed, strict=True):
             for method, table in tables.items():
                 if metric.name in table.columns:
-                    draw_curve(axes, _means(table, along, metric.name), along, style_of(method))
+                    draw_curve(axes, _means(table, x_column, metric.name), x_column, style_of(method))
             axes.set_title(metric.label)
-            show_unit(axes, metric)
-            if along == SAMPLES:
-                count_steps(axes)
+            format_unit(axes, metric)
+            if x_column == SAMPLES:
+                set_steps_axis(axes)
                 axes.set_xlabel(label)
             else:
-                count_along(axes, label or along.capitalize())
+                set_count_axis(axes, label or x_column.capitalize())
         short = [bool(table.select(cut_short(table)).to_series().any()) for table in tables.values()]
         seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()], CUT_SHORT: short})
-        add_legend(picture, map(style_of, tables), about_seeds(seeds))
+        add_legend(picture, map(style_of, tables), seeds_caption(seeds))
         if title:
             picture.suptitle(title)
         buffer = io.BytesIO()
@@ -238,9 +238,9 @@ def draw_runs(
     write_whole(path, buffer.getbuffer())
 
 
-def _means(table: pl.DataFrame, along: str, name: str) -> pl.DataFrame:
-    """The mean over seeds, and one standard error below and above it (0 with a single seed)."""
+def _means(table: pl.DataFrame, x_column: str, name: str) -> pl.DataFrame:
+    """The mean over seeds, and one standard error below and above it (0 for a single seed)."""
     value = pl.col(name)
     mean, error = value.mean(), (value.std() / value.count().sqrt()).fill_null(0.0)
     short = cut_short(table).any()
-    return table.group_by(along).agg(short, mean.alias("mean"), low=mean - error, high=mean + error).sort(along)
+    return table.group_by(x_column).agg(short, mean.alias("mean"), low=mean - error, high=mean + error).sort(x_column)

@@ -1,7 +1,7 @@
-"""The look of all figures: a method has one colour, one marker and one kind of line everywhere.
+"""The style of all figures: each method has one color, marker and line style.
 
-Colour and marker tell the remedy, the kind of line the optimizer. The colours are those of Okabe and Ito (2008), which
-people with any kind of colour vision tell apart; in grey the markers do.
+Color and marker show the regularizer, the line style shows the optimizer. The colors are the color-blind-safe palette
+of Okabe and Ito (2008); in grayscale, the markers distinguish the methods.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-COLOURS = {
+COLORS = {
     "": "#000000",
     "wc": "#D55E00",
     "l2init": "#0072B2",
@@ -18,16 +18,16 @@ COLOURS = {
     "madam": "#CC79A7",
     "wc@switch": "#E69F00",
 }
-"""Remedy -> colour; the optimizer alone is black, and Madam is a remedy of its own."""
+"""Regularizer -> color. An optimizer without one is black; Madam has its own color."""
 
 MARKERS = {"": "", "wc": "o", "l2init": "s", "sp": "^", "l2": "v", "madam": "D", "wc@switch": "X"}
-"""Remedy -> marker; black needs none."""
+"""Regularizer -> marker; black lines have none."""
 
-OTHERS, OTHER_MARKERS = "#777777", "P"
-"""For combinations, and for remedies of the user's own."""
+OTHER_COLOR, OTHER_MARKER = "#777777", "P"
+"""For combinations and for the user's own regularizers."""
 
 LINES = {"sgd": "--", "adam": "-", "madam": "-"}
-OTHER_LINES = "-."
+OTHER_LINE = "-."
 
 NAMES = {
     "sgd": "SGD",
@@ -60,36 +60,36 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.1,
     "font.size": 8,
-    "pdf.fonttype": 42,  # letters that can be searched for, and that publishers accept
+    "pdf.fonttype": 42,  # TrueType fonts: searchable, and accepted by publishers
 }
-"""matplotlib's settings for every figure, for print at its own size."""
+"""matplotlib settings for every figure, sized for print."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn; what has the higher order lies on top."""
+    """The style of a method. Lines with a higher `order` are drawn on top."""
 
     label: str
-    colour: str
+    color: str
     line: str
     marker: str
     order: int
 
 
 def style_of(method: str) -> Style:
-    """The style of a method by its name.
+    """The style of a method.
 
     Examples:
         >>> style_of("sgd+wc")
-        Style(label='SGD + WC', colour='#D55E00', line='--', marker='o', order=4)
+        Style(label='SGD + WC', color='#D55E00', line='--', marker='o', order=4)
     """
-    optimizer, *remedies = method.split("+")
-    remedy = "+".join(remedies) or ("madam" if optimizer == "madam" else "")
-    label = " + ".join(NAMES.get(part, part) for part in (optimizer, *remedies))
+    optimizer, *regularizers = method.split("+")
+    regularizer = "+".join(regularizers) or ("madam" if optimizer == "madam" else "")
+    label = " + ".join(NAMES.get(part, part) for part in (optimizer, *regularizers))
     return Style(
         label,
-        colour=COLOURS.get(remedy, OTHERS),
-        line=LINES.get(optimizer, OTHER_LINES),
-        marker=MARKERS.get(remedy, OTHER_MARKERS),
-        order=4 if remedy.startswith("wc") or "wc" in remedies else 3,
+        color=COLORS.get(regularizer, OTHER_COLOR),
+        line=LINES.get(optimizer, OTHER_LINE),
+        marker=MARKERS.get(regularizer, OTHER_MARKER),
+        order=4 if regularizer.startswith("wc") or "wc" in regularizers else 3,
     )

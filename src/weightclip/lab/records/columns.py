@@ -23,7 +23,7 @@ LAST = (*PROVENANCE, "schema", "identity")
 TEXT = (*FIRST[:3], "rules", "data", "data_kind", "checksum", *LAST[5:])
 
 SCHEMA_TYPE = pl.Categorical
-"""The type of the column `schema`, whose long texts recur in every row."""
+"""The type of the column `schema`, whose long texts are repeated in every row."""
 
 NO_RUNS: dict[str, Any] = {
     **dict.fromkeys((*FIRST, *LAST), pl.String),
@@ -36,10 +36,10 @@ CUT_SHORT = "cut_short"
 
 
 def schema_of(table: pl.DataFrame) -> Schema:
-    """The schema of one experiment's tidy table; versions of it are merged."""
+    """The schema of one experiment's tidy table. Different versions are merged."""
     texts = list(table["schema"].drop_nulls().unique(maintain_order=True)) if "schema" in table.columns else []
     if not texts:
-        raise ValueError("table: got one without a schema, expected the result of weightclip.lab.load")
+        raise ValueError("table: got a table without a schema, expected the result of weightclip.lab.load")
     first, *others = (Schema.from_dict(json.loads(text)) for text in texts)
     for other in others:
         first = first.merge(other)
@@ -85,13 +85,13 @@ def comparison_columns(facts: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def deviations_text(deviations: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Deviations in the order of the configuration's fields; JSON does not keep it."""
+    """Deviations as text, in the order of the configuration's fields, which JSON does not preserve."""
     order = sorted(deviations, key=lambda name: fields.index(name) if name in fields else len(fields))
     return settings_text({name: plain_value(deviations[name]) for name in order})
 
 
 def plain_value(value: Any) -> Any:
-    """A value of a configuration as a column has it."""
+    """A value of a configuration, converted for a column."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
-    return float(value) if value in ("inf", "-inf", "nan") else value  # JSON lacks them
+    return float(value) if value in ("inf", "-inf", "nan") else value  # not available in JSON

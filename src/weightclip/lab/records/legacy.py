@@ -1,7 +1,7 @@
-"""Format 2: records and tables of version 0.1, whose fields have other names and which carry no schema.
+"""Format 2: records and tables of version 0.1, with other field names and without a schema.
 
-The schema and the comparison with the paper come from the installed experiment. Without it, every column that is not a
-known one counts as measured. The content of these records is not checked against a hash.
+The schema and the comparison with the paper come from the installed experiment. Without it, every unknown column
+counts as a metric. The content of these records is not checked against a hash.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ FORMATS = (2,)
 
 
 def upgrade_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a record of format 2 as format 3 has it."""
+    """Convert the metadata of a record from format 2 to format 3."""
     config = new_fields(facts["experiment"], facts["config"])
     schema = _schema(facts["experiment"], config)
     setting, deviations = _comparison(facts["experiment"], config)
-    more = {"paper_setting": setting, "deviations": deviations, "resumed": None}
-    return {**facts, "config": config, "schema": schema.as_dict(), **more}
+    added_facts = {"paper_setting": setting, "deviations": deviations, "resumed": None}
+    return {**facts, "config": config, "schema": schema.as_dict(), **added_facts}
 
 
 def upgrade_table(table: pl.DataFrame) -> pl.DataFrame:
-    """A tidy table of version 0.1 with the names and columns of this version."""
+    """Convert a tidy table of version 0.1 to the names and columns of this version."""
     parts = [_upgrade_part(part) for part in table.partition_by("experiment", maintain_order=True)]
     return pl.concat(parts, how="diagonal_relaxed") if parts else table
 
 
 def _upgrade_part(table: pl.DataFrame) -> pl.DataFrame:
-    """The part of one experiment; columns of other experiments, which are empty here, are dropped."""
+    """Convert the rows of one experiment. Empty columns, which belong to other experiments, are dropped."""
     experiment = table["experiment"][0]
     end = table.columns.index("identity")
     empty = [column.name for column in table if column.null_count() == len(table) and column.name not in LAST]
@@ -71,7 +71,7 @@ def _schema(experiment: str, config: Mapping[str, Any]) -> Schema:
 
 
 def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """The paper's setting and the deviations of a run; neither if the configuration is no longer accepted."""
+    """The paper's setting and the deviations of a run; both empty if the configuration is no longer valid."""
     from weightclip.lab.registry import experiments
 
     if experiment not in experiments():
@@ -81,7 +81,7 @@ def _comparison(experiment: str, config: Mapping[str, Any]) -> tuple[Mapping[str
     return _compare(experiment, json.dumps(known))
 
 
-@lru_cache(maxsize=4096)  # runs differ in their seeds, and comparing one takes milliseconds
+@lru_cache(maxsize=4096)  # a comparison takes milliseconds and does not depend on the seed
 def _compare(experiment: str, config: str) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     from weightclip.lab.registry import experiments
 

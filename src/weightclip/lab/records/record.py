@@ -1,7 +1,7 @@
 """The record of a run: one Parquet file with its table, and its provenance in the file's metadata.
 
-Any Parquet reader opens the table. The metadata is one JSON object under the key `weightclip`. Further tables and
-arrays of a run are files next to the record, which are complete before the record is written.
+Any Parquet reader opens the table. The metadata is one JSON object under the key `weightclip`. Additional tables and
+arrays are separate files, which are written before the record.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from weightclip.lab.records.schema import Schema
 
 KEY, SHA256 = "weightclip", "weightclip-sha256"
 FORMAT = 3
-"""The version of the file format. Format 2 is read as well (`weightclip.lab.records.legacy`)."""
+"""Version of the file format. Format 2 can also be read (`weightclip.lab.records.legacy`)."""
 
 IDENTITY_VERSION = 2
-"""Increases when the same configuration gives other numbers; a record with another version is not reused."""
+"""Incremented when the same configuration gives different numbers. Records of other versions are not reused."""
 
 PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
 
@@ -38,7 +38,7 @@ DAMAGED = (pl.exceptions.PanicException, Exception)
 """The exceptions that damaged Parquet raises; polars' panic is not an Exception."""
 
 Resumed = Literal["never", "exact", "restarted episodes"]
-"""How a run was resumed: not at all, bit for bit, or with new episodes."""
+"""How a run was resumed: never, bit for bit, or with new episodes."""
 
 RESTARTED: Resumed = "restarted episodes"
 
@@ -58,19 +58,19 @@ class Record:
     """One finished run.
 
     Args:
-        schema: the meaning of the table's columns.
-        identity: the result of `identity` for its configuration, data and rules.
-        config: the resolved configuration, seed included.
+        schema: meaning of the table's columns.
+        identity: result of `identity` for the configuration, data and rules.
+        config: resolved configuration, including the seed.
         table: one row per task (or iteration, or epoch).
-        data: the data's name, origin, checksum, and whether the checksum is the official one.
+        data: name, origin and checksum of the data, and whether the checksum is official.
         seconds: run time over all sessions of an interrupted run.
         rules: source of the user's own update rules, if any.
         paper_setting: the paper's best setting for this problem and method; None if the paper has none.
         deviations: the settings that differ from the paper's, with this run's values.
-        resumed: how the run was resumed; None in records of older versions, which do not say.
-        versions: of Python and of the packages that matter.
-        platform: the machine and its operating system.
-        tables: further tables by name, such as one row per episode.
+        resumed: how the run was resumed; None in records of older versions.
+        versions: versions of Python and of the relevant packages.
+        platform: machine and operating system.
+        tables: additional tables by name, such as one row per episode.
         arrays: arrays by name, such as a heatmap or final weights.
     """
 
@@ -97,8 +97,8 @@ class Record:
 def identity(experiment: str, config: Mapping[str, Any], checksum: str | None, rules: str | None = None) -> str:
     """Twelve hexadecimal digits of a hash of everything that determines a run's numbers.
 
-    They depend on content, not on paths: a rules file counts by what its rules do (`kernel.rules_text`). An experiment
-    without data has no checksum.
+    The hash depends on content, not on paths: a rules file is represented by its rules (`kernel.rules_text`). An
+    experiment without data has no checksum.
     """
     facts = {
         "format": IDENTITY_VERSION,
@@ -142,7 +142,7 @@ class Facts:
 
 
 def read_facts(content: bytes) -> Facts | None:
-    """The metadata of a record, from the content of its file. None for other Parquet files.
+    """The metadata of a record, given the content of its file. None for other Parquet files.
 
     Raises:
         ValueError: the file is damaged, or has an unknown format.
@@ -195,12 +195,12 @@ def read_record(path: str | Path) -> Record:
 
 
 def part_path(record: Path, part: str) -> Path:
-    """The file of a further table (`NAME.parquet`) or array (`NAME.npy`) of a record."""
+    """The file of an additional table (`NAME.parquet`) or array (`NAME.npy`) of a record."""
     return record.with_suffix(f".{part}")
 
 
 def read_part(record: Path, part: str, sha256: str) -> bytes:
-    """The content of a part. A ValueError if it changed after it was written."""
+    """The content of a part. Raise a ValueError if it changed after it was written."""
     content = part_path(record, part).read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError("a part changed after it was written")
@@ -212,10 +212,10 @@ def _sha256(text: str) -> str:
 
 
 def table_sha256(table: pl.DataFrame) -> str:
-    """The SHA-256 of a table; Parquet itself does not notice a flipped bit.
+    """The SHA-256 of a table. Parquet itself does not detect a flipped bit.
 
-    Hashed are the name, type, validity and values of each column: the buffers of the Arrow format. The hash depends
-    neither on the encoding of the file nor on the version of polars.
+    The hash covers the name, type, validity and values of each column, in the Arrow format. It depends neither on the
+    encoding of the file nor on the version of polars.
     """
     found = hashlib.sha256()
     for column in table:
@@ -255,7 +255,7 @@ def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:
 
 
 def _to_json(value: Any) -> str:
-    """Canonical, strict JSON: sorted keys, and "inf" for infinity, which JSON lacks."""
+    """Canonical, strict JSON: sorted keys, and "inf" for infinity, which JSON does not have."""
     return json.dumps(_strict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

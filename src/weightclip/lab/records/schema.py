@@ -1,4 +1,4 @@
-"""The meaning of a table's columns. Each record carries it, so a table is read without the experiment that made it."""
+"""The meaning of a table's columns. Each record includes it, so reading a table does not need its experiment."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Metric:
     """A measured quantity.
 
     Args:
-        name: its column.
+        name: name of the column.
         label: text for axes and tables.
-        help: how it is measured, in one line.
+        help: one-line definition.
         unit: empty for a plain number; `FRACTION` for a number from 0 to 1.
-        direction: which values are better, if any are.
+        direction: whether higher or lower values are better, if either.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Schema:
     """The columns of an experiment's main table.
 
     Args:
-        experiment: the experiment's name.
+        experiment: name of the experiment.
         problems: its problems, in order.
         methods: the paper's methods, in the paper's order.
         fields: configuration field -> help, in order.
-        settings: the fields that are settings of a method; a mapping stands for all of its entries.
-        axes: the fields that a sweep takes several values of.
-        x_column: the column that counts the rows of a run: "task".
-        score: the metric that settings are selected by.
-        unit: what `samples` and progress count: "samples", "steps".
+        settings: fields that are settings of a method; a mapping includes all of its entries.
+        axes: fields that a sweep varies.
+        x_column: column that counts the rows of a run, such as "task".
+        score: metric that settings are selected by.
+        unit: unit of `samples` and of progress, such as "samples" or "steps".
         metrics: definitions of the measured columns.
-        panels: the metrics in a run's own picture.
-        plot_column: the horizontal axis of a run's picture; empty for `x_column`.
-        plot_label: its label.
+        panels: metrics in the picture of a run.
+        plot_column: column of the horizontal axis of the picture; empty for `x_column`.
+        plot_label: label of that axis.
         text_fields: fields whose values are text, such as the hidden layers "300,150".
     """
 
@@ -84,7 +84,7 @@ class Schema:
         return sorted(set(methods), key=lambda name: (known.get(name, len(known)), name))
 
     def as_dict(self) -> dict[str, Any]:
-        """A form for JSON."""
+        """The schema as a JSON-compatible dictionary."""
         return {
             **asdict_shallow(self),
             "fields": list(self.fields.items()),  # JSON objects are written with sorted keys
@@ -93,14 +93,14 @@ class Schema:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Schema:
-        """The schema of `as_dict`. Unknown entries, which a later version wrote, are ignored."""
+        """Create the schema from `as_dict`. Unknown entries of later versions are ignored."""
         known = {name: value for name, value in found.items() if name in cls.__dataclass_fields__}
         lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         metrics = by_name(*(Metric(**metric) for metric in known.get("metrics", ())))
         return cls(**{**known, **lists, "fields": dict(known.get("fields", ())), "metrics": metrics})
 
     def merge(self, other: Schema) -> Schema:
-        """This schema with the fields and metrics of another version of it added."""
+        """This schema with the additional fields and metrics of another version."""
         return Schema(
             **{
                 **asdict_shallow(self),
@@ -114,7 +114,7 @@ class Schema:
 
 
 def asdict_shallow(schema: Schema) -> dict[str, Any]:
-    """The attributes of a schema by name, not copied."""
+    """The attributes of a schema by name, without copying."""
     return {name: getattr(schema, name) for name in schema.__dataclass_fields__}
 
 
@@ -124,9 +124,9 @@ DEFAULT: Criterion = "auc"
 """The paper's criterion."""
 
 CRITERIA: Mapping[Criterion, str] = MappingProxyType(
-    {"auc": "area under its curve", "final": "mean over the last tenth"}
+    {"auc": "area under the curve", "final": "mean over the last tenth"}
 )
-"""Criterion -> how it reduces the curve of a metric to one number."""
+"""Criterion -> definition: how the curve of a metric is reduced to one number."""
 
 LAST_FRACTION = 0.1
 """The fraction of rows, at the end of a run, that "final" averages."""

@@ -3,7 +3,7 @@
     STORE/input-permuted-mnist/adam+wc/lr0.0001_kappa1_seed0_0123456789ab.parquet
     STORE/input-permuted-mnist/adam+wc/lr0.1_kappa1_seed0_ba9876543210.failed.json
 
-Runs are identified by the hash at the end of the name; the rest is for readers.
+The hash at the end of the name identifies the run; the rest is for readability.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plain_name(text: str) -> str:
 
 
 def rule_name(rule: str) -> str:
-    """A rule of clipping ranges, for the name of a file.
+    """A rule for clipping ranges as part of a file name.
 
     Examples:
         >>> rule_name("graded(0.5, 8, output=0.25-4)"), rule_name("hidden=5,output=1")
@@ -63,7 +63,7 @@ def relative_path(schema: Schema, config: Any) -> str:
 
 
 class Stored(Protocol):
-    """A run with a place in a store."""
+    """A run with a path in a store."""
 
     @property
     def identity(self) -> str: ...
@@ -144,7 +144,7 @@ def is_done(store: Path, run: Stored) -> bool:
 
 
 def remove_checkpoints(store: Path, runs: Iterable[Stored]) -> None:
-    """Remove checkpoints of finished runs: a process may be killed between writing a record and removing it."""
+    """Remove checkpoints of finished runs. A killed process may leave one after writing the record."""
     for run in runs:
         checkpoint_path(record_path(store, run.relative_path, run.identity)).unlink(missing_ok=True)
 
@@ -154,11 +154,11 @@ class Failure:
     """A failed run.
 
     Args:
-        relative_path, identity: of the run in its store.
-        experiment, config: what was run.
-        reason: one line.
-        traceback: where it happened.
-        when: UTC, ISO 8601.
+        relative_path, identity: path and identity of the run in its store.
+        experiment, config: experiment and configuration.
+        reason: one-line description of the error.
+        traceback: traceback of the error.
+        when: time of the failure, UTC, ISO 8601.
     """
 
     relative_path: str
@@ -191,12 +191,12 @@ def failures(store: str | Path) -> list[Failure]:
 
 
 def has_failed(store: Path, run: Stored) -> bool:
-    """Whether there is a note that the run failed."""
+    """Whether the run has a failure note."""
     return failure_path(store, run.relative_path, run.identity).is_file()
 
 
 def failed_since(store: Path, run: Stored, since: float) -> str | None:
-    """The reason, if the run failed at that time (in seconds since the epoch) or later."""
+    """The reason if the run failed at or after a time in seconds since the epoch, else None."""
     path = failure_path(store, run.relative_path, run.identity)
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.stat().st_mtime >= since else None

@@ -1,4 +1,4 @@
-"""Loading: the records below some paths, or saved tables, become one tidy table (`weightclip.lab.records.columns`)."""
+"""Load records and saved tables as one tidy table (`weightclip.lab.records.columns`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PART = re.compile(r"_[0-9a-f]{12}\..+\.parquet$")
 
 
 class NoTableError(ValueError):
-    """No run has the requested further table."""
+    """No run has the requested additional table."""
 
 
 @overload
@@ -64,11 +64,11 @@ def load(
     """Load all results below the paths as one tidy table.
 
     Args:
-        paths: directories, which are searched for records; single records; tidy tables saved as Parquet or CSV. A run
-            that is found several times counts once.
+        paths: directories with records, single records, and tidy tables saved as Parquet or CSV. Duplicate runs are
+            loaded once.
         kind: "polars" or "pandas".
-        table: name of a further table of the records, to be read instead of the main one.
-        on_event: called with a line for each file that is skipped: damaged, foreign, or of an unknown format.
+        table: name of an additional table of the records to load instead of the main one.
+        on_event: called with a message for each file that is skipped because it is damaged or has an unknown format.
     """
     check_name("kind", kind, ("polars", "pandas"))
     found = load_any(paths, table, on_event)
@@ -91,20 +91,20 @@ def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Ev
                 runs.setdefault(found.facts.values["identity"], found)
             else:
                 saved.append(found)
-    chosen, further = list(runs.values()), [one for one in saved if _is_further(one)]
+    chosen, further = list(runs.values()), [one for one in saved if _is_additional(one)]
     if table is None:
-        saved = [one for one in saved if not _is_further(one)]
+        saved = [one for one in saved if not _is_additional(one)]
     elif chosen or saved:
         if not further:
             _check_table(table, chosen)
-        chosen, saved = list(_further_runs(chosen, table, on_event)), further
-    together = _without_repeats([_tidy_table(chosen, on_event), *saved])
-    return together if together.height else pl.DataFrame(schema=NO_RUNS)
+        chosen, saved = list(_additional_runs(chosen, table, on_event)), further
+    combined = _concat_distinct([_tidy_table(chosen, on_event), *saved])
+    return combined if combined.height else pl.DataFrame(schema=NO_RUNS)
 
 
 def no_records(paths: Sequence[str | Path]) -> ValueError:
     """The error for paths without results."""
-    return ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path at all'}")
+    return ValueError(f"no records were found under {', '.join(map(str, paths)) or 'no path'}")
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,18 @@ def _columns(content: bytes) -> str:
 
 
 def _check_table(name: str, runs: Sequence[_Run]) -> None:
-    there = {one for run in runs for one in run.facts.values.get("parts", {})}
-    names = sorted(one.removesuffix(".parquet") for one in there if one.endswith(".parquet"))
+    available = {one for run in runs for one in run.facts.values.get("parts", {})}
+    names = sorted(one.removesuffix(".parquet") for one in available if one.endswith(".parquet"))
     if not names:
-        raise NoTableError(f"table: got {name!r}, but no run has further tables")
+        raise NoTableError(f"table: got {name!r}, but no run has additional tables")
     try:
         check_name("table", name, names)
     except ValueError as error:
         raise NoTableError(str(error)) from None
 
 
-def _further_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterator[_Run]:
-    """The runs that have a further table of that name, with its file and columns instead of the main ones."""
+def _additional_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterator[_Run]:
+    """The runs that have an additional table with a name, with its file and columns instead of the main ones."""
     part = f"{name}.parquet"
     for run in runs:
         parts = run.facts.values.get("parts", {})
@@ -172,7 +172,7 @@ def _further_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterator[
         except (ValueError, OSError) as error:
             _skip(str(path), error, on_event)
         else:
-            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # its bytes were checked
+            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # the hash of the file has been checked
 
 
 def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
@@ -187,14 +187,14 @@ def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
     about = _run_columns([run.facts.values for run in runs])
     rows = rows.rename({name: f"table.{name}" for name in rows.columns if name in about.columns})
     about = about.with_columns(pl.Series(_FILE, [run.path for run in runs]))
-    together = rows.join(about, on=_FILE, maintain_order="left")
-    return together.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
+    combined = rows.join(about, on=_FILE, maintain_order="left")
+    return combined.select(*about.columns, *rows.drop(_FILE).columns).drop(_FILE)
 
 
 def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
     """The tables of runs with equal columns, and their file in the last column.
 
-    They are read at once. If that fails, each half is read by itself, down to the damaged file.
+    All files are read at once. If this fails, the halves are read separately, down to the damaged file.
     """
     try:
         files = [run.path for run in runs]
@@ -210,10 +210,10 @@ def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
     lengths = dict(table.group_by(_FILE, maintain_order=True).len().iter_rows())
     content, first = table.drop(_FILE), 0
     for run in runs:
-        own = content.slice(first, lengths.get(run.path, 0))
-        first += own.height
+        run_rows = content.slice(first, lengths.get(run.path, 0))
+        first += run_rows.height
         try:
-            run.facts.check(own)
+            run.facts.check(run_rows)
         except ValueError as error:
             _skip(run.path, error, on_event)
             changed.append(run.path)
@@ -268,14 +268,14 @@ def _is_tidy(columns: Sequence[str]) -> bool:
     return {*FIRST, *LAST} - {*LAST[5:-1]} <= set(columns)
 
 
-def _is_further(table: pl.DataFrame) -> bool:
-    """Whether a tidy table is a further one, which lacks the column that counts the rows of the main one."""
+def _is_additional(table: pl.DataFrame) -> bool:
+    """Whether a tidy table is an additional one, which lacks the x column of the main table."""
     parts = table.partition_by("experiment")
     return not any(schema_of(part).x_column in table.columns for part in parts)
 
 
 def _read_saved(path: Path) -> pl.DataFrame:
-    """A saved tidy table. CSV has no types: text fields stay text ("300"), empty columns become nulls."""
+    """Read a saved tidy table. CSV has no types: text fields remain text ("300"), empty columns become null."""
     try:
         table = _read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path, glob=False)
     except (pl.exceptions.PanicException, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
@@ -297,14 +297,14 @@ def _read_csv(path: Path) -> pl.DataFrame:
     return table.with_columns(pl.lit(None).alias(name) for name in empty)
 
 
-def _without_repeats(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """All tables concatenated; each run is taken from the first table that has it."""
-    together = pl.DataFrame()
+def _concat_distinct(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Concatenate the tables; a run in several tables is taken from the first one."""
+    combined = pl.DataFrame()
     for table in (one for one in tables if one.height):
-        if together.height:
-            table = table.join(together, on="identity", how="anti", maintain_order="left")
-        together = pl.concat([together, table], how="diagonal_relaxed")
-    return together
+        if combined.height:
+            table = table.join(combined, on="identity", how="anti", maintain_order="left")
+        combined = pl.concat([combined, table], how="diagonal_relaxed")
+    return combined
 
 
 def _to_pandas(table: pl.DataFrame) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""The report: one HTML file with what was run, its curves, best settings and failures. It needs the `report` extra."""
+"""The report: one HTML file with runs, curves, best settings and failures. It requires the `report` extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of the report: lines by method as Vega-Lite, with drop-downs for problem and metric and a legend to click."""
+"""Charts of the report: Vega-Lite lines by method, with menus for problem and metric and a clickable legend."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from weightclip.lab.analysis.best import display_setting
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.plotting.style import COLOURS, style_of
+from weightclip.lab.plotting.style import COLORS, style_of
 from weightclip.lab.records.columns import LAST
 from weightclip.lab.records.schema import CRITERIA, FRACTION, Criterion, Metric
 from weightclip.lab.report.tables import Setup, all_methods, score_metric
 from weightclip.lab.text import list_text, settings_text, value_text
 
 SETUP, LABEL, NOTE = "setup", "label", "note"
-"""Columns of a chart's data: which setup, which method by its label, and what a tooltip adds to the value."""
+"""Columns of a chart's data: setup, label of the method, and additional text of the tooltip."""
 
 DIGITS = 5
-FEW = 25
-"""So many points of a line are marked one by one."""
+MAX_MARKED_POINTS = 25
+"""Maximum number of points of a line that are drawn with markers."""
 
-INK = "currentColor"
-"""The colour of the page's text, so that charts follow it from light to dark."""
+TEXT_COLOR = "currentColor"
+"""The text color of the page, so that charts follow its light or dark mode."""
 
 _DASHES = {"-": [1, 0], "--": [6, 4], "-.": [8, 3, 2, 3]}
 
 
 @cache
 def javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed, for one script element; `vegaEmbed` is global after it."""
+    """Vega, Vega-Lite and Vega-Embed for a script element, which defines `vegaEmbed` globally."""
     major, minor, *_ = alt.SCHEMA_VERSION.removeprefix("v").split(".")
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", f"{major}.{minor}"))
 
 
-def colour_of(method: str) -> str:
-    """A method's colour on the page: what is black in print has the colour of the text."""
-    colour = style_of(method).colour
-    return INK if colour == COLOURS[""] else colour
+def color_of(method: str) -> str:
+    """The color of a method on the page: the text color instead of black."""
+    color = style_of(method).color
+    return TEXT_COLOR if color == COLORS[""] else color
 
 
 def dashes_of(method: str) -> list[int]:
-    """A method's line as lengths of dashes and gaps."""
+    """The line style of a method as lengths of dashes and gaps."""
     return _DASHES[style_of(method).line]
 
 
@@ -61,21 +61,21 @@ def line_chart(
     methods: Sequence[str],
     height: int = 380,
 ) -> dict[str, Any]:
-    """A Vega-Lite chart of one line for each method, with a band around it.
+    """A Vega-Lite chart with a line and a band for each method.
 
-    Hovering shows the values of all methods at a place; a click in the legend hides or shows a method. Where there is
-    one choice, there is no drop-down.
+    Hovering shows the values of all methods at a point. Clicking a method in the legend toggles it. Menus with one
+    choice are omitted.
 
     Args:
         data: columns `SETUP`, `LABEL`, the one named by `x`, and for each metric NAME: `NAME`, `NAME low`, `NAME high`;
-            `NOTE` if there is anything to add. Values of `x` that are text stay in the order in which they come.
-        x: the name of the horizontal axis, and its column.
-        setups: values of `SETUP` to choose from.
-        metrics: to choose from.
-        methods: in the legend's order.
-        height: of the plot, in pixels.
+            optionally `NOTE`. Text values of `x` keep their order.
+        x: name of the horizontal axis and of its column.
+        setups: values of `SETUP` in the menu.
+        metrics: metrics in the menu.
+        methods: methods in the order of the legend.
+        height: height of the plot in pixels.
     """
-    shown = alt.selection_point(
+    visible = alt.selection_point(
         name="shown",
         fields=[LABEL],
         bind="legend",
@@ -87,13 +87,13 @@ def line_chart(
     base = (
         alt.Chart(_inline(data))
         .transform_filter(f"datum.{SETUP} === {SETUP}")
-        .transform_filter(shown)
+        .transform_filter(visible)
         .transform_calculate(mean="datum[metric]", low="datum[metric + ' low']", high="datum[metric + ' high']")
     )
     chart = (
         alt.layer(*_layers(base, data, x, methods))
         .add_params(
-            shown,
+            visible,
             _choice(SETUP, "Problem", setups, setups),
             _choice("metric", "Metric", [metric.name for metric in metrics], [metric.label for metric in metrics]),
             alt.param(name="labels", value={metric.name: _axis_label(metric) for metric in metrics}),
@@ -103,7 +103,7 @@ def line_chart(
             description=f"{', '.join(metric.label for metric in metrics)} by {x}, a line for each method",
             width="container",
             height=height,
-            # What is chosen in a drop-down is named there.
+            # The menu shows the name of the selected metric.
             title=alt.TitleParams(text=alt.ExprRef("labels[metric]"), subtitle=setups[0] if len(setups) == 1 else ""),
             autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         )
@@ -113,21 +113,21 @@ def line_chart(
 
 
 def _layers(base: alt.Chart, data: pl.DataFrame, x: str, methods: Sequence[str]) -> Iterator[alt.Chart]:
-    """Bands, lines, and, next to the pointer, dots and a ruler, whose tooltip has the values of all lines."""
-    along, colour = _horizontal(data, x), _colour(methods)
+    """Bands, lines and, at the pointer, dots and a rule with a tooltip of all values."""
+    x_column, color = _horizontal(data, x), _color(methods)
     hover = alt.selection_point(
         name="hover", fields=[x], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
-    yield base.mark_area(fillOpacity=0.16, aria=False).encode(along, _vertical("low"), alt.Y2("high"), colour)
-    points = {"size": 30} if data[x].n_unique() <= FEW else False
-    yield base.mark_line(strokeWidth=1.75, point=points).encode(along, _vertical("mean"), colour, _dash(methods))
-    yield base.mark_circle(size=50, aria=False).encode(along, _vertical("mean"), colour, opacity=_only(hover, 1))
+    yield base.mark_area(fillOpacity=0.16, aria=False).encode(x_column, _vertical("low"), alt.Y2("high"), color)
+    points = {"size": 30} if data[x].n_unique() <= MAX_MARKED_POINTS else False
+    yield base.mark_line(strokeWidth=1.75, point=points).encode(x_column, _vertical("mean"), color, _dash(methods))
+    yield base.mark_circle(size=50, aria=False).encode(x_column, _vertical("mean"), color, opacity=_only(hover, 1))
     yield (
         base.transform_filter("isValid(datum.mean)")
         .transform_calculate(text=_value_text(NOTE in data.columns))
         .transform_pivot(LABEL, groupby=[x], value="text", op="max")
-        .mark_rule(color=INK, tooltip=alt.TooltipContent(content="data"), aria=False)
-        .encode(along, opacity=_only(hover, 0.4))
+        .mark_rule(color=TEXT_COLOR, tooltip=alt.TooltipContent(content="data"), aria=False)
+        .encode(x_column, opacity=_only(hover, 0.4))
         .add_params(hover)
     )
 
@@ -137,7 +137,7 @@ def _only(hover: alt.Parameter, opacity: float) -> Any:
 
 
 def _inline(data: pl.DataFrame) -> alt.InlineData:
-    """As CSV, which is a third of the same JSON."""
+    """The data as CSV, which is a third of the size of JSON."""
     numbers = pl.selectors.float()
     rounded = data.with_columns(pl.when(numbers.is_finite()).then(numbers.round_sig_figs(DIGITS)).name.keep())
     kinds = {name: "number" if kind.is_numeric() else "string" for name, kind in data.schema.items()}
@@ -146,7 +146,7 @@ def _inline(data: pl.DataFrame) -> alt.InlineData:
 
 def _horizontal(data: pl.DataFrame, x: str) -> alt.X:
     if data.schema[x].is_numeric():
-        whole = "datum.value % 1 ? '' : datum.label"  # there is nothing between two tasks
+        whole = "datum.value % 1 ? '' : datum.label"  # tasks are integers
         many = alt.ExprRef("max(2, width / 90)")
         axis = alt.Axis(grid=False, tickMinStep=1, tickCount=many, format="~s", labelExpr=whole)
         return alt.X(x, type="quantitative", title=x, scale=alt.Scale(nice=False), axis=axis)
@@ -160,7 +160,7 @@ def _vertical(field: str) -> alt.Y:
 
 
 def _value_text(notes: bool) -> str:
-    """An expression: `78.9% ± 0.2%`, and what there is to add."""
+    """A Vega expression for a value with its error and note: `78.9% ± 0.2% (note)`."""
     mean = "format(datum.mean, fraction[metric] ? '.2%' : '.4~g')"
     error = "' ± ' + format((datum.high - datum.low) / 2, fraction[metric] ? '.2%' : '.2~g')"
     text = f"{mean} + (datum.high > datum.low ? {error} : '')"
@@ -182,10 +182,10 @@ def _choice(name: str, title: str, options: Sequence[str], labels: Sequence[str]
 
 
 def _legend() -> alt.Legend:
-    """The same for colour and dashes, which makes them one legend.
+    """The legend, identical for color and dashes so that they are merged into one.
 
-    Its columns follow the container, because `width` still shrinks while the chart is laid out; `width` is in the
-    expression so that they are counted anew when the window changes.
+    The number of columns depends on the container, because `width` still shrinks during layout; `width` is in the
+    expression so that it is recomputed when the window changes.
     """
     return alt.Legend(
         title=None,
@@ -198,8 +198,8 @@ def _legend() -> alt.Legend:
     )
 
 
-def _colour(methods: Sequence[str]) -> alt.Color:
-    scale = alt.Scale(domain=_labels(methods), range=[colour_of(method) for method in methods])
+def _color(methods: Sequence[str]) -> alt.Color:
+    scale = alt.Scale(domain=_labels(methods), range=[color_of(method) for method in methods])
     return alt.Color(LABEL, type="nominal", scale=scale, legend=_legend())
 
 
@@ -219,44 +219,44 @@ _LOOK: Mapping[str, Any] = {
     "line": {"invalid": "break-paths-filter-domains"},
     "area": {"invalid": "break-paths-filter-domains"},
     "title": {
-        "color": INK,
+        "color": TEXT_COLOR,
         "anchor": "start",
         "frame": "group",
         "fontSize": 14,
         "fontWeight": 600,
         "offset": 14,
-        "subtitleColor": INK,
+        "subtitleColor": TEXT_COLOR,
         "subtitleFontSize": 12,
         "subtitlePadding": 5,
     },
     "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
+        "labelColor": TEXT_COLOR,
+        "titleColor": TEXT_COLOR,
         "labelFontSize": 12,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
         "titlePadding": 10,
         "labelOpacity": 0.75,
         "titleOpacity": 0.75,
-        "gridColor": INK,
+        "gridColor": TEXT_COLOR,
         "gridOpacity": 0.1,
-        "domainColor": INK,
+        "domainColor": TEXT_COLOR,
         "domainOpacity": 0.35,
-        "tickColor": INK,
+        "tickColor": TEXT_COLOR,
         "tickOpacity": 0.35,
     },
     "axisY": {"domain": False, "ticks": False, "labelPadding": 8},
-    "legend": {"labelColor": INK, "labelFontSize": 12, "rowPadding": 6, "columnPadding": 16, "offset": 18},
+    "legend": {"labelColor": TEXT_COLOR, "labelFontSize": 12, "rowPadding": 6, "columnPadding": 16, "offset": 18},
 }
 
 
-SHORT, MOST = 50, 200
-"""Curves of up to `SHORT` rows are drawn row by row; longer ones as at most `MOST` points, means of 2 rows or more."""
+MAX_FULL_ROWS, MAX_POINTS = 50, 200
+"""Curves of up to `SHORT` rows are drawn in full; longer ones have at most `MOST` points, each a mean over rows."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, what is below it, and the metrics in it."""
+    """A chart with its caption and metrics."""
 
     spec: dict[str, Any]
     caption: str
@@ -264,31 +264,31 @@ class Figure:
 
 
 def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
-    """Every metric along the rows of runs at each method's best setting."""
-    along = setups[0].columns.x_column
-    x = along.capitalize()
+    """A chart of every metric by task, epoch or step, at the best setting of each method."""
+    x_column = setups[0].columns.x_column
+    x = x_column.capitalize()
     metrics = _metrics(setups)
     data = pl.concat([_wide(setup, x, metrics, criterion) for setup in setups], how="diagonal_relaxed")
     spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(setups))
-    return Figure(spec, " ".join(_thinned(setups, along)), tuple(metrics))
+    return Figure(spec, " ".join(_averaging_notes(setups, x_column)), tuple(metrics))
 
 
 def sensitivity_figures(setups: Sequence[Setup], criterion: Criterion) -> list[Figure]:
-    """For each setting of which several values were tried: the best score over the other settings by its value."""
+    """A chart for each setting with several values: the best score over the other settings, by its value."""
     return [_sensitivity(setups, parameter, criterion) for parameter in _varied(setups)]
 
 
 def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) -> Figure:
-    among = [setup for setup in setups if parameter in _varied([setup])]
+    varied_setups = [setup for setup in setups if parameter in _varied([setup])]
     x = parameter.rpartition(".")[2]
-    found = [part for setup in among for part in _scores(setup, parameter, x, criterion)]
+    found = [part for setup in varied_setups for part in _scores(setup, parameter, x, criterion)]
     data = pl.concat(found).sort(x, maintain_order=True)
     data = data.with_columns(pl.col(x).map_elements(value_text, return_dtype=pl.String))
     score = score_metric(setups[0])
     score = replace(score, label=f"{score.label}, {CRITERIA[criterion]}")
     drawn = set(data[LABEL])
-    methods = [method for method in all_methods(among) if style_of(method).label in drawn]
-    spec = line_chart(data, x, [setup.label for setup in among], [score], methods, height=300)
+    methods = [method for method in all_methods(varied_setups) if style_of(method).label in drawn]
+    spec = line_chart(data, x, [setup.label for setup in varied_setups], [score], methods, height=300)
     return Figure(spec, ": ".join(filter(None, (x, _help(setups[0], parameter)))), (score,))
 
 
@@ -297,34 +297,34 @@ def _help(setup: Setup, parameter: str) -> str:
 
 
 def _metrics(setups: Sequence[Setup]) -> list[Metric]:
-    """The metrics that any setup has values of, the score first."""
+    """The metrics with values in any setup, the score first."""
     schema = setups[0].columns.schema
     tables = [setup.table for setup in setups]
     measured = tables[0].columns[tables[0].columns.index(LAST[-1]) + 1 :]
-    there = [name for name in measured if any(table[name].is_not_null().any() for table in tables)]
-    others = [name for name in there if name != schema.score and schema.metric(name).help]
+    measured_names = [name for name in measured if any(table[name].is_not_null().any() for table in tables)]
+    others = [name for name in measured_names if name != schema.score and schema.metric(name).help]
     return [schema.metric(name) for name in (schema.score, *others)]
 
 
-def _every(setup: Setup) -> int:
+def _rows_per_point(setup: Setup) -> int:
     rows = len(setup.table) // setup.table["identity"].n_unique()
-    return 1 if rows <= SHORT else max(2, math.ceil(rows / MOST))
+    return 1 if rows <= MAX_FULL_ROWS else max(2, math.ceil(rows / MAX_POINTS))
 
 
-def _thinned(setups: Sequence[Setup], along: str) -> Iterator[str]:
+def _averaging_notes(setups: Sequence[Setup], x_column: str) -> Iterator[str]:
     by_every: dict[int, list[str]] = {}
     for setup in setups:
-        by_every.setdefault(_every(setup), []).append(setup.name)
+        by_every.setdefault(_rows_per_point(setup), []).append(setup.name)
     for every, names in by_every.items():
         if every > 1:
-            yield f"A point is the mean of {every} {along}s in {list_text(names)}."
+            yield f"A point is the mean of {every} {x_column}s in {list_text(names)}."
 
 
 def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion) -> pl.DataFrame:
-    """The curves of all metrics side by side, as `line_chart` takes them."""
+    """The curves of all metrics in the format of `line_chart`."""
     best, key = best_runs(setup.table, criterion=criterion), ["method", setup.columns.x_column]
     drawn = [
-        curves(best, metric.name, every=_every(setup)).select(
+        curves(best, metric.name, every=_rows_per_point(setup)).select(
             *key,
             pl.col("mean").alias(metric.name),
             pl.col("low").alias(f"{metric.name} low"),
@@ -343,25 +343,25 @@ def _label() -> pl.Expr:
 
 
 def _varied(setups: Sequence[Setup]) -> list[str]:
-    """Settings of which some method tried several values, in the order in which an experiment has them."""
+    """Settings of which some method has several values, in the order of the experiment."""
     names: dict[str, None] = {}
     for setup in setups:
         for method in setup.methods:
             rows = setup.table.filter(pl.col("method") == method)
-            told = display_setting(rows.row(0, named=True), setup.table)
-            names |= dict.fromkeys(name for name in told if name != "rules" and rows[name].n_unique() > 1)
+            displayed = display_setting(rows.row(0, named=True), setup.table)
+            names |= dict.fromkeys(name for name in displayed if name != "rules" and rows[name].n_unique() > 1)
     order = setups[0].columns.schema.settings
     return sorted(names, key=lambda name: order.index(name.partition(".")[0]))
 
 
 def _scores(setup: Setup, parameter: str, x: str, criterion: Criterion) -> Iterator[pl.DataFrame]:
-    """Of each method that tried several values, as `line_chart` takes them."""
+    """The scores of each method with several values, in the format of `line_chart`."""
     score = setup.columns.schema.score
     found = sensitivity(setup.table, parameter, criterion=criterion)
     for _, rows in found.group_by("method", maintain_order=True):
         if len(rows) > 1:
-            told = (display_setting(row, setup.table) for row in rows.iter_rows(named=True))
-            notes = [settings_text({**setting, parameter: None}) for setting in told]
+            displayed = (display_setting(row, setup.table) for row in rows.iter_rows(named=True))
+            notes = [settings_text({**setting, parameter: None}) for setting in displayed]
             error = pl.col("error").fill_null(0.0)
             yield rows.select(
                 pl.lit(setup.label).alias(SETUP),

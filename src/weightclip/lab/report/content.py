@@ -1,4 +1,4 @@
-"""What a report says, gathered from results."""
+"""The content of a report, collected from results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SetupContent:
-    """What the report says of one setup."""
+    """The content for one setup."""
 
     setup: Setup
     runs: tuple[Runs, ...]
@@ -58,7 +58,7 @@ class SetupContent:
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and what it gives."""
+    """A command and a description of its output."""
 
     title: str
     command: str
@@ -66,7 +66,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Part:
-    """What the report says of one experiment."""
+    """The content for one experiment."""
 
     name: str
     x_column: str
@@ -79,15 +79,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Content:
-    """What a report says.
+    """The content of a report.
 
     Args:
-        parts: an experiment each; none where no run has a record.
-        criterion: what of a metric's curve best settings are found by, as text.
-        facts: numbers that sum it all up, by what they are.
-        data, software, sweeps, failures: where it comes from.
-        commands: what else can be made from the same results.
-        notes: lines that a reader should know: files that were left out.
+        parts: one part per experiment; empty if no run has a record.
+        criterion: criterion for best settings, as text.
+        facts: name -> summary number.
+        data, software, sweeps, failures: provenance of the results.
+        commands: commands that use the same results.
+        notes: messages for the reader, such as skipped files.
     """
 
     parts: tuple[Part, ...]
@@ -102,12 +102,12 @@ class Content:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The facts under what a reader sees: `run` of one, `runs` of others."""
+        """The facts with singular or plural names: `run` or `runs`."""
         return {_label(name, value): value for name, value in self.facts.items()}
 
     @property
     def summary(self) -> str:
-        """In a line."""
+        """The facts in one line."""
         return ", ".join(
             f"{label} {value}" if label.startswith("seed") else f"{value} {label}"
             for label, value in self.labels.items()
@@ -115,21 +115,21 @@ class Content:
 
 
 def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: Criterion = DEFAULT) -> Content:
-    """Everything that the results under the paths say; of stores where nothing succeeded, what failed.
+    """Collect the content of a report on the results under the paths. Stores without records give only failures.
 
     Args:
-        paths: as `weightclip.lab.load` takes them.
-        chosen: of runs with these values in their configuration alone, as `weightclip.lab.analysis.where` takes them.
-        criterion: how best settings are found, as `weightclip.lab.analysis.select` takes it.
+        paths: see `weightclip.lab.load`.
+        chosen: configuration values that select runs; see `weightclip.lab.analysis.where`.
+        criterion: criterion for best settings; see `weightclip.lab.analysis.select`.
     """
     notes: list[str] = []
-    everything = load_any(paths, on_event=notes.append)
+    all_runs = load_any(paths, on_event=notes.append)
     stores = [path for path in paths if Path(path).is_dir()]
-    done = everything["identity"].unique()
+    done = all_runs["identity"].unique()
     failures, sweeps = find_failures(stores, done), find_sweeps(stores, done)
-    if everything.is_empty() and not failures and not sweeps:
+    if all_runs.is_empty() and not failures and not sweeps:
         raise no_records(paths)
-    table = where(everything, chosen) if len(everything) else everything
+    table = where(all_runs, chosen) if len(all_runs) else all_runs
     experiments = [
         part for _, part in table.sort("experiment", maintain_order=True).group_by("experiment", maintain_order=True)
     ]
@@ -143,7 +143,7 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
         failures=tuple(failures),
         commands=tuple(
             Command(title, _command(name, paths, chosen, criterion))
-            for title, name in _commands(table, cache(partial(_further, paths, chosen)))
+            for title, name in _commands(table, cache(partial(_additional_table, paths, chosen)))
         ),
         notes=tuple(notes),
     )
@@ -191,29 +191,29 @@ def _time(runs: pl.DataFrame) -> str:
 
 
 def _label(name: str, value: str) -> str:
-    one = value.isdecimal() if name == "seeds" else value == "1"  # seeds are listed, not counted
+    one = value.isdecimal() if name == "seeds" else value == "1"  # seeds are a list, not a number
     return name.removesuffix("s") if one else name
 
 
-def _commands(table: pl.DataFrame, further: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, str]]:
-    """What else can be made from the same results, and the command's name."""
+def _commands(table: pl.DataFrame, additional: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, str]]:
+    """Titles and names of the commands that use the same results."""
     yield "This report", "report"
     if table.is_empty():
         return
-    yield "The best settings", "best"
+    yield "Best settings", "best"
     for figure in all_figures():
-        shown = table if figure.table is None else further(figure.table)
-        if figure.can_be_drawn(shown):
+        source = table if figure.table is None else additional(figure.table)
+        if figure.can_be_drawn(source):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""
             yield f"{figure.title}{number}", f"figure {figure.name}"
 
 
-def _further(paths: Sequence[str | Path], chosen: Mapping[str, str], name: str) -> pl.DataFrame:
-    """A further table of the chosen runs, or their main one; what was left out is told of their main one."""
+def _additional_table(paths: Sequence[str | Path], chosen: Mapping[str, str], name: str) -> pl.DataFrame:
+    """An additional table of the selected runs, or their main table. Messages on skipped files are not repeated."""
     try:
         found = load_any(paths, name, on_event=ignore)
     except NoTableError:
-        found = load_any(paths, on_event=ignore)  # the figure says what it lacks
+        found = load_any(paths, on_event=ignore)  # the figure reports what is missing
     return where(found, chosen) if len(found) else found
 
 

@@ -1,4 +1,4 @@
-"""The page: what a report says, as one HTML file that needs nothing else."""
+"""Render a report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from markupsafe import Markup
 
 from weightclip._text import counted
 from weightclip.lab.plotting.style import style_of
-from weightclip.lab.report.charts import colour_of, dashes_of, javascript
+from weightclip.lab.report.charts import color_of, dashes_of, javascript
 from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
 from weightclip.lab.text import NOTHING, TITLE
 
 
 def render(content: Content, title: str = TITLE) -> str:
-    """The page's text. Whatever comes from results is escaped, and nothing is fetched from anywhere."""
+    """The HTML of the page. Text from results is escaped, and the page makes no network requests."""
     environment = Environment(
         loader=PackageLoader(__package__, ""),
         autoescape=True,
@@ -26,14 +26,14 @@ def render(content: Content, title: str = TITLE) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        style_of=style_of, colour_of=colour_of, dashes_of=dashes_of, counted=counted, nothing=NOTHING
+        style_of=style_of, color_of=color_of, dashes_of=dashes_of, counted=counted, nothing=NOTHING
     )
     return environment.get_template("page.html").render(
         content=content,
         title=title,
         packages=packages(content.software),
         next_number=count(1).__next__,
-        # Of this package's own and Vega's making, and parts of elements whose content is not escaped.
+        # Trusted content of this package and of Vega, in elements whose content is not escaped.
         css=Markup((files(__package__) / "page.css").read_text(encoding="utf-8")),
         javascript=Markup(javascript()),
     )

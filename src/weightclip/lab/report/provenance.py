@@ -1,4 +1,4 @@
-"""Where results come from: data, software, sweeps and what failed."""
+"""The provenance of results: data, software, sweeps and failures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from weightclip.lab.records.store import Failure, failures
 from weightclip.lab.sweep.manifest import read_manifests
 
 PLACES = 20
-"""Of runs that failed for the same reason so many are listed."""
+"""Maximum number of listed runs per reason of failure."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set that runs were made on."""
+    """A data set used by the runs."""
 
     name: str
     problems: tuple[str, ...]
@@ -33,7 +33,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Software:
-    """Versions and a machine, and how many runs were made with them."""
+    """Versions and platform, and the number of runs that used them."""
 
     versions: Mapping[str, str | None]
     platform: str
@@ -52,7 +52,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Failed:
-    """Runs that failed for the same reason: how many, the first ones, and the traceback of one."""
+    """Runs that failed for the same reason: their number, the first ones, and one traceback."""
 
     reason: str
     runs: int
@@ -72,20 +72,20 @@ def find_data(table: pl.DataFrame) -> list[Data]:
 
 
 def find_software(paths: Iterable[str | Path], identities: Iterable[str]) -> list[Software]:
-    """What the records of these runs say, the most frequent first. Tables that were saved before say nothing."""
-    wanted = set(identities)
+    """The software in the records of these runs, the most frequent first. Saved tables do not contain it."""
+    remaining = set(identities)
     counts: dict[str, int] = {}
     for facts in _records(paths):
-        if facts["identity"] in wanted:
-            wanted.remove(facts["identity"])
-            told = json.dumps({"versions": facts["versions"], "platform": facts["platform"]})
-            counts[told] = counts.get(told, 0) + 1
+        if facts["identity"] in remaining:
+            remaining.remove(facts["identity"])
+            versions = json.dumps({"versions": facts["versions"], "platform": facts["platform"]})
+            counts[versions] = counts.get(versions, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return [Software(runs=count, **json.loads(told)) for told, count in ordered]
+    return [Software(runs=count, **json.loads(versions)) for versions, count in ordered]
 
 
 def find_sweeps(stores: Iterable[str | Path], identities: Iterable[str]) -> list[Sweep]:
-    """The sweeps that were kept in the stores."""
+    """The sweeps with a manifest in the stores."""
     done = set(identities)
     return [
         Sweep(manifest.command, manifest.when, len(manifest.runs), sum(run.identity in done for run in manifest.runs))
@@ -95,7 +95,7 @@ def find_sweeps(stores: Iterable[str | Path], identities: Iterable[str]) -> list
 
 
 def find_failures(stores: Iterable[str | Path], identities: Iterable[str]) -> list[Failed]:
-    """What failed and has no record since, by reason."""
+    """Failed runs without a record, by reason."""
     done = set(identities)
     reasons: dict[str, list[Failure]] = {}
     for store in stores:
@@ -109,7 +109,7 @@ def find_failures(stores: Iterable[str | Path], identities: Iterable[str]) -> li
 
 
 def packages(software: Sequence[Software]) -> list[str]:
-    """The names in all versions."""
+    """The names of all packages."""
     return list(dict.fromkeys(name for one in software for name in one.versions))
 
 

@@ -1,4 +1,4 @@
-"""Tables of the report: of a setup what was run, the best settings and trends; methods over all problems."""
+"""Tables of the report: runs, best settings and trends of a setup; methods over all problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 
 from weightclip.lab.analysis.best import best_settings, display_setting, paper_setting, setting_notes
 from weightclip.lab.analysis.setups import Columns, columns_of
-from weightclip.lab.analysis.statistics import across_problems, is_telling
+from weightclip.lab.analysis.statistics import across_problems, is_comparable
 from weightclip.lab.experiment import Event
 from weightclip.lab.records.schema import Criterion, Metric
 from weightclip.lab.text import (
@@ -27,7 +27,7 @@ from weightclip.lab.text import (
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a method: how many, of which seeds and settings, and the time they took."""
+    """The runs of a method: number, seeds, settings and time."""
 
     method: str
     runs: int
@@ -39,7 +39,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Best:
-    """A method's best setting, and the paper's (None where the paper has none) with its score here."""
+    """The best setting of a method, and the paper's setting (None if there is none) with its score in these results."""
 
     method: str
     setting: str
@@ -54,7 +54,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Trend:
-    """A method's slope over the last half of a run, with its interval."""
+    """The slope of a method over the last half of a run, with its interval."""
 
     method: str
     slope: str
@@ -65,7 +65,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class Across:
-    """A method's interquartile mean over problems, with its interval; what it is at on the experiment's other axes."""
+    """The interquartile mean of a method over problems, with its interval and the values of the other axes."""
 
     method: str
     at: str
@@ -76,7 +76,7 @@ class Across:
 
 
 def score_metric(setup: Setup) -> Metric:
-    """What settings are selected by."""
+    """The metric that settings are selected by."""
     return setup.columns.schema.metric(setup.columns.schema.score)
 
 
@@ -93,7 +93,7 @@ def runs_table(setup: Setup) -> list[Runs]:
                 len(runs),
                 seeds_text(runs["seed"].drop_nulls()),
                 runs.select(setup.columns.settings).n_unique(),
-                "; ".join(_tried(name, runs[name]) for name in names),
+                "; ".join(_values_text(name, runs[name]) for name in names),
                 time_text(float(runs["seconds"].sum())),
             )
         )
@@ -134,13 +134,13 @@ def trend_table(setup: Setup, criterion: Criterion) -> list[Trend]:
 
 
 def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event) -> list[Across]:
-    """A row per method over an experiment's problems; none where that says nothing."""
+    """A row per method over the problems of an experiment; empty if a mean over them is not meaningful."""
     table, metric = pl.concat([setup.table for setup in setups]), score_metric(setups[0])
-    if not is_telling(table, metric):
+    if not is_comparable(table, metric):
         return []
     axes = setups[0].columns.axes
 
-    def told(line: str) -> None:
+    def report(line: str) -> None:
         on_event(f"over problems, {line}")
 
     return [
@@ -152,7 +152,7 @@ def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event)
             row["problems"],
             row["runs"],
         )
-        for row in across_problems(table, criterion=criterion, on_event=told).iter_rows(named=True)
+        for row in across_problems(table, criterion=criterion, on_event=report).iter_rows(named=True)
     ]
 
 
@@ -161,7 +161,7 @@ def _best(setup: Setup, criterion: Criterion) -> list[dict[str, Any]]:
     return [found[method] for method in setup.methods]
 
 
-def _tried(name: str, column: pl.Series) -> str:
+def _values_text(name: str, column: pl.Series) -> str:
     return f"{name.rpartition('.')[2]} {', '.join(map(value_text, column.unique().sort()))}"
 
 
@@ -173,13 +173,13 @@ class Setup:
     """The runs of one setup.
 
     Args:
-        name: the problem, and what tells it from other setups of that problem.
-        problem: the problem.
-        stand_in: whether the data is known not to be the official one.
-        table: its part of the tidy table.
-        columns: what the table's columns are.
-        methods: in the paper's order, then other ones.
-        configuration: all else that was configured, as text.
+        name: the problem, and the values that distinguish it from other setups of the problem.
+        problem: name of the problem.
+        stand_in: whether the data is known to be unofficial.
+        table: rows of the tidy table.
+        columns: columns of the table.
+        methods: methods, the paper's first in its order.
+        configuration: the other configured values, as text.
     """
 
     name: str
@@ -192,12 +192,12 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """The name with a mark of stand-in data."""
+        """The name, with a mark for stand-in data."""
         return f"{self.name} (stand-in data)" if self.stand_in else self.name
 
 
 def find_setups(table: pl.DataFrame) -> list[Setup]:
-    """The setups in one experiment's tidy table: by problem, those with the longest runs first."""
+    """The setups in one experiment's tidy table, by problem and then by the length of runs, longest first."""
     columns = columns_of(table)
     problems = list(columns.schema.problems)
     configured = [name for name in columns.schema.fields if name in columns.setup[2:]]

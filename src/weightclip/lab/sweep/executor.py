@@ -17,7 +17,7 @@ from weightclip.lab.sweep.plan import Plan, Run, batches
 from weightclip.lab.sweep.worker import Job, Outcome, Shared
 
 ATTEMPTS = 3
-"""A job whose worker died this often counts as failed."""
+"""Number of times a worker may die before its job counts as failed."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
 """Environment variables that set the number of threads of a worker's libraries."""
@@ -61,7 +61,7 @@ Report = Started | Advanced | Ended | Said
 
 
 class Executor(Protocol):
-    """Runs jobs and reports on them. Every job gets its `Ended`; closing the iterator stops all workers."""
+    """Runs jobs and reports on them. Every job ends with an `Ended`; closing the iterator stops all workers."""
 
     @property
     def workers(self) -> int:
@@ -82,8 +82,8 @@ def sweep(
 ) -> list[Outcome]:
     """Execute the missing runs of a plan.
 
-    A run that another process has locked is left to that process. The sweep waits until its record is there, and
-    executes the run itself if the lock is released without a record.
+    A run that is locked by another process is left to it. The sweep waits for its record, and executes the run itself
+    if the lock is released without a record.
     """
     shared = Shared(plan.experiment, store, data_dir, plan.data, loggers)
     waiting = {run.identity: run for run in missing}
@@ -118,4 +118,4 @@ def sweep(
 def check_installed(executor: str, package: str) -> None:
     """Raise a ValueError if the package that an executor needs is missing."""
     if find_spec(package) is None:
-        raise ValueError(f'--executor {executor}: needs {package}: pip install "weightclip[{executor}]"')
+        raise ValueError(f'--executor {executor}: requires {package}: pip install "weightclip[{executor}]"')

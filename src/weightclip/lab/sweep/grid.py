@@ -1,6 +1,6 @@
 """Grids of settings in TOML.
 
-The paper's tables are such files (`paper.toml` in an experiment's folder); a user's own files have the same form:
+The paper's tables are such files (`paper.toml` in the folder of an experiment); users' files have the same format:
 
     [grid]                            # Table 1: for each method, the product over the settings that it has
     lr = [0.01, 0.001]
@@ -41,7 +41,7 @@ def read_presets(
         return experiment.presets(options)
     path = Path(name)
     if not path.is_file():
-        problem = "; it is a problem: put it before the options" if name in experiment.schema.problems else ""
+        problem = "; it is a problem, which must precede the options" if name in experiment.schema.problems else ""
         raise ValueError(
             f"{option}: got {name!r}, expected {PAPER!r} or a TOML file, for example with {_example(option)}{problem}"
         )
@@ -62,18 +62,18 @@ def search(
     """Table 1: for each method, the product over its settings in the grid; `fixed` settings are not varied."""
     grid = _grid(presets)
     common = _axes(grid)
-    own = {
+    by_method = {
         name: _axes(_table(f"grid.methods.{name}", axes))
         for name, axes in _table("grid.methods", grid.get("methods", {})).items()
     }
-    if not common and not any(own.values()):
+    if not common and not any(by_method.values()):
         raise ValueError(f"grid: got no settings, expected lists of values, for example {EXAMPLE}")
-    known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *own)}
-    for name in (*common, *(name for axes in own.values() for name in axes)):
+    known = {method: _known(experiment, problem, method, fixed) for method in (*methods, *by_method)}
+    for name in (*common, *(name for axes in by_method.values() for name in axes)):
         check_field("grid", name, sorted({*experiment.schema.settings, *itertools.chain(*known.values())}))
     found = []
     for method in methods:
-        axes = {**common, **own.get(method, {})}
+        axes = {**common, **by_method.get(method, {})}
         used = {name: values for name, values in axes.items() if name in known[method] and name not in fixed}
         for values in itertools.product(*used.values()):
             found.append({**fixed, "method": method, **dict(zip(used, values, strict=True))})
@@ -131,8 +131,8 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
     axes = _flat({name: values for name, values in grid.items() if name not in ("methods", "seeds")})
     for name, values in axes.items():
         if not isinstance(values, list) or not values:
-            shown = f"{name} = {_list_example(values)}"
-            raise ValueError(f"grid: got {name} = {values!r}, expected a list of values, for example {shown}")
+            example = f"{name} = {_list_example(values)}"
+            raise ValueError(f"grid: got {name} = {values!r}, expected a list of values, for example {example}")
     return axes
 
 
@@ -141,7 +141,7 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{inner}": more for inner, more in _flat(value).items()}
+            found |= {f"{name}.{inner}": entry for inner, entry in _flat(value).items()}
         else:
             found[name] = value
     return found

@@ -59,10 +59,10 @@ class Local:
                     deaths[job[0].identity] += worker.started
                     worker.restart()
                     if max(deaths[job[0].identity], worker.false_starts) < ATTEMPTS:
-                        yield Said(f"{job[0].relative_path}: its worker died; resuming from the last checkpoint")
+                        yield Said(f"{job[0].relative_path}: worker died; resuming from the last checkpoint")
                         waiting.appendleft(job)
                     else:
-                        reason = f"its worker died {ATTEMPTS} times"
+                        reason = f"worker died {ATTEMPTS} times"
                         outcomes = tuple(mark_failed(shared.store, run, reason, reason) for run in job)
                         yield Ended(worker.name, job, outcomes)
         finally:
@@ -94,7 +94,7 @@ class _Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        # Not a daemon, which could not start data loaders. The worker watches its parent and ends with it.
+        # Not a daemon, which could not start data loaders. The worker watches its parent and exits with it.
         self.process = context.Process(
             target=_serve, args=(other, self._shared.without_data()), name=f"worker {self.name}"
         )
@@ -130,7 +130,7 @@ class _Worker:
         self._start()
 
     def stop(self) -> None:
-        """End the process. Its runs can resume from their last checkpoints."""
+        """Stop the process. Its runs can resume from their last checkpoints."""
         self.process.terminate()
         self.process.join(SECONDS_TO_STOP)
         if self.process.is_alive():
@@ -155,8 +155,8 @@ def one_thread_for_children() -> Iterator[None]:
 
 
 def _serve(channel: Connection, shared: Shared) -> None:
-    """The main loop of a worker process: one job after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
+    """The main loop of a worker process, which runs one job at a time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     data: dict[Any, Any] = {}
     while True:
@@ -179,7 +179,7 @@ def _run(shared: Shared, job: Job, data: dict[Any, Any], channel: Connection) ->
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent ends, as one that was killed cannot end its workers. Checkpoints stay."""
+    """Exit when the parent exits, because a killed parent cannot stop its workers. Checkpoints remain."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

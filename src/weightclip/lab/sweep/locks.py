@@ -1,7 +1,7 @@
 """Locks on runs: several sweeps share a store, and each run is executed by one of them.
 
 A run is locked through the file `STORE/.running/IDENTITY`. The operating system releases the lock when its process
-ends, even if it is killed. `IDENTITY.json` in the same folder says who executes the run and how far it is; it is
+exits, even if it is killed. `IDENTITY.json` in the same folder contains the process and progress of the run; it is
 missing while the run waits for a worker.
 """
 
@@ -29,8 +29,8 @@ class Note:
     """The progress of a run that a worker executes.
 
     Args:
-        relative_path: path of its record in the store.
-        node, process: where it is executed.
+        relative_path: path of the record in the store.
+        node, process: host and process that execute the run.
         since: start of this session, in seconds since the epoch.
         done: finished fraction, from 0 to 1.
         first: fraction at the first report of this session; above 0 for a run that resumed from a checkpoint.
@@ -48,7 +48,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Token:
-    """Random text in the store, by which a process on another machine finds out whether it sees the same store."""
+    """Random text in the store that shows a process on another machine whether it sees the same store."""
 
     path: Path
     text: str
@@ -73,13 +73,13 @@ class RunLock:
         self._next = 0.0
 
     def start(self) -> None:
-        """Note that a worker executes the run now."""
+        """Record that a worker has started the run."""
         now = time.time()
         self._note = Note(self._relative_path, platform.node(), os.getpid(), now, 0.0, 0.0, now)
         self._write(self._note)
 
     def update(self, done: float) -> None:
-        """Note the finished fraction of a started run, at most once a second."""
+        """Record the finished fraction of a started run, at most once per second."""
         assert self._note is not None
         if self._note.done == 0.0:
             self._note = replace(self._note, first=done, first_when=time.time())
@@ -88,7 +88,7 @@ class RunLock:
             self._write(self._note)
 
     def token(self) -> Token:
-        """A new token, for the time that the run is locked."""
+        """A new token, valid while the run is locked."""
         return Token(_token_path(self._path).absolute(), uuid4().hex)
 
     def release(self) -> None:
@@ -100,7 +100,7 @@ class RunLock:
         self._next = time.monotonic() + SECONDS_BETWEEN_NOTES
         path, temporary = _note_path(self._path), _temporary_path(self._path)
         with suppress(OSError):  # a full disk is reported when the record is written
-            # Only the holder of the lock writes, so that one temporary name is enough.
+            # Only the holder of the lock writes, so one temporary name is enough.
             temporary.write_text(json.dumps(asdict(note)), encoding="utf-8")
             os.replace(temporary, path)
 
@@ -112,7 +112,7 @@ def lock_run(store: Path, identity: str, relative_path: str) -> RunLock | None:
     lock = _try_lock(path)
     if lock is None:
         return None
-    _remove_notes(path)  # left behind by a holder that was killed
+    _remove_notes(path)  # left by a holder that was killed
     return RunLock(lock, relative_path)
 
 
@@ -128,7 +128,7 @@ def locked(store: Path, identity: str, relative_path: str) -> Iterator[RunLock |
 
 
 def locked_runs(store: Path) -> dict[str, Note | None]:
-    """The identities of all locked runs and their notes; None for a run that waits for a worker.
+    """Identity -> note of every locked run; None for a run that waits for a worker.
 
     Files of holders that were killed are removed.
     """
@@ -139,7 +139,7 @@ def locked_runs(store: Path) -> dict[str, Note | None]:
         path = folder / name
         try:
             lock = _try_lock(path)
-        except OSError:  # a store that this user may only read
+        except OSError:  # the store is read-only for this user
             continue
         if lock is None:
             found[name] = _read(_note_path(path))
@@ -152,10 +152,10 @@ def locked_runs(store: Path) -> dict[str, Note | None]:
 def _try_lock(path: Path) -> FileLock | None:
     """The lock on a file; None if it is held.
 
-    On Unix, `FileLock` leaves the file behind on release, and discards a lock on a file that was unlinked between its
-    opening and its locking. Unlinking is therefore safe for the holder of the lock, before the release.
+    On Unix, `FileLock` keeps the file on release, and discards a lock on a file that was unlinked between opening and
+    locking. The holder of the lock can therefore safely unlink the file before the release.
     """
-    # Not thread-local: the generator of an executor may be closed in another thread than the one that ran it.
+    # Not thread-local: the generator of an executor may be closed in another thread.
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(blocking=False)
@@ -179,7 +179,7 @@ def _token_path(lock: Path) -> Path:
 def _remove(lock: Path) -> None:
     """Remove the files of a run whose lock this process holds."""
     _remove_notes(lock)
-    with suppress(OSError):  # Windows does not remove an open file; there, the release removes it
+    with suppress(OSError):  # Windows cannot remove an open file; the release removes it
         lock.unlink()
 
 

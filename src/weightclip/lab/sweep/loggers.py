@@ -1,4 +1,4 @@
-"""Loggers: the rows of running runs in TensorBoard or Weights & Biases."""
+"""Log the rows of runs to TensorBoard or Weights & Biases while they are running."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NO_LOGGERS = Loggers()
 
 def check_loggers(loggers: Loggers) -> Loggers:
     """Return the loggers; raise a ValueError if a library that they need is missing."""
-    for wanted, package, extra in (
+    for requested, package, extra in (
         (loggers.tensorboard, "tensorboard", "weightclip[watch]"),
         (loggers.wandb, "wandb", "wandb"),
     ):
-        if wanted is not None and find_spec(package) is None:
-            raise ValueError(f'--{package}: needs {package}: pip install "{extra}"')
+        if requested is not None and find_spec(package) is None:
+            raise ValueError(f'--{package}: requires {package}: pip install "{extra}"')
     if loggers.wandb == "":
         raise ValueError("--wandb: got '', expected the name of a project")
     return loggers
@@ -58,7 +58,7 @@ class _RunLogger:
     """Logs one run to each of the services."""
 
     def __init__(self, loggers: Loggers, experiment: Experiment[Any], run: Run) -> None:
-        self._along = experiment.schema.x_column
+        self._x_column = experiment.schema.x_column
         self._tensorboard = self._wandb = None
         name = f"{run.relative_path}_{run.identity}"
         if loggers.tensorboard is not None:
@@ -72,14 +72,14 @@ class _RunLogger:
         return self
 
     def add(self, row: Row) -> None:
-        step = int(row[self._along])
-        values = {name: value for name, value in row.items() if name != self._along and value is not None}
+        step = int(row[self._x_column])
+        values = {name: value for name, value in row.items() if name != self._x_column and value is not None}
         if self._tensorboard is not None:
             for name, value in values.items():
                 self._tensorboard.add_scalar(name, value, step)
             self._tensorboard.flush()
         if self._wandb is not None:
-            self._wandb.log({**values, self._along: step}, step=step)
+            self._wandb.log({**values, self._x_column: step}, step=step)
 
     def __exit__(self, *_: object) -> None:
         if self._tensorboard is not None:

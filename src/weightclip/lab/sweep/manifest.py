@@ -1,4 +1,4 @@
-"""Manifests: the runs of each sweep, kept in the store, so that `weightclip status` can show what is left."""
+"""Manifests: lists of the runs of each sweep in the store, from which `weightclip status` shows the remaining runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = ".sweeps"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlannedRun:
     """A run of a sweep."""
 
     identity: str
@@ -33,13 +33,13 @@ class Manifest:
     experiment: str
     problem: str
     when: str
-    runs: tuple[Wanted, ...]
+    runs: tuple[PlannedRun, ...]
 
 
 def write_manifest(store: Path, command: str, problem: str, runs: Sequence[Run]) -> Manifest:
     """Write the manifest of a sweep; it replaces an earlier one with the same runs."""
-    wanted = tuple(Wanted(run.identity, run.relative_path, run.method) for run in runs)
-    manifest = Manifest(command, runs[0].experiment, problem, now(), wanted)
+    planned = tuple(PlannedRun(run.identity, run.relative_path, run.method) for run in runs)
+    manifest = Manifest(command, runs[0].experiment, problem, now(), planned)
     name = hashlib.sha256("".join(sorted(run.identity for run in runs)).encode()).hexdigest()[:12]
     write_whole(store / FOLDER / f"{name}.json", json.dumps(asdict(manifest)).encode())
     return manifest
@@ -52,7 +52,7 @@ def read_manifests(store: str | Path) -> list[Manifest]:
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
             runs = tuple(
-                Wanted(run["identity"], run.get("relative_path") or run["place"], run["method"])
+                PlannedRun(run["identity"], run.get("relative_path") or run["place"], run["method"])
                 for run in facts.pop("runs")
             )
             found.append(Manifest(**facts, runs=runs))
@@ -62,12 +62,12 @@ def read_manifests(store: str | Path) -> list[Manifest]:
 
 
 def current(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Drop manifests, oldest first, whose runs are all in a later one: a sweep with more seeds replaces the earlier."""
-    wanted = [{run.identity for run in manifest.runs} for manifest in manifests]
+    """Drop manifests whose runs are all in a later one: a sweep with more seeds replaces the earlier one."""
+    identities = [{run.identity for run in manifest.runs} for manifest in manifests]
     return [
         manifest
         for index, manifest in enumerate(manifests)
-        if not any(wanted[index] <= later for later in wanted[index + 1 :])
+        if not any(identities[index] <= later for later in identities[index + 1 :])
     ]
 
 
@@ -84,9 +84,9 @@ class State:
         seconds: identity -> duration of a finished run.
     """
 
-    done: tuple[Wanted, ...]
-    failed: tuple[Wanted, ...]
-    left: tuple[Wanted, ...]
+    done: tuple[PlannedRun, ...]
+    failed: tuple[PlannedRun, ...]
+    left: tuple[PlannedRun, ...]
     running: Mapping[str, Note]
     waiting: frozenset[str]
     damaged: tuple[str, ...]
@@ -94,7 +94,7 @@ class State:
 
 
 def state_of(store: Path, manifest: Manifest) -> State:
-    """Look up records, failure notes and locks."""
+    """The state of a sweep, from records, failure notes and locks."""
     held = locked_runs(store)
     done, failed, left, damaged = [], [], [], []
     seconds = {}

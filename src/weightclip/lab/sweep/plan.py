@@ -1,4 +1,4 @@
-"""The plan of a sweep: its runs, what a store has of them, and the time that they take."""
+"""The plan of a sweep: its runs, their state in a store, and their estimated time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Run:
 
     Args:
         experiment: name of the experiment.
-        config: its resolved configuration.
-        identity: hash of everything that determines its numbers.
-        relative_path: path of its record in a store, without identity and suffix.
-        data: key of its data.
-        batch: runs with equal keys are executed together.
+        config: resolved configuration.
+        identity: hash of everything that determines the numbers of the run.
+        relative_path: path of the record in a store, without identity and suffix.
+        data: key of the data.
+        batch: key of runs that are executed together.
     """
 
     experiment: str
@@ -57,7 +57,7 @@ class Plan:
 
 
 MISSING = "missing"
-"""Stands for data that is not on this machine."""
+"""Placeholder for data that is not on this machine."""
 
 
 def with_seeds(config: Any, seeds: Iterable[int]) -> list[Any]:
@@ -74,10 +74,9 @@ def make_plan(
     event: Event = ignore,
     fetch: bool = True,
 ) -> Plan:
-    """One run for each configuration and seed, ordered by seed: an interrupted sweep has complete seeds.
+    """One run for each configuration and seed, ordered by seed, so that an interrupted sweep has complete seeds.
 
-    Without `fetch`, data that is not on this machine is not downloaded. Runs that need it cannot be finished, and are
-    identified by their configuration alone.
+    Without `fetch`, missing data is not downloaded. The runs that need it are identified by their configuration only.
     """
     by_config = [with_seeds(config, seeds) for config in configs]
     ordered = [config for same_seed in zip(*by_config, strict=True) for config in same_seed]
@@ -110,12 +109,12 @@ def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) ->
 
 
 def data_key(experiment: Experiment[Any], config: Any) -> Hashable:
-    """Equal for configurations with the same data: those with the same problem and values of the axes."""
+    """A key that is equal for configurations with the same data: the same problem and values of the axes."""
     return tuple(getattr(config, name) for name in ("problem", *experiment.schema.axes) if name != "method")
 
 
 def _lockstep_key(experiment: Experiment[Any], config: Any) -> Hashable | None:
-    """Equal for configurations that are trained together; None if each is trained by itself."""
+    """A key that is equal for configurations that train together; None if each trains separately."""
     if experiment.lockstep == 1:
         return None
     same = tuple((name, str(value)) for name, value in vars(config).items() if name != "seed")
@@ -123,11 +122,11 @@ def _lockstep_key(experiment: Experiment[Any], config: Any) -> Hashable | None:
 
 
 def batches(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """Group runs with equal batch keys; a run without a key stays alone."""
+    """Group runs with equal batch keys; a run without a key forms its own group."""
     found: dict[Hashable, list[Run]] = {}
     for run in runs:
         found.setdefault(("alone", run.identity) if run.batch is None else ("batch", run.batch), []).append(run)
-    return [tuple(together) for together in found.values()]
+    return [tuple(group) for group in found.values()]
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Inventory:
 
     Args:
         done: runs with a record.
-        failed: runs with a failure note, which are not retried unless asked for.
+        failed: runs with a failure note, which are retried only on request.
         missing: runs to execute.
         costs: identity -> time and space of a finished run.
     """
@@ -169,11 +168,11 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
     """Identity -> median cost of the finished runs in a store that differ only in seed and settings."""
     folders = sorted({run.relative_path.partition("/")[0] for run in plan.runs})
     finished = finished_runs(store, plan.experiment.name, folders)
-    left_out = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "execution_fields", ())}
+    excluded = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "execution_fields", ())}
 
     @cache
     def cost_of(key: str) -> Cost | None:
-        # None in a configuration is decided by the data; a record has the value.
+        # None in a configuration depends on the data; the record has the value.
         known = {name: value for name, value in json.loads(key).items() if value is not None}
         costs = [cost for config, cost in finished if all(config.get(name) == known[name] for name in known)]
         if not costs:
@@ -182,18 +181,18 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
 
     found = {}
     for run in plan.runs:
-        facts = {name: value for name, value in asdict(run.config).items() if name not in left_out}
+        facts = {name: value for name, value in asdict(run.config).items() if name not in excluded}
         if cost := cost_of(json.dumps(facts)):
             found[run.identity] = cost
     return found
 
 
 PRIOR_WEIGHT = 0.1
-"""Weight of an earlier run's time, in runs of this sweep: its machine may have been less busy."""
+"""Weight of the time of earlier runs, in runs of this sweep. The machine may have been less busy then."""
 
 
 def kind_of(relative_path: str) -> str:
-    """Runs of equal kind, which differ only in settings and seed, are expected to take equally long.
+    """The kind of a run. Runs of a kind differ only in settings and seed and are expected to take the same time.
 
     Examples:
         >>> kind_of("input-permuted-mnist/adam+wc/lr0.001_kappa1_seed0")
@@ -203,22 +202,22 @@ def kind_of(relative_path: str) -> str:
 
 
 def seconds_per_run(pieces: Iterable[tuple[str, float, float]], before: Mapping[str, float]) -> dict[str, float]:
-    """Kind -> seconds of a run on one worker.
+    """Kind -> estimated seconds of a run on one worker.
 
     Args:
         pieces: kind, number of runs (or fraction of one) and seconds, for finished and running runs of this sweep.
-        before: kind -> seconds of a run that was finished earlier.
+        before: kind -> seconds of an earlier run.
     """
     done = dict.fromkeys(before, PRIOR_WEIGHT)
-    took = {kind: PRIOR_WEIGHT * seconds for kind, seconds in before.items()}
+    total = {kind: PRIOR_WEIGHT * seconds for kind, seconds in before.items()}
     for kind, runs, seconds in pieces:
         done[kind] = done.get(kind, 0.0) + runs
-        took[kind] = took.get(kind, 0.0) + seconds
-    return {kind: took[kind] / runs for kind, runs in done.items() if runs > 0}
+        total[kind] = total.get(kind, 0.0) + seconds
+    return {kind: total[kind] / runs for kind, runs in done.items() if runs > 0}
 
 
 def seconds_left(left: Sequence[tuple[str, float]], per_run: Mapping[str, float], workers: int) -> float | None:
-    """Remaining time; None if nothing is known. A kind without a time takes the mean of the others.
+    """The remaining time in seconds; None if no time is known. Unknown kinds use the mean of the others.
 
     Args:
         left: kind and remaining runs (or fraction of one) of each job; a job runs on one worker.
@@ -243,7 +242,7 @@ def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> A
     before = os.environ.get(OFFLINE_VARIABLE)
     os.environ[OFFLINE_VARIABLE] = "1"
     try:
-        data = experiment.load(config, data_dir)  # the bundled digits replace data that a sweep would download
+        data = experiment.load(config, data_dir)  # may be the bundled digits instead of a download
         return MISSING if data is not None and data.source.kind == "bundled" else data
     except DataError:
         return MISSING

@@ -42,8 +42,8 @@ from weightclip.lab.sweep.plan import Run
 from weightclip.lab.sweep.worker import Job, Outcome, Shared, lock_missing, mark_done, mark_failed, one_line
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else None
-"""Address of a local cluster. For 127.0.0.1, Ray uses the machine's outside address, which a firewall may block; on
-other systems than Linux, Ray stays on the loopback interface by itself."""
+"""Address of a local cluster. For 127.0.0.1, Ray uses the external address of the machine, which a firewall may block.
+On systems other than Linux, Ray uses the loopback interface by default."""
 
 SECONDS_TO_ANSWER = 10.0
 SECONDS_TO_CONNECT = 120.0
@@ -58,10 +58,10 @@ class Ray:
 
     Args:
         address: HOST:PORT of a cluster that this machine belongs to, or "auto"; None starts a cluster on this machine
-            for the duration of the sweep. An existing connection is used as it is.
+            for the duration of the sweep. An existing connection is reused.
         count: number of jobs that run at the same time (default: one per core of the cluster, including nodes that join
             later).
-        shared_store: whether workers that see the store write into it; if False, all of them send their records back.
+        shared_store: whether workers that see the store write to it; if False, all workers send their records back.
     """
 
     address: str | None = None
@@ -95,7 +95,7 @@ class Ray:
                             yield task.end()
                             continue
                         running.append(task)
-                        if cluster is None:  # connect once there is something to run: another sweep may have locked all
+                        if cluster is None:  # connect only if there is a run left: another sweep may have locked all
                             stack.enter_context(_connected(self))
                             cluster = _Cluster(self, shared)
                         task.start(cluster)
@@ -117,12 +117,12 @@ class _Cluster:
         self._shared, self._shared_store = shared, executor.shared_store
         self._data: dict[Hashable, Any] = {}
         threads = {"env_vars": dict.fromkeys(THREADS, "1")}
-        # `_Task` restarts a lost job itself, to count and report the attempts.
+        # `_Task` restarts lost jobs, to count and report the attempts.
         options = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env=threads)
         self._serve = options(_serve)
 
     def capacity(self) -> int:
-        """Maximum number of submitted jobs. Some wait in the cluster, so that no worker waits for this process."""
+        """Maximum number of submitted jobs. Some are queued in the cluster, so that no worker is idle."""
         return self._count or 2 * _cores_of_cluster()
 
     def submit(self, runs: Sequence[Run], token: Token) -> Any:
@@ -149,13 +149,13 @@ class _Task:
         self._outcomes: list[Outcome] = []
 
     def lock(self) -> bool:
-        """Lock the missing runs of the job; False if there is none."""
-        self._outcomes, mine = lock_missing(self._shared.store, self.job, self._stack, self._shared.began)
-        self._runs = tuple(run for run, _ in mine)
-        self._locks = [lock for _, lock in mine if lock is not None]
+        """Lock the missing runs of the job; return False if there are none."""
+        self._outcomes, locked = lock_missing(self._shared.store, self.job, self._stack, self._shared.began)
+        self._runs = tuple(run for run, _ in locked)
+        self._locks = [lock for _, lock in locked if lock is not None]
         rows = logging_rows(self._shared.loggers, self._shared.experiment, self._runs)
         self._log_row = self._stack.enter_context(rows)
-        return bool(mine)
+        return bool(locked)
 
     def start(self, cluster: _Cluster) -> None:
         self._cluster = cluster
@@ -164,11 +164,11 @@ class _Task:
         self.stream = cluster.submit(self._runs, self._locks[0].token())
 
     def receive(self) -> Iterator[Report]:
-        """Report the worker's new messages, or its death."""
+        """Report new messages of the worker, or its death."""
         ray = _ray()
         try:
             messages = ray.get(next(self.stream), timeout=SECONDS_TO_FETCH)
-        except ray.exceptions.RayTaskError as error:  # not a run's own exception, which arrives as a message
+        except ray.exceptions.RayTaskError as error:  # exceptions of runs arrive as messages instead
             reason = one_line(error).rpartition(": ")[2]
             raise ValueError(
                 f"--executor ray: a worker cannot run this: {reason}; every node needs the same packages"
@@ -195,7 +195,7 @@ class _Task:
 
     def _cancel(self) -> None:
         if self.stream is not None:
-            with suppress(Exception):  # the cluster itself may have failed
+            with suppress(Exception):  # the cluster may have failed
                 _ray().cancel(self.stream, force=True)
 
     def _report(self, message: Any) -> Iterator[Report]:
@@ -215,20 +215,20 @@ class _Task:
             self._outcomes += message.outcomes
             yield self.end()
         else:
-            self._outcomes += [self._keep(run, record) for run, record in zip(self._runs, message, strict=True)]
+            self._outcomes += [self._save(run, record) for run, record in zip(self._runs, message, strict=True)]
             yield self.end()
 
-    def _keep(self, run: Run, record: Record) -> Outcome:
+    def _save(self, run: Run, record: Record) -> Outcome:
         if record.identity == run.identity:
             write_record(record, record_path(self._shared.store, run.relative_path, run.identity))
         return mark_done(self._shared.store, run, record)
 
     def _restart(self, error: Exception) -> Report:
-        self._cancel()  # a worker that only did not answer in time is still running
+        self._cancel()  # a worker that timed out is still running
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
-            return Said(f"{self.job[0].relative_path}: its worker died; restarting")
-        self._fail(f"its worker died {ATTEMPTS} times", one_line(error))
+            return Said(f"{self.job[0].relative_path}: worker died; restarting")
+        self._fail(f"worker died {ATTEMPTS} times", one_line(error))
         return self.end()
 
     def _fail(self, reason: str, trace: str) -> None:
@@ -253,12 +253,11 @@ class _Stored:
 def _serve(
     experiment: Experiment[Any], runs: Sequence[Run], data: Any, store: Path, token: Token
 ) -> Iterator[list[Any]]:
-    """Execute runs on a worker and yield its messages from time to time.
+    """Execute runs on a worker and yield its messages periodically.
 
-    The worker writes into the driver's store if it sees the token in it.
-
-    A float is the finished fraction, a string a line for the user, a pair the number of a run and a row of its table.
-    The last message is `_Stored`, the list of records, or `_Failed`.
+    The worker writes to the driver's store if it sees the token there. A float is the finished fraction, a string is a
+    message for the user, and a pair is the index of a run and a row of its table. The last message is `_Stored`, the
+    list of records, or `_Failed`.
     """
     messages: SimpleQueue[Any] = SimpleQueue()
     thread = threading.Thread(
@@ -269,7 +268,7 @@ def _serve(
     alive = True
     while alive:
         thread.join(SECONDS_BETWEEN_REPORTS)
-        alive = thread.is_alive()  # before the queue is read, so that no message comes after the last reading
+        alive = thread.is_alive()  # checked before reading the queue, so that no message is missed
         yield _newest(messages)
 
 
@@ -295,7 +294,7 @@ def _run(
 
 
 def _newest(messages: SimpleQueue[Any]) -> list[Any]:
-    """All messages so far; of consecutive fractions, only the last."""
+    """All queued messages, with only the last of consecutive fractions."""
     found: list[Any] = []
     with suppress(Empty):
         while True:
@@ -346,19 +345,19 @@ def _connected(executor: Ray) -> Iterator[None]:
 
 
 class _Session:
-    """A connection in a thread of its own, so that waiting for it can time out.
+    """A connection in a separate thread, so that waiting for it can time out.
 
-    The thread lives as long as the connection: Linux ends the processes of a thread that ends.
+    The thread lives as long as the connection, because Linux ends child processes with the thread that started them.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
         self._started: SimpleQueue[Exception | None] = SimpleQueue()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread = threading.Thread(target=self._keep_open, daemon=True)
         self._thread.start()
 
-    def _live(self) -> None:
+    def _keep_open(self) -> None:
         ray = _ray()
         try:
             ray.init(**self._options)
@@ -374,7 +373,7 @@ class _Session:
         try:
             error = self._started.get(timeout=SECONDS_TO_CONNECT)
         except Empty:
-            raise ValueError(f"{problem}: no answer in {SECONDS_TO_CONNECT:g} s") from None
+            raise ValueError(f"{problem}: no response in {SECONDS_TO_CONNECT:g} s") from None
         if error is not None:
             raise ValueError(f"{problem}: {one_line(error)}") from error
 
@@ -384,7 +383,7 @@ class _Session:
 
 
 def _check_address(address: str, problem: str) -> None:
-    """Raise a ValueError if nothing answers at the address; Ray itself would retry for minutes."""
+    """Raise a ValueError if the address does not respond; Ray would retry for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -397,5 +396,5 @@ def _check_address(address: str, problem: str) -> None:
 
 
 def _ray() -> Any:
-    """Import the optional library, which takes long."""
+    """Import the optional library, which is slow."""
     return import_module("ray")

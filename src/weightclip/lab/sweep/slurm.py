@@ -1,7 +1,7 @@
 """The Slurm executor: jobs are tasks of an array job, submitted through submitit.
 
-The store is on a file system that all nodes share. A task locks its runs and writes to the store as a local worker
-does. This process submits the tasks and reports on them from locks and records.
+The store is on a file system that all nodes share. A task locks its runs and writes to the store like a local
+worker. This process submits the tasks and reports on them from locks and records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weightclip.lab.sweep.worker import Job, Outcome, Shared, mark_failed, one_l
 SLURM, LOCAL = "slurm", "local"
 
 TASKS = 1000
-"""Maximum size of an array, Slurm's default; with more jobs, each task runs several."""
+"""Maximum size of an array (Slurm's default). With more jobs, each task runs several."""
 
 WORKERS = 100
 MINUTES = 24 * 60
@@ -39,14 +39,14 @@ SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "st
 
 @dataclass(frozen=True)
 class Slurm:
-    """Tasks of array jobs. A lost task is submitted again, and its runs resume from their last checkpoints.
+    """Runs jobs as tasks of array jobs. A lost task is resubmitted and its runs resume from their last checkpoints.
 
     Args:
         folder: directory for submitit's files and logs, on the shared file system.
         count: number of tasks that run at the same time.
         parameters: `cluster` ("slurm", or "local": processes of this machine), `time` in minutes, parameters of
             submitit (`SHARED`, `slurm_...`), and options of sbatch: `partition`, `account`, `reservation`, ...
-        dry_run: nothing will be submitted, so sbatch is not required.
+        dry_run: whether nothing is submitted, so that sbatch is not required.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class Slurm:
         submits = self.cluster == SLURM and not self.dry_run
         if submits and shutil.which("sbatch") is None:
             raise ValueError("--executor slurm: sbatch not found; expected a machine that submits jobs to Slurm")
-        with tempfile.TemporaryDirectory() as folder:  # report wrong parameters now, and leave no files
+        with tempfile.TemporaryDirectory() as folder:  # report invalid parameters early, without leaving files
             self._submitter(Path(folder), SLURM if submits else LOCAL)
 
     @property
@@ -74,38 +74,38 @@ class Slurm:
     def run(self, shared: Shared, jobs: Sequence[Job]) -> Generator[Report, None, None]:
         """Run the jobs, approximately in order."""
         shared = replace(shared.without_data(), store=shared.store.absolute())
-        waiting = [_Followed(f"job {number}", job, shared.store) for number, job in enumerate(jobs, start=1)]
-        tasks: list[_Submitted] = []
+        waiting = [_TrackedJob(f"job {number}", job, shared.store) for number, job in enumerate(jobs, start=1)]
+        tasks: list[_SubmittedTask] = []
         try:
             while waiting or tasks:
                 if waiting:
                     submitted = self._submit(shared, waiting)
                     waiting, tasks = [], [*tasks, *submitted]
                     number, last = counted(len(submitted), "task"), submitted[-1].handle.job_id
-                    yield Said(f"{number} submitted, the last is {last}; Ctrl-C cancels them; logs: {self.folder}")
-                # With more tasks, looking at all of them costs the file system more.
+                    yield Said(f"{number} submitted, last: {last}; Ctrl-C cancels them; logs: {self.folder}")
+                # Polling more tasks puts more load on the file system.
                 time.sleep(min(0.5 + len(tasks) / 50, 30.0))
                 held = locked_runs(shared.store)
                 for one in tasks:
-                    yield from one.look(held)
+                    yield from one.poll(held)
                 for one in [one for one in tasks if one.handle.done()]:
                     tasks.remove(one)
                     waiting += yield from one.end()
         finally:
             self._cancel(tasks)
 
-    def _submit(self, shared: Shared, followed: Sequence[_Followed]) -> list[_Submitted]:
+    def _submit(self, shared: Shared, tracked: Sequence[_TrackedJob]) -> list[_SubmittedTask]:
         """Submit an array. Jobs are assigned to its tasks round-robin, so that the first seeds finish first."""
-        number = min(len(followed), TASKS if self.cluster == SLURM else self.workers)
-        groups = [list(followed[first::number]) for first in range(number)]
+        number = min(len(tracked), TASKS if self.cluster == SLURM else self.workers)
+        groups = [list(tracked[first::number]) for first in range(number)]
         submitter = self._submitter(self.folder, self.cluster, timeouts=ATTEMPTS * len(groups[0]) - 1)
-        # A task inherits the environment, and this process may itself run in Slurm.
+        # A task inherits the environment, and this process may be a Slurm job itself.
         with one_thread_for_children(), _submitit().helpers.clean_env():
             try:
                 handles = submitter.map_array(_Work(shared), [[one.job for one in group] for group in groups])
             except RuntimeError as error:
                 raise ValueError(f"--executor slurm: {one_line(error)}") from error
-        return [_Submitted(handle, group) for handle, group in zip(handles, groups, strict=True)]
+        return [_SubmittedTask(handle, group) for handle, group in zip(handles, groups, strict=True)]
 
     def _submitter(self, folder: Path, cluster: str, timeouts: int = 0) -> Any:
         known: dict[str, Any] = {"name": "weightclip", "timeout_min": MINUTES, "slurm_array_parallelism": self.workers}
@@ -129,7 +129,7 @@ class Slurm:
             raise ValueError(f"--slurm: {one_line(error)}") from error
         return submitter
 
-    def _cancel(self, tasks: Sequence[_Submitted]) -> None:
+    def _cancel(self, tasks: Sequence[_SubmittedTask]) -> None:
         if self.cluster == SLURM:
             if tasks:
                 subprocess.run(["scancel", *sorted({one.array for one in tasks})], check=False)
@@ -152,13 +152,13 @@ class _Work:
         return [run_job(self.shared, job, data, print) for job in jobs]
 
     def checkpoint(self, jobs: Sequence[Job]) -> Any:
-        """submitit calls this at the time limit or on preemption: submit the same jobs again."""
+        """Resubmit the same jobs; submitit calls this at the time limit or on preemption."""
         return _submitit().helpers.DelayedSubmission(self, jobs)
 
 
 @dataclass
-class _Followed:
-    """A job, followed through its locks and records."""
+class _TrackedJob:
+    """A job that is tracked through its locks and records."""
 
     name: str
     job: Job
@@ -168,7 +168,7 @@ class _Followed:
     ended: bool = False
     done: float = 0.0
 
-    def look(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
+    def poll(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
         notes = [note for run in self.job if (note := held.get(run.identity)) is not None]
         if notes and not self.started:
             self.started = True
@@ -187,29 +187,29 @@ class _Followed:
         self.ended = True
         return Ended(self.name, self.job, outcomes)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         self.attempts += 1
         self.started, self.done = False, 0.0
 
 
 @dataclass(frozen=True)
-class _Submitted:
+class _SubmittedTask:
     """A task of an array: its handle in submitit, and its jobs."""
 
     handle: Any
-    group: list[_Followed]
+    group: list[_TrackedJob]
 
     @property
     def array(self) -> str:
         return str(self.handle.job_id).partition("_")[0]
 
-    def look(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
+    def poll(self, held: Mapping[str, Note | None]) -> Iterator[Report]:
         for one in self.group:
             if not one.ended:
-                yield from one.look(held)
+                yield from one.poll(held)
 
-    def end(self) -> Generator[Report, None, list[_Followed]]:
-        """Report the outcomes of the jobs; return the jobs to submit again."""
+    def end(self) -> Generator[Report, None, list[_TrackedJob]]:
+        """Report the outcomes of the jobs and return the jobs to resubmit."""
         error = self.handle.exception()
         if error is None:
             for one, outcomes in zip(self.group, self.handle.result(), strict=True):
@@ -221,13 +221,13 @@ class _Submitted:
                 yield from one.end_if_done()
         lost = [one for one in self.group if not one.ended]
         for one in [one for one in lost if one.started] or lost:
-            one.lose()
+            one.mark_lost()
         for one in [one for one in lost if one.attempts == ATTEMPTS]:
-            reason = f"its job was lost {ATTEMPTS} times"
+            reason = f"job was lost {ATTEMPTS} times"
             yield one.end(tuple(mark_failed(one.store, run, reason, str(error)) for run in one.job))
         again = [one for one in lost if not one.ended]
         if again:
-            yield Said(f"job {self.handle.job_id} was lost; submitting its runs again")
+            yield Said(f"job {self.handle.job_id} was lost; resubmitting its runs")
         return again
 
 

@@ -1,4 +1,4 @@
-"""Execution of runs: lock them, run them together, and leave a record or a failure note for each."""
+"""Execute runs: lock them, run them together, and write a record or a failure note for each."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Shared:
-    """The arguments that all jobs of a sweep have in common.
+    """The arguments that all jobs of a sweep share.
 
     Args:
-        experiment: runs the configurations.
+        experiment: experiment that runs the configurations.
         store: directory for the records.
         data_dir: the user's data directory, if given.
         data: results of `Experiment.load` by key, for workers that cannot load data themselves.
@@ -66,27 +66,27 @@ class Shared:
     began: float = field(default_factory=time.time)
 
     def without_data(self) -> Shared:
-        """For workers that load the data themselves, which is faster than sending it."""
+        """A copy for workers that load the data themselves, which is faster than sending it."""
         return replace(self, data={})
 
 
 def run_job(
     shared: Shared, job: Job, data: dict[Any, Any], event: Event = ignore, progress: Progress = ignore
 ) -> tuple[Outcome, ...]:
-    """Execute the missing runs of a job on a worker that sees the store; one outcome per run.
+    """Execute the missing runs of a job on a worker that sees the store; return one outcome per run.
 
-    `data` keeps the data that the worker loaded last.
+    `data` caches the data that the worker loaded last.
     """
     outcomes: list[Outcome] = []
     with ExitStack() as locks:
         try:
-            outcomes, mine = lock_missing(shared.store, job, locks, shared.began)
-            if mine:
+            outcomes, locked = lock_missing(shared.store, job, locks, shared.began)
+            if locked:
                 loaded = _load(shared, job[0], data)
                 callbacks = Callbacks(event, progress)
-                records = run_locked(shared.experiment, mine, loaded, shared.store, callbacks, shared.loggers)
+                records = run_locked(shared.experiment, locked, loaded, shared.store, callbacks, shared.loggers)
                 outcomes += [
-                    mark_done(shared.store, run, record) for (run, _), record in zip(mine, records, strict=True)
+                    mark_done(shared.store, run, record) for (run, _), record in zip(locked, records, strict=True)
                 ]
         except Exception as error:
             settled = {one.identity for one in outcomes}
@@ -96,7 +96,7 @@ def run_job(
 
 
 def lock_free(store: Path | None, runs: Sequence[Run], locks: ExitStack) -> list[LockedRun]:
-    """Lock those runs that no other process has locked, until `locks` is closed."""
+    """Lock the runs that no other process has locked, until `locks` is closed."""
     if store is None:
         return [(run, None) for run in runs]
     free: list[LockedRun] = []
@@ -111,9 +111,9 @@ def lock_free(store: Path | None, runs: Sequence[Run], locks: ExitStack) -> list
 def lock_missing(
     store: Path, runs: Sequence[Run], locks: ExitStack, since: float = math.inf
 ) -> tuple[list[Outcome], list[LockedRun]]:
-    """Lock the runs that are to be executed, until `locks` is closed; the outcomes of all others.
+    """Lock the runs to execute, until `locks` is closed, and return the outcomes of all other runs.
 
-    A failure note counts if it was written after `since`: an older one belongs to a run that is retried.
+    Failure notes before `since` are ignored: these runs are retried.
     """
     free = lock_free(store, runs, locks)
     held = {run.identity for run, _ in free}
@@ -139,7 +139,7 @@ def run_locked(
     loggers: Loggers = NO_LOGGERS,
     overwrite: bool = False,
 ) -> list[Record]:
-    """Run these runs together, with their progress in their locks' notes and their rows in the loggers."""
+    """Execute runs together, with their progress in the notes of their locks and their rows in the loggers."""
     runs = tuple(run for run, _ in locked)
     locks = [lock for _, lock in locked if lock is not None]
     length = experiment.length(runs[0].config)
@@ -164,7 +164,7 @@ def run_locked(
 def mark_done(store: Path, run: Run, record: Record) -> Outcome:
     """Remove the failure note of a finished run.
 
-    A record with another identity is a failure: the worker has other data or another version of weightclip.
+    A record with another identity is a failure: the worker has different data or another version of weightclip.
     """
     if record.identity != run.identity:
         version = record.versions.get("weightclip")
@@ -177,7 +177,7 @@ def mark_done(store: Path, run: Run, record: Record) -> Outcome:
 def mark_failed(store: Path, run: Run, reason: str, trace: str) -> Outcome:
     """Write the failure note of a run, if the store can be written."""
     failure = Failure(run.relative_path, run.identity, run.experiment, asdict(run.config), reason, trace, now())
-    with suppress(OSError):  # the reason is shown even if the disk is full
+    with suppress(OSError):  # the reason is reported even if the disk is full
         write_failure(store, failure)
     return Outcome(run.identity, "failed", reason=reason)
 
@@ -194,6 +194,6 @@ def one_line(error: BaseException) -> str:
 
 def _load(shared: Shared, run: Run, data: dict[Any, Any]) -> Any:
     if run.data not in data:
-        data.clear()  # one data set at a time: they are large
+        data.clear()  # data sets are large: keep only one
         data[run.data] = shared.experiment.load(run.config, shared.data_dir)
     return data[run.data]

@@ -51,7 +51,7 @@ def test_it_is_set_up_to_be_fast(name: str, kind: type[Agent]) -> None:
 
 
 @BOTH
-def test_the_target_is_copied_now_and_then(name: str, kind: type[Agent]) -> None:
+def test_the_target_network_is_updated_periodically(name: str, kind: type[Agent]) -> None:
     agent = made(name, kind, target_update_interval=3, lr=0.01)
     for updates in range(1, 7):
         agent.learn(batch(seed=updates))

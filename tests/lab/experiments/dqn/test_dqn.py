@@ -8,7 +8,7 @@ from weightclip.lab.experiments.dqn.dqn import DQN
 
 def agent(**more: object) -> DQN:
     made = DQN(config("dqn", **{"method": "sgd", "lr": 0.1, **more}), (4, 10, 10), 6, torch.device("cpu"))  # type: ignore[arg-type]
-    with torch.no_grad():  # so that the two networks are told apart
+    with torch.no_grad():  # so that the two networks differ
         for p in made.target.parameters():
             p += 0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
     return made
@@ -29,7 +29,7 @@ def test_targets_are_those_of_the_definition(double: bool) -> None:
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_an_update_goes_down_the_gradient_of_the_weighted_loss(loss: str) -> None:
+def test_an_update_descends_the_gradient_of_the_weighted_loss(loss: str) -> None:
     made, sampled = agent(loss=loss), batch()
     targets = made.targets(made.to_device(sampled))
     before = made.online.head[2].bias.detach().clone()

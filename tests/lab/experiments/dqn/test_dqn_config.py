@@ -119,7 +119,7 @@ def test_schedules() -> None:
         ({"method": "adam", "kappa": 2.0}, "kappa: got 2.0, but adam has no such setting"),
     ],
 )
-def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
+def test_errors_are_named(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**given))  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_options_of_another_agent_or_suite_are_refused(given: dict[str, object],
         resolve(Config(**given))  # type: ignore[arg-type]
 
 
-def test_what_changes_nothing_makes_no_other_run() -> None:
+def test_fields_without_effect_do_not_change_the_run() -> None:
     def same(one: Config, **changed: object) -> bool:
         return identify(resolve(one)) == identify(resolve(replace(one, **changed)))  # type: ignore[arg-type]
 
@@ -161,7 +161,7 @@ def test_what_changes_nothing_makes_no_other_run() -> None:
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("suite", ["atari", "minatar"])
-def test_what_is_resolved_stays_as_it_is(suite: str, agent: str) -> None:
+def test_a_resolved_configuration_is_unchanged(suite: str, agent: str) -> None:
     config = resolve(Config(suite=suite, agent=agent))
     assert resolve(config) == config
 

@@ -47,7 +47,7 @@ def test_sticky_actions_are_not_those_that_were_sent(suite: str) -> None:
     assert (sent[1:] != stuck[1:]).any()
 
 
-def test_ataris_games_begin_after_idle_steps_by_chance() -> None:
+def test_atari_games_start_with_random_no_ops() -> None:
     frames = first_frames("atari", list(range(6)), 0.0)
     assert len({frame.tobytes() for frame in frames[-1]}) > 3
 
@@ -74,7 +74,7 @@ def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("game", MINATAR_GAMES)
-def test_minatars_episodes_end_and_begin_again(game: str) -> None:
+def test_minatar_episodes_end_and_restart(game: str) -> None:
     games = make_environments("minatar", game, 2, 0.1)
     games.reset([0, 1])
     generator = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_minatars_episodes_end_and_begin_again(game: str) -> None:
     assert ended > 3
 
 
-def test_ataris_lives_and_games_are_told_apart() -> None:
+def test_lives_and_games_of_atari_are_distinguished() -> None:
     games = make_environments("atari", "SpaceInvaders", 2, 0.0)
     assert games.frame == (1, 84, 84)
     assert games.actions == 6

@@ -66,7 +66,7 @@ def test_intervals_are_the_papers(store: Path) -> None:
     assert (row["mean"], row["low"], row["high"]) == pytest.approx((expected.value, expected.low, expected.high))
 
 
-def test_clustered_similar_gradients_are_beside_each_other() -> None:
+def test_clustering_puts_similar_gradients_next_to_each_other() -> None:
     group = np.array([0, 1, 0, 1, 1, 0])
     matrix = np.where(group[:, None] == group, 0.9, 0.1)
     np.fill_diagonal(matrix, 1.0)
@@ -77,7 +77,7 @@ def test_clustered_similar_gradients_are_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_heatmaps_have_their_number_above(store: Path, clustered: bool) -> None:
+def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None:
     table = load(store, table="covariance")
     drawing = draw_covariance(table, clustered=clustered)
     data = drawing.data
@@ -127,7 +127,7 @@ def test_curves_have_few_points_each_the_mean_of_several(store: Path) -> None:
 
 
 def test_results_without_matrices_are_reported(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = "results: got no gradient covariance, expected records of runs that took it (--covariance 32)"
+    message = "results: got no gradient covariance, expected records of runs with --covariance 32"
     with pytest.raises(ValueError, match=re.escape(message)):
         draw_covariance(load(store))
     run_config(config(), out=tmp_path)
@@ -158,7 +158,7 @@ def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
     return pl.concat([table, own.with_columns(*others, identity=pl.col("identity") + str(values))])
 
 
-def test_heatmaps_of_several_settings_are_apart_and_tell_their_seeds(store: Path) -> None:
+def test_heatmaps_of_several_settings_are_separate_and_show_their_seeds(store: Path) -> None:
     table = load(store, table="covariance").with_columns(pl.col("seed") + 3)
     data = with_other(with_other(table, lr=0.5), kappa=5.0)
     drawing = draw_covariance(data)
@@ -198,7 +198,7 @@ def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
     assert drawing.data.filter(method="adam")["off_diagonal"].is_finite().all()
 
 
-def test_of_two_suites_all_figures_show_the_same(store: Path) -> None:
+def test_all_figures_show_the_same_of_two_suites(store: Path) -> None:
     """That with the longer runs, however many points they have."""
     shown = []
     for table in (load(store), load(store, table="covariance")):
@@ -286,7 +286,7 @@ def test_the_papers_heatmaps_show_their_agent_and_games_alone(store: Path) -> No
         "14": [("rainbow", "asterix")],
         "15": [("rainbow", "seaquest"), ("rainbow", "space_invaders")],
     }
-    with pytest.raises(ValueError, match="got no gradient covariance of DQN in Space Invaders, expected some"):
+    with pytest.raises(ValueError, match="got no gradient covariance of DQN in Space Invaders, expected at least one"):
         draw_covariance(breakout, number="9")
 
 

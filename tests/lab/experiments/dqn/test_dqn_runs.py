@@ -7,9 +7,10 @@ from polars.testing import assert_frame_equal
 from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
-from weightclip.lab.experiments.dqn.config import METRICS, Config
+from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.environments import Atari, Step
 from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
+from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer, run_config
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.records.table import load

@@ -47,7 +47,7 @@ def test_a_seed_decides_everything(agent: str) -> None:
     assert without_speed(one) != without_speed(other)
 
 
-def test_a_row_tells_what_was_measured() -> None:
+def test_a_row_contains_the_metrics() -> None:
     trainer, rows = trained(method="adam+wc", kappa=0.5)
     assert [row["samples"] for row in rows] == [100, 200, 300, 400]
     last = rows[-1]
@@ -116,18 +116,18 @@ def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
     assert not torch.allclose(first, torch.randn(1000, generator=torch.Generator().manual_seed(3)))
 
 
-def test_progress_is_told_after_the_warm_up() -> None:
-    told: list[int] = []
+def test_progress_is_reported_after_learning_starts() -> None:
+    reported: list[int] = []
     trainer = Trainer(config(learning_starts=150), CPU)
-    trainer.learn(0, lambda steps, score: told.append(steps))
-    assert told == [100]  # at the part's end
-    trainer.learn(1, lambda steps, score: told.append(steps))
-    assert told == [100, 200, 200]
+    trainer.learn(0, lambda steps, score: reported.append(steps))
+    assert reported == [100]  # at the part's end
+    trainer.learn(1, lambda steps, score: reported.append(steps))
+    assert reported == [100, 200, 200]
     trainer.close()
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
+def test_it_resumes_everything_but_the_games(agent: str) -> None:
     trainer, _ = trained(2, agent=agent)
     state = trainer.state()
     rows = []
@@ -141,7 +141,7 @@ def test_it_goes_on_with_all_but_the_games(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
-def test_it_goes_on_with_the_draws_that_come_next() -> None:
+def test_it_resumes_with_the_next_random_draws() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(trainer.state())
@@ -150,7 +150,7 @@ def test_it_goes_on_with_the_draws_that_come_next() -> None:
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
 
-def test_it_goes_on_with_the_last_values_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "evaluate", lambda self, part: 0.0)
     more = {"points": 200, "replay_ratio": 0.01}
     trainer, rows = trained(100, **more)
@@ -180,7 +180,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_it_goes_on_in_games_of_its_own(begun: list[list[int]]) -> None:
+def test_it_resumes_with_new_games(begun: list[list[int]]) -> None:
     state = Trainer(config(), CPU).state()
     Trainer(config(), CPU).load_state(state)
     first, again, later = begun
@@ -235,7 +235,7 @@ def test_without_its_memory_it_fills_a_new_one_first() -> None:
 
 
 @pytest.mark.parametrize("replay_ratio", [0.25, 4.0])
-def test_what_was_missed_meanwhile_is_spread_over_later_steps(replay_ratio: float) -> None:
+def test_missed_updates_are_spread_over_later_steps(replay_ratio: float) -> None:
     more = {"save_buffer": False, "num_envs": 2, "replay_ratio": replay_ratio}
     trainer, _ = trained(2, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
@@ -334,7 +334,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more:
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
 @pytest.mark.parametrize("lives", [False, True])
-def test_rewards_and_ends_are_remembered_as_they_are_wanted(
+def test_rewards_and_ends_are_stored_as_configured(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
     more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}
@@ -355,7 +355,7 @@ def test_rewards_and_ends_are_remembered_as_they_are_wanted(
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_it_acts_on_is_of_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
+def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
     trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
@@ -514,14 +514,14 @@ def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest
     assert seen == [[(0, 0, max(0, step - back)) for back in (3, 2, 1, 0)] for step in range(len(WHOLE))]
 
 
-def test_stacks_begin_with_their_first_frame() -> None:
+def test_stacks_start_with_their_first_frame() -> None:
     stacks = np.arange(8, dtype=np.uint8).reshape(2, 4, 1, 1)
     frames = np.array([9, 10], np.uint8).reshape(2, 1, 1, 1)
     found = stacked(stacks, frames, np.array([False, True]))
     assert found[:, :, 0, 0].tolist() == [[1, 2, 3, 9], [10, 10, 10, 10]]
 
 
-def test_what_it_acts_on_is_what_the_memory_gives_back() -> None:
+def test_states_equal_those_of_the_replay_buffer() -> None:
     """Stacks while playing and stacks that are sampled are one thing."""
     trainer = Trainer(
         config(suite="atari", game="SpaceInvaders", frames=40_000, num_envs=2, buffer_size=3000, learning_starts=50),

@@ -177,7 +177,7 @@ def test_channels_of_a_state_are_those_of_its_frames_in_turn(stack: int, channel
             np.testing.assert_array_equal(batch.states[which, k], np.concatenate(wanted))
 
 
-def test_all_are_drawn_alike_without_priorities() -> None:
+def test_sampling_is_uniform_without_priorities() -> None:
     memory = ReplayBuffer(200, 2, (1, 1, 2), 1, 1)
     fill(memory, 500, 2)
     generator = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def test_priorities_and_weights_are_those_of_the_definition() -> None:
     assert (memory.sample(50, generator, beta=0.0).weights == 1).all()
 
 
-def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
+def test_uniform_samples_ignore_priorities_and_order() -> None:
     memory = ReplayBuffer(200, 2, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 500, 2)
     generator = np.random.default_rng(0)
@@ -219,7 +219,7 @@ def test_what_is_drawn_alike_knows_no_priorities_and_no_order() -> None:
     assert abs(np.corrcoef(np.arange(100_000), batch.places)[0, 1]) < 0.01
 
 
-def test_what_is_new_has_the_highest_priority_so_far() -> None:
+def test_new_transitions_have_the_highest_priority_so_far() -> None:
     memory = ReplayBuffer(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
     fill(memory, 10, 1, cuts=False)
     places = np.unique(memory.sample(200, np.random.default_rng(0)).places)
@@ -261,7 +261,7 @@ def test_frames_that_were_not_saved_whole_are_refused() -> None:
         made[1].load_state({**state, "frames/1": state["frames/1"][:-20]})
 
 
-def test_saving_and_loading_take_little_memory_besides() -> None:
+def test_saving_and_loading_take_little_additional_memory() -> None:
     made = [ReplayBuffer(4000, 2, (1, 84, 84)) for _ in range(2)]
     nothing = np.zeros(2, bool)
     for k in range(2000):

@@ -66,7 +66,7 @@ def test_an_episode_that_ended_is_followed_by_the_next_one() -> None:
     assert kinds == {True, False}
 
 
-def test_actions_are_clipped_to_the_box_and_seeds_are_told_apart() -> None:
+def test_actions_are_clipped_to_the_box_and_seeds_differ() -> None:
     ours, again = Environments(NAME, 2), Environments(NAME, 2)
     first = ours.reset([0, 1])
     assert not np.allclose(first[0], first[1])
@@ -97,7 +97,7 @@ def test_who_has_stopped_stands_still() -> None:
         ("WeightclipWords-v0", "env: got 'WeightclipWords-v0', whose observations are Sequence("),
     ],
 )
-def test_what_has_no_vectors_is_refused(name: str, message: str) -> None:
+def test_spaces_without_vectors_are_rejected(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make_environment(name)
 
@@ -107,10 +107,11 @@ def test_what_has_no_vectors_is_refused(name: str, message: str) -> None:
     [
         (
             "Ant",
-            "env: got 'Ant', expected a version as well; there are Ant-v2, Ant-v3, Ant-v4, Ant-v5; did you mean 'Ant-v",
+            "env: got 'Ant', expected an id with a version; known versions are Ant-v2, Ant-v3, Ant-v4, Ant-v5; "
+            "did you mean 'Ant-v",
         ),
         ("Hopper", "Hopper-v4, Hopper-v5; did you mean 'Hopper-v5'?"),
-        ("pushed_point:WeightclipToy", "there are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
+        ("pushed_point:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
     ],
 )
 def test_an_environment_without_a_version_is_refused(name: str, message: str) -> None:
@@ -118,13 +119,13 @@ def test_an_environment_without_a_version_is_refused(name: str, message: str) ->
         make_environment(name)
 
 
-def test_that_the_papers_version_is_old_is_not_told_but_all_else_is() -> None:
-    with warnings.catch_warnings(record=True) as told:
+def test_only_the_deprecation_of_the_papers_version_is_silenced() -> None:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         make_environment("HalfCheetah-v4").close()
-        assert told == []
+        assert reported == []
         make_environment("WeightclipWarning-v0").close()
-    assert [str(one.message) for one in told] == ["mind the gap"]
+    assert [str(one.message) for one in reported] == ["mind the gap"]
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(boun
     assert learners("adam", range(1)).iterate(0)[0][0]["clipped"] == 0
 
 
-def test_a_seed_with_broken_weights_stops_and_the_others_go_on() -> None:
+def test_a_seed_with_broken_weights_stops_and_the_others_continue() -> None:
     ours, whole = learners("adam+wc", range(3)), learners("adam+wc", range(3))
     ours.iterate(0)
     whole.iterate(0)
@@ -289,7 +289,7 @@ def test_it_learns() -> None:
     assert last > first + 2
 
 
-def test_a_learner_goes_on_with_all_but_its_episode() -> None:
+def test_a_learner_resumes_everything_but_its_episode() -> None:
     ours = learners("adam+sp", range(2), decay=0.01, sigma=0.01)
     ours.iterate(0)
     states = [ours.state(s) for s in range(2)]

@@ -5,7 +5,7 @@ import pytest
 from weightclip.lab.experiments.ppo.config import Config, presets, resolve
 
 
-def test_what_is_not_given_is_the_papers() -> None:
+def test_missing_fields_are_the_papers() -> None:
     walker, ant = (resolve(Config(env=env)) for env in ("Walker2d-v4", "Ant-v4"))
     assert (walker.lr, walker.kappa, walker.settings) == (0.0003, 3.0, {"eps": 1e-5})
     assert ant.kappa == 5.0
@@ -20,7 +20,7 @@ def test_a_laptop_has_its_own_schedule() -> None:
 
 
 @pytest.mark.parametrize(("scale", "kappas"), [("paper", [5.0, 5.0, 3.0]), ("laptop", [1.0, 1.0, 1.0])])
-def test_a_scale_has_its_own_settings_and_the_papers_environments_too(scale: str, kappas: list[float]) -> None:
+def test_a_scale_has_its_own_settings_and_the_papers_environments(scale: str, kappas: list[float]) -> None:
     environments = ("Ant-v4", "Ant-v5", "Walker2d-v4")
     assert [resolve(Config(env=env, scale=scale)).kappa for env in environments] == kappas
 
@@ -50,14 +50,14 @@ def test_bounds_are_a_setting_of_clipping_alone() -> None:
     assert plain.facts() == same.facts()
 
 
-def test_other_methods_have_settings_too() -> None:
+def test_other_methods_have_settings() -> None:
     config = resolve(Config(method="adam+l2init+wc"))
     assert (config.decay, config.kappa) == (0.0001, 5.0)
     assert resolve(Config(method="madam")).settings == {}
 
 
 @pytest.mark.parametrize("method", ["adam-equal-beta", "adam-equalbetas+wc"])
-def test_a_misspelt_method_is_told_the_nearest_one(method: str) -> None:
+def test_a_misspelled_method_suggests_the_nearest_one(method: str) -> None:
     with pytest.raises(ValueError, match="did you mean 'adam-equal-betas'"):
         resolve(Config(method=method))
 
@@ -86,6 +86,6 @@ def test_a_misspelt_method_is_told_the_nearest_one(method: str) -> None:
         ({"scale": "huge"}, "scale: got 'huge'"),
     ],
 )
-def test_mistakes_are_named(given: dict[str, object], message: str) -> None:
+def test_errors_are_named(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**given))  # type: ignore[arg-type]

@@ -51,18 +51,20 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert drawing.data["seeds"].unique().to_list() == [2]
 
 
-def test_a_seed_that_stopped_counts_until_then_and_is_reported(table: pl.DataFrame) -> None:
+def test_a_stopped_seed_is_averaged_until_then_and_reported(table: pl.DataFrame) -> None:
     broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
     nothing = [
         pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
     ]
     stopped = table.with_columns(nothing)
     drawing = draw_metrics(stopped, metrics=RETURN)
-    assert f"{NAME}: adam: 1 of 2 seeds stopped, and count until then" in drawing.notes
+    assert f"{NAME}: adam: 1 of 2 seeds stopped early; means exclude them after that" in drawing.notes
     (fall,) = (note for note in drawing.notes if note.startswith(f"{NAME}: adam: return"))
     assert fall.endswith("below that (1 of 2 seeds)")
-    nobody = stopped.with_columns(pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return"))
-    assert any(note.endswith("no seed comes to its end") for note in draw_metrics(nobody, metrics=RETURN).notes)
+    stopped_all = stopped.with_columns(
+        pl.when(pl.col("iteration") > 3).then(math.nan).otherwise("return").alias("return")
+    )
+    assert any(note.endswith("no seed reaches the end") for note in draw_metrics(stopped_all, metrics=RETURN).notes)
     line = drawing.data.filter(env=NAME, method="adam").sort("iteration")
     assert line["seeds"].to_list() == [2, 2, 1, 1]
     assert line["mean"].is_finite().all()
@@ -77,7 +79,7 @@ def test_the_peak_of_returns_and_the_fall_from_it_are_reported(table: pl.DataFra
     assert not any("ends" in note for note in draw_metrics(rises, metrics=DIAGNOSTICS).notes)
 
 
-def test_of_each_seed_a_line_goes_from_its_peak_to_its_end(table: pl.DataFrame) -> None:
+def test_a_line_connects_the_peak_and_the_end_of_each_seed(table: pl.DataFrame) -> None:
     rises = table.filter(pl.col("kappa").is_null() | (pl.col("kappa") == 1)).with_columns(
         pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
     )
@@ -105,7 +107,7 @@ def test_the_papers_numbers_find_them() -> None:
 
 def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
     figure = find_figure("7")
-    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected some in Walker2d-v4 or Humanoid-v4"):
+    with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected runs in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
     walker = moved_to("Walker2d-v4", table.filter(env=NAME), "y")
     drawing = figure.draw(pl.concat([table, walker]), "auc")

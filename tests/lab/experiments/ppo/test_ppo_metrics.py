@@ -10,8 +10,9 @@ from pushed_point import config
 from torch import nn
 from torch.distributions.normal import Normal
 
-from weightclip.lab.experiments.ppo.config import METRICS, Config
+from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
+from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.networks.actor_critic import ActorCritic
 
 GIVEN = {
@@ -123,7 +124,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
     }
 
 
-def test_a_row_is_what_its_definitions_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam+wc", seed, **GIVEN) for seed in (0, 1)])
     for member in ours.stack.members:  # the policy saturates more than the values, and its log-std is not 0
         member.actor_mean[0].weight.data *= 3
@@ -148,7 +149,7 @@ def test_a_row_is_what_its_definitions_say(monkeypatch: pytest.MonkeyPatch) -> N
         assert row["speed"] > 0
 
 
-def test_where_no_episode_ends_those_that_ended_last_count_also_after_a_pause() -> None:
+def test_the_last_finished_episodes_count_even_after_resuming() -> None:
     def made() -> Learners:
         return Learners([config("adam", seed, num_steps=4, num_minibatches=2, steps=100 * 4) for seed in (0, 1)])
 
@@ -166,7 +167,7 @@ def test_where_no_episode_ends_those_that_ended_last_count_also_after_a_pause() 
     assert rows[0]["return"] != rows[1]["return"]
 
 
-def test_what_was_measured_before_a_seed_broke_stands_and_nothing_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam+wc", seed) for seed in range(3)])
     first, _ = ours.iterate(0)
     step, steps = ours.environments.step, 0

@@ -12,8 +12,8 @@ from pushed_point import NAME, config, identify, path_of
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import training as ppo_runs
-from weightclip.lab.experiments.ppo.config import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners
+from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.training import episode_table, run_configs
 from weightclip.lab.records.record import Record, read_record, write_record
 
@@ -133,8 +133,8 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     lines: list[str] = []
     first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[2:] == [
-        f"{NAME} adam+wc seed 1: its checkpoint does not fit (RuntimeError): restarting from the first iteration",
-        "training seed 1 first, as seed 0 came farther before",
+        f"{NAME} adam+wc seed 1: incompatible checkpoint (RuntimeError): restarting from the first iteration",
+        "training seed 1 first; ahead: seed 0",
     ]
     assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
@@ -153,9 +153,7 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
 
-def test_runs_that_have_come_unequally_far_go_on_each_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_at_different_iterations_resume_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop_at(steps: int) -> Any:
@@ -177,8 +175,8 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     )
     assert lines == [
         *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
-        "training seed 2 first, as seeds 0, 1 came farther before",
-        "training seed 0 first, as seed 1 came farther before",
+        "training seed 2 first; ahead: seeds 0, 1",
+        "training seed 0 first; ahead: seed 1",
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
@@ -186,7 +184,7 @@ def test_runs_that_have_come_unequally_far_go_on_each_from_there(
     assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
 
 
-def test_runs_that_have_come_equally_far_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_at_the_same_iteration_resume_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     some, more = ([config(seed=seed) for seed in range(number)] for number in (2, 4))
 

@@ -24,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_policy_is_found_by_the_beginning_of_its_path(store: Path) -> None:
+def test_a_policy_is_found_by_a_prefix_of_its_path(store: Path) -> None:
     saved = find_policy(store / path_of(config(seed=1)))
     assert saved.config["seed"] == 1
     assert saved.path == store / f"{path_of(config(seed=1))}_{identify(config(seed=1))}.parquet"
@@ -63,7 +63,7 @@ def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
     assert find_policy(tmp_path / path_of(config(seed=1))).config["seed"] == 1
 
 
-def test_of_several_runs_it_tells_what_differs(tmp_path: Path) -> None:
+def test_several_runs_are_listed_with_their_differences(tmp_path: Path) -> None:
     run_configs([config(seed=0)], tmp_path)
     run_configs([config(seed=0, gamma=0.5)], tmp_path)
     with pytest.raises(
@@ -139,10 +139,10 @@ def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.C
     assert video.stat().st_size > 100
 
 
-def test_mistakes_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(store)], "with 2 runs, lr0.0003_kappa3_seed0_"),
-        ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or its beginning"),
+        ([str(tmp_path / "nothing")], "with no run; expected the path of one run, or a prefix of it"),
         ([str(store), "--steps", "0"], "--steps: got 0, expected a whole number of at least 1"),
         ([str(store), "--seed", "0-3"], "--seed: got '0-3', expected a seed such as 4"),
         ([str(store), "-o", "video.avi"], "--out: got 'video.avi', expected a file that ends in .mp4 or .gif"),

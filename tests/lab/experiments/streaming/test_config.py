@@ -9,7 +9,7 @@ from weightclip.lab.config import field_types
 from weightclip.lab.experiments.streaming.config import Config, resolve
 
 
-def test_what_is_open_takes_the_papers_value() -> None:
+def test_missing_fields_take_the_papers_value() -> None:
     config = resolve(Config("label-permuted-emnist", "sgd+wc"))
     assert (config.lr, config.kappa, config.period, config.steps) == (0.01, 2.0, 2500, 1_000_000)
     assert (config.decay, config.sigma) == (None, None)
@@ -17,7 +17,7 @@ def test_what_is_open_takes_the_papers_value() -> None:
     assert config.activation == "leaky_relu"
 
 
-def test_what_is_given_stays() -> None:
+def test_given_fields_are_unchanged() -> None:
     config = resolve(Config("input-permuted-mnist", "adam+wc", kappa=2.5, settings={"beta1": 0.5}, period=7))
     assert (config.kappa, config.settings["beta1"], config.settings["beta2"], config.period) == (2.5, 0.5, 0.999, 7)
 
@@ -56,7 +56,7 @@ def test_every_field_has_a_line_of_help() -> None:
         ({"rules": "nowhere.py"}, "rules: got 'nowhere.py', expected a Python file"),
     ],
 )
-def test_a_mistake_names_the_argument_the_value_and_what_is_accepted(wrong: dict[str, Any], message: str) -> None:
+def test_an_error_names_the_argument_the_value_and_the_accepted_values(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resolve(replace(Config("input-permuted-mnist"), **wrong))
 

@@ -79,7 +79,7 @@ def test_without_diagnostics_there_are_two_panels(drawn, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_diverged_run_and_a_single_task_are_drawn_too(tmp_path: Path, value: float) -> None:
+def test_a_diverged_run_and_a_single_task_are_drawn(tmp_path: Path, value: float) -> None:
     broken = table(2, tasks=1).with_columns(loss=pl.lit(value))
     draw_run({"sgd": broken, "mine+own": table(1, tasks=1)}, tmp_path / "run.png")
     assert (tmp_path / "run.png").exists()
@@ -127,9 +127,11 @@ def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
     drawn = 0
     for axes, (problem, metric) in zip(drawing.picture.axes, panels, strict=True):
         for method in PAPER_METHODS:
-            told = drawing.data.filter(problem=problem, metric=metric, method=method)
-            np.testing.assert_array_equal(lines(axes)[style_of(method).label].get_xydata(), told.select("task", "mean"))
-            drawn += len(told)
+            reported = drawing.data.filter(problem=problem, metric=metric, method=method)
+            np.testing.assert_array_equal(
+                lines(axes)[style_of(method).label].get_xydata(), reported.select("task", "mean")
+            )
+            drawn += len(reported)
     assert drawn == len(drawing.data)
     assert (drawing.data["seeds"] == 2).all()
 
@@ -138,14 +140,14 @@ def test_every_method_has_its_style_and_clipping_lies_on_top() -> None:
     axes = figure_3(runs(PAPER_METHODS)).picture.axes[0]
     for method in PAPER_METHODS:
         line, style = lines(axes)[style_of(method).label], style_of(method)
-        assert (line.get_color(), line.get_linestyle()) == (style.colour, style.line)
+        assert (line.get_color(), line.get_linestyle()) == (style.color, style.line)
     highest = max(line.get_zorder() for line in axes.get_lines())
     on_top = [label for label, line in lines(axes).items() if line.get_zorder() == highest]
     assert on_top == ["SGD + WC", "Adam + WC"]
     assert max(shade.get_zorder() for shade in shades(axes)) < min(line.get_zorder() for line in axes.get_lines())
 
 
-def test_one_seed_is_a_line_without_a_band_and_told() -> None:
+def test_one_seed_is_a_line_without_a_band_and_is_reported() -> None:
     picture = figure_3(runs(["adam"], seeds=1)).picture
     assert not shades(picture.axes[0])
     assert legend_title(picture) == "one seed"
@@ -154,7 +156,7 @@ def test_one_seed_is_a_line_without_a_band_and_told() -> None:
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_a_gap_that_is_told(broken: float) -> None:
+def test_values_that_are_not_finite_are_a_gap_that_is_reported(broken: float) -> None:
     def diverged(metric: str, method: str, seed: int, task: int) -> float:
         return broken if method == "sgd" and task > 4 else some_value(metric, method, seed, task)
 
@@ -162,12 +164,12 @@ def test_what_is_not_finite_is_a_gap_that_is_told(broken: float) -> None:
     for axes in drawing.picture.axes:
         assert np.isnan(lines(axes)["SGD"].get_ydata()).tolist() == [False, False, True]
         assert np.isfinite(axes.get_ylim()).all()
-    assert f"{MNIST}: the line of sgd has gaps, where values are not finite" in drawing.notes
+    assert f"{MNIST}: the line of sgd has gaps where values are not finite" in drawing.notes
 
 
-def test_methods_without_results_are_told() -> None:
+def test_methods_without_results_are_reported() -> None:
     drawing = figure_3(runs([method for method in PAPER_METHODS if method not in ("sgd+sp", "madam")]))
-    assert drawing.notes == (f"{MNIST}: drawn without sgd+sp, madam, of which there are no results",)
+    assert drawing.notes == (f"{MNIST}: no results for sgd+sp, madam",)
     assert not figure_3(runs(PAPER_METHODS)).notes
 
 
@@ -176,7 +178,7 @@ def test_methods_of_ones_own_are_drawn_after_those_of_the_paper() -> None:
     assert list(lines(drawing.picture.axes[0]))[-1] == "Adam + mine"
 
 
-def test_the_best_of_several_settings_is_drawn_and_told() -> None:
+def test_the_best_of_several_settings_is_drawn_and_reported() -> None:
     def rising(metric: str, method: str, seed: int, task: int) -> float:
         return 0.1 * task
 
@@ -186,12 +188,12 @@ def test_the_best_of_several_settings_is_drawn_and_told() -> None:
     both = pl.concat([runs(["adam+wc"], kappa=1.0, value=rising), runs(["adam+wc"], kappa=2.0, value=falling)])
     for criterion, kappa, last in (("auc", 2, 0.2), ("final", 1, 0.55)):
         drawing = figure_3(both.with_columns(accuracy=pl.col("accuracy") + 0.1 * (pl.col("kappa") == 2)), criterion)
-        told = f"{MNIST}: best of several settings by {criterion}: adam+wc (lr 0.001, kappa {kappa})"
-        assert drawing.notes[0] == told
+        reported = f"{MNIST}: best of several settings by {criterion}: adam+wc (lr 0.001, kappa {kappa})"
+        assert drawing.notes[0] == reported
         assert lines(drawing.picture.axes[0])["Adam + WC"].get_ydata()[-1] == pytest.approx(last + 0.1 * (kappa == 2))
 
 
-def test_runs_of_another_setup_are_left_out_and_told() -> None:
+def test_runs_of_another_setup_are_skipped_and_reported() -> None:
     drawing = figure_3(pl.concat([runs(PAPER_METHODS), runs(PAPER_METHODS, tasks=2)]))
     assert drawing.data["task"].max() == 6
     (note,) = drawing.notes
@@ -221,7 +223,7 @@ def test_a_problem_that_is_not_in_the_paper_has_a_panel_where_no_other_is() -> N
 
 @pytest.mark.parametrize("figure", [figure_3, figure_4, figure_10, draw_sensitivity])
 def test_results_of_another_experiment_are_refused(figure) -> None:
-    with pytest.raises(ValueError, match="results: got runs of policy, expected some of streaming"):
+    with pytest.raises(ValueError, match="results: got runs of policy, expected runs of streaming"):
         figure(runs(["adam"]).with_columns(experiment=pl.lit("policy")))
 
 
@@ -230,7 +232,7 @@ def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
     drawing = figure_4(pl.concat([without, runs(PAPER_METHODS, diagnostics=True)]))
     assert drawing.data["task"].max() == 6
     for bare in (without, without.drop("plasticity")):
-        with pytest.raises(ValueError, match="results: got runs without diagnostics, expected some with them"):
+        with pytest.raises(ValueError, match="results: got no runs with diagnostics, expected at least one"):
             figure_4(bare)
 
 
@@ -267,10 +269,10 @@ def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
     drawing = draw_sensitivity(pl.concat(late), "final")
     np.testing.assert_allclose(lines(drawing.picture.axes[0])["SGD"].get_ydata(), [0.6, 0.6])
     assert legend_title(drawing.picture) == "Accuracy, mean over the last tenth; mean of 2 seeds, standard error shaded"
-    assert "Accuracy, area under its curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
+    assert "Accuracy, area under the curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
 
 
-def test_an_infinite_kappa_is_left_out() -> None:
+def test_an_infinite_kappa_is_skipped() -> None:
     drawing = draw_sensitivity(pl.concat([grid(), runs(["adam+wc"], kappa=float("inf"))]))
     assert drawing.data.filter(parameter="kappa")["value"].to_list() == [1, 2, 3]
 

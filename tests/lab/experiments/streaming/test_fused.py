@@ -116,7 +116,7 @@ def test_without_diagnostics_the_same_is_learned_and_less_measured() -> None:
 
 
 @pytest.mark.parametrize("method", ["adam+l2init+wc", "sgd+sp"])
-def test_it_goes_on_from_a_saved_state_bit_for_bit(method: str) -> None:
+def test_it_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
     straight, first = (Fused(config(method), DATA) for _ in range(2))
     for learner in (straight, first):
         learner.learn(task(150))
@@ -139,11 +139,11 @@ def test_the_seed_fixes_the_noise() -> None:
     assert results[0] == results[1] != results[2]
 
 
-def test_progress_is_told_in_stretches() -> None:
-    told: list[tuple[int, float]] = []
-    means = Fused(config("sgd+wc"), DATA).learn(task(2 * CHUNK + 10), lambda *report: told.append(report))
-    assert [steps for steps, _ in told] == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
-    assert told[-1][1] == means["accuracy"]
+def test_progress_is_reported_in_chunks() -> None:
+    reported: list[tuple[int, float]] = []
+    means = Fused(config("sgd+wc"), DATA).learn(task(2 * CHUNK + 10), lambda *report: reported.append(report))
+    assert [steps for steps, _ in reported] == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
+    assert reported[-1][1] == means["accuracy"]
 
 
 def test_a_run_that_diverges_shows_it() -> None:
@@ -159,7 +159,7 @@ def test_weights_stay_in_the_box_to_the_last_bit() -> None:
 
 
 def test_compiled_code_gets_only_what_fits() -> None:
-    """It would read and write wherever it is told to."""
+    """Compiled code would read and write out of bounds."""
     learner = Fused(config("sgd+wc"), DATA)
     good = task(20)
     n, d = DATA.inputs.shape
@@ -171,7 +171,7 @@ def test_compiled_code_gets_only_what_fits() -> None:
         Task(0, good.rows, good.columns, good.classes + 1),
         Task(0, good.rows, good.columns, good.classes[:-1]),
     ):
-        with pytest.raises(ValueError, match=r"task: got one that does not fit 60 inputs of 12 and 4 outputs"):
+        with pytest.raises(ValueError, match=r"task: got a task that does not match 60 inputs of 12 and 4 outputs"):
             learner.learn(wrong)
     with pytest.raises(ValueError, match=r"outputs: got 3, expected at least the 4 classes of tiny"):
         Fused(config("sgd+wc", outputs=3), DATA)

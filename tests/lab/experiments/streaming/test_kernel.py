@@ -191,7 +191,7 @@ def test_functions_of_ones_own_are_computed_as_in_python(tmp_path: Path) -> None
     np.testing.assert_allclose(learner.weights()[0], np.clip(-50.0 * before, -1.0, 0.5) + 1.5)
 
 
-def test_what_a_rule_imports_counts_for_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_of_a_rule_are_part_of_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     rules = tmp_path / "mine.py"
     rules.write_text("from elsewhere import scaled\n" + RULE.replace("FACTOR * lr * g", "lr * scaled(g)"))

@@ -1,5 +1,5 @@
-from weightclip.lab.experiments.streaming.config import METRICS, rank_name, with_ranks
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
+from weightclip.lab.experiments.streaming.schema import METRICS, rank_name, with_ranks
 
 
 def test_metrics_are_found_by_their_column() -> None:
@@ -9,6 +9,6 @@ def test_metrics_are_found_by_their_column() -> None:
     assert not schema.metric("samples").help
 
 
-def test_labels_tell_metrics_apart() -> None:
+def test_labels_distinguish_metrics() -> None:
     assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
     assert "p = 2" in METRICS["lipschitz"].label

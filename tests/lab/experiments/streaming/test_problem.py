@@ -67,7 +67,7 @@ def test_a_task_is_a_function_of_seed_and_number(permute: Permute) -> None:
 
 
 @pytest.mark.parametrize("permute", PERMUTES)
-def test_a_shorter_last_task_begins_as_the_whole_one(permute: Permute) -> None:
+def test_a_shorter_last_task_starts_like_the_whole_one(permute: Permute) -> None:
     assert np.array_equal(task(permute, 2, steps=20).rows, task(permute, 2).rows[:20])
 
 

@@ -10,9 +10,10 @@ from torch import nn
 
 import weightclip as wc
 from weightclip._hooks import find_regularizer
-from weightclip.lab.experiments.streaming.config import METRICS, Config, resolve
+from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
+from weightclip.lab.experiments.streaming.schema import METRICS
 
 DATA = tiny_dataset()
 METHODS = ("sgd", "adam", "sgd+l2", "adam+l2init", "sgd+sp", "adam+sp", "sgd+wc", "adam+l2init+wc", "madam")
@@ -64,7 +65,7 @@ def test_the_variant_is_that_of_the_paper_or_of_the_rivals_authors(variant: str,
     assert find_regularizer(perturbed, "shrink_and_perturb").variant == sp  # type: ignore[union-attr]
 
 
-def test_clipping_holds_after_every_step_whatever_else_is_attached() -> None:
+def test_clipping_holds_after_every_step_with_any_other_hook() -> None:
     learner = make_reference(config("adam+sp+wc", kappa=0.5, sigma=50.0), DATA)
     learner.learn(task())
     bounds = wc.resolve_bounds(learner.model)
@@ -131,7 +132,7 @@ def test_labels_are_those_of_the_task() -> None:
         assert learner.learn(replace(one, rows=rows))["accuracy"] == (name == 0)
 
 
-def test_the_share_clipped_is_the_clippers() -> None:
+def test_the_clipped_fraction_is_that_of_the_clipper() -> None:
     learner = make_reference(config("sgd+wc", kappa=0.5), DATA)
     sizes = {name: p.abs() for name, p in learner.model.named_parameters()}
     bounds = wc.resolve_bounds(learner.model)
@@ -156,7 +157,7 @@ def test_measuring_does_not_change_what_is_learned(method: str) -> None:
 
 @pytest.mark.parametrize("variant", ["paper", "original"])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_state_goes_on_bit_for_bit_in_another_learner(method: str, variant: str) -> None:
+def test_another_learner_resumes_bit_for_bit_from_the_state(method: str, variant: str) -> None:
     settings = config(method, variant=variant)
     first, second = make_reference(settings, DATA), make_reference(replace(settings, seed=1), DATA)
     first.learn(task(0))
@@ -225,7 +226,7 @@ def test_any_module_and_optimizer_will_do() -> None:
 
 def test_progress_is_reported_within_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weightclip.lab.experiments.streaming.reference.STEPS_BETWEEN_REPORTS", 5)
-    told: list[tuple[int, float]] = []
-    measured = make_reference(config(), DATA).learn(task(), lambda steps, accuracy: told.append((steps, accuracy)))
-    assert [steps for steps, _ in told] == [5, 10, 15, 20]
-    assert told[-1][1] == measured["accuracy"]
+    reported: list[tuple[int, float]] = []
+    measured = make_reference(config(), DATA).learn(task(), lambda steps, accuracy: reported.append((steps, accuracy)))
+    assert [steps for steps, _ in reported] == [5, 10, 15, 20]
+    assert reported[-1][1] == measured["accuracy"]

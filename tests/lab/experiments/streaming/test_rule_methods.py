@@ -134,9 +134,9 @@ def pull(w: float, w0: float) -> float:
 
 def test_parts_that_take_the_initial_weights_at_different_times_are_refused() -> None:
     own = {"pull": Rule("pull", after=pull)}
-    assert parse_rules("sgd+pull", rule_components(own=own)).regularizers == (own["pull"],)
+    assert parse_rules("sgd+pull", rule_components(external=own)).regularizers == (own["pull"],)
     with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
-        parse_rules("sgd+l2init+pull", rule_components(own=own))
+        parse_rules("sgd+l2init+pull", rule_components(external=own))
 
 
 def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_place(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_pl
     with pytest.raises(ValueError, match=expected):
         resolve(Config("input-permuted-mnist", "mine", lr=0.1, rules=str(path)))
     path.write_text(path.read_text().replace(", v, lr", ", lr").replace("w, m\n", "w\n"))
-    method = parse_rules("mine", rule_components(own=load_rules(path)))
+    method = parse_rules("mine", rule_components(external=load_rules(path)))
     expected = r"mine\.py, line 5: rule mine: update returns 1 value, expected w, m \(the weight"
     with pytest.raises(ValueError, match=expected):
         rules_text(method)

@@ -16,9 +16,10 @@ from tiny import tiny_dataset
 
 import weightclip as wc
 from weightclip.lab.experiments.streaming import training as streaming_runs
-from weightclip.lab.experiments.streaming.config import METRICS, Config
+from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.problem import Problem
 from weightclip.lab.experiments.streaming.reference import Reference
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.experiments.streaming.training import run, run_config
 from weightclip.lab.networks.mlp import mlp
 from weightclip.lab.records.record import read_record
@@ -99,7 +100,7 @@ def test_the_seed_fixes_everything() -> None:
     assert not one["loss"].equals(other["loss"])
 
 
-def test_a_longer_run_begins_as_the_shorter_one() -> None:
+def test_a_longer_run_starts_like_the_shorter_one() -> None:
     short, long = run_config(config(steps=40), DATA).table, run_config(config(steps=80), DATA).table
     assert_frame_equal(long.head(2), short)
 
@@ -111,7 +112,7 @@ def test_every_kind_of_problem_runs(problem: str) -> None:
     assert table["loss"].is_finite().all()
 
 
-def test_the_record_tells_how_it_came_about(tmp_path: Path) -> None:
+def test_the_record_contains_its_provenance(tmp_path: Path) -> None:
     record = run_config(config("adam+sp"), DATA, out=tmp_path)
     path = only(tmp_path)
     assert path.parent == tmp_path / "input-permuted-mnist" / "adam+sp"
@@ -245,7 +246,7 @@ def test_spelling_out_a_default_is_the_same_run(tmp_path: Path) -> None:
     assert only(tmp_path)
 
 
-def test_a_full_disk_leaves_no_broken_record_and_the_run_can_go_on(
+def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_config(config(), DATA).table
@@ -284,7 +285,7 @@ def test_more_classes_than_outputs_is_refused() -> None:
 
 
 def test_a_network_larger_than_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits into memory"):
+    with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits in memory"):
         run_config(config(hidden=(10**12,)), DATA)
 
 
@@ -309,7 +310,7 @@ def test_a_diverged_run_is_resumed(tmp_path: Path) -> None:
     assert_frame_equal(record.table, expected)
 
 
-def test_progress_tells_the_online_accuracy() -> None:
+def test_progress_reports_the_online_accuracy() -> None:
     lines: list[tuple[int, float]] = []
     table = run_config(config(), DATA, on_progress=lambda *report: lines.append(report)).table
     assert lines == list(zip(table["samples"], table["online_accuracy"], strict=True))
@@ -391,7 +392,7 @@ def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ({"period": 0}, "period: got 0"),
     ],
 )
-def test_a_mistake_is_reported_before_any_data_is_fetched(
+def test_errors_are_reported_before_data_is_downloaded(
     wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Problem, "load", None)
@@ -399,7 +400,7 @@ def test_a_mistake_is_reported_before_any_data_is_fetched(
         run("input-permuted-mnist", **wrong)
 
 
-def test_the_laboratory_is_reached_from_the_package() -> None:
+def test_the_lab_is_accessible_from_the_package() -> None:
     import weightclip.lab
 
     assert weightclip.lab.experiments.streaming.run is run

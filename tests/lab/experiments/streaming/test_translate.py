@@ -18,7 +18,7 @@ def translated(update, state: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     return source.partition("\n")[2].replace("    ", ""), list(names.uniform)
 
 
-def test_what_is_the_same_for_all_weights_is_taken_out() -> None:
+def test_uniform_expressions_are_hoisted() -> None:
     rule = OPTIMIZERS["adam"]
     names = Names(tuple(rule.settings))
     text = translate(rule.update, rule, names, "update")
@@ -56,7 +56,7 @@ def with_a_helper(w, g, lr):
     return limited(w - lr * g, -1.0)
 
 
-def test_a_name_for_such_an_expression_is_one_too() -> None:
+def test_names_of_uniform_expressions_are_uniform() -> None:
     assert translated(halved) == ("return w - c_0 * g", ["settings[0] / 2"])
 
 
@@ -122,6 +122,6 @@ def with_a_taken_name(w, g, lr):
         (lambda w, g: w, (), "expected a function written with def"),
     ],
 )
-def test_what_is_not_understood_is_refused(update, state: tuple[str, ...], message: str) -> None:
+def test_unsupported_code_is_rejected(update, state: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         translated(update, state)

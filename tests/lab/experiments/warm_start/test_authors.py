@@ -5,9 +5,10 @@ import polars as pl
 import pytest
 
 from weightclip.lab.analysis.selection import select
-from weightclip.lab.experiments.warm_start.authors import authors_curves, authors_table, beside_authors
-from weightclip.lab.experiments.warm_start.config import SCHEMA, Config, resolve
-from weightclip.lab.experiments.warm_start.figures import draw_beside_authors
+from weightclip.lab.experiments.warm_start.authors import authors_curves, authors_table, compare_with_authors
+from weightclip.lab.experiments.warm_start.config import Config, resolve
+from weightclip.lab.experiments.warm_start.figures import draw_authors_comparison
+from weightclip.lab.experiments.warm_start.schema import SCHEMA
 from weightclip.lab.records.columns import SCHEMA_TYPE
 
 
@@ -68,17 +69,17 @@ def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
     return pl.concat(runs)
 
 
-def test_our_epochs_stand_beside_theirs() -> None:
-    first, *between, eleventh = beside_authors(made()).to_dicts()
+def test_our_epochs_are_compared_with_theirs() -> None:
+    first, *between, eleventh = compare_with_authors(made()).to_dicts()
     assert [row["authors"] for row in between] == [None] * 9
     assert (first["epoch"], first["authors"], first["seeds"]) == (1, 0.11819, 2)
     assert first["difference"] == pytest.approx(0.1 - 0.11819)
     assert eleventh["epoch"] == 11
 
 
-def test_a_second_stage_never_stands_beside_their_first() -> None:
-    assert beside_authors(made(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
-    whole = beside_authors(made(epochs=300))
+def test_a_second_stage_is_never_compared_with_their_first() -> None:
+    assert compare_with_authors(made(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
+    whole = compare_with_authors(made(epochs=300))
     assert whole.filter(pl.col("epoch") > 300)["mean"].unique().to_list() == [0.9]
     assert whole.filter(pl.col("epoch") <= 300)["mean"].unique().to_list() == [0.1]
 
@@ -101,26 +102,26 @@ def test_a_second_stage_never_stands_beside_their_first() -> None:
 def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
     other = made(**changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="results: got no runs of warm-start with variant paper"):
-        beside_authors(other)
-    assert len(beside_authors(pl.concat([made(), other], how="diagonal"))) == 11
+        compare_with_authors(other)
+    assert len(compare_with_authors(pl.concat([made(), other], how="diagonal"))) == 11
 
 
 def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
     both = pl.concat([made(), made(kappa=3.0)])
-    assert beside_authors(both)["kappa"].unique().to_list() == [10.0]
+    assert compare_with_authors(both)["kappa"].unique().to_list() == [10.0]
 
 
-def test_of_several_lengths_one_is_chosen_and_the_others_are_reported() -> None:
-    told: list[str] = []
-    found = beside_authors(pl.concat([made(seeds=3), made(epochs=2)]), told.append)
+def test_one_of_several_lengths_is_selected_and_the_others_are_reported() -> None:
+    reported: list[str] = []
+    found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), reported.append)
     assert found["epoch"].to_list() == list(range(1, 12))
     assert found["seeds"].unique().to_list() == [3]
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_their_curves_are_drawn_beside_ours() -> None:
-    drawing = draw_beside_authors(made())
-    assert drawing.data.equals(beside_authors(made()))
+def test_their_curves_are_drawn_with_ours() -> None:
+    drawing = draw_authors_comparison(made())
+    assert drawing.data.equals(compare_with_authors(made()))
     axes = drawing.picture.axes[0]
     assert list(axes.get_lines()[0].get_xdata()) == list(range(1, 12))
     (theirs,) = axes.containers

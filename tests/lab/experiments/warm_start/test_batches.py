@@ -59,7 +59,7 @@ def test_a_single_image_is_no_batch() -> None:
     assert [len(part) for part in epoch_batches(torch.arange(9), 8, 0, 0)] == [8]
 
 
-def test_tests_take_the_same_images_whatever_the_seed() -> None:
+def test_all_seeds_use_the_same_test_images() -> None:
     assert rows_to_test(20, 20).tolist() == list(range(20))
     assert rows_to_test(20, 5).tolist() == rows_to_test(20, 5).tolist()
 

@@ -115,7 +115,7 @@ def test_clipping_once_clips_the_boxes_of_clipping_always(variant: str) -> None:
     assert trainer("sgd").boxes().is_empty()
 
 
-def test_what_the_one_clip_changed_is_kept() -> None:
+def test_the_fraction_clipped_at_the_switch_is_kept() -> None:
     one = trainer("sgd+wc@switch", kappa=0.5)
     clipped = [one.learn(epoch)["clipped"] for epoch in range(4)][2]
     boxes = one.boxes()
@@ -172,7 +172,7 @@ def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
     ("bounds", "kappa", "convolutions", "scales"),
     [("paper", 10.0, 0.0, 0.973), ("paper", 20.0, 0.0, 0.8), ("fan_in", 1.0, 0.454, None), ("fan_in", 2.0, 0.14, None)],
 )
-def test_what_the_first_clip_of_a_new_network_changes(
+def test_the_fraction_clipped_in_a_new_network(
     bounds: Rule, kappa: float, convolutions: float, scales: float | None
 ) -> None:
     """The paper's kappa acts through normalisation's scales alone; without them it has another scale."""

@@ -5,7 +5,7 @@ import pytest
 from weightclip.lab.experiments.warm_start.config import Config, presets, resolve
 
 
-def test_what_is_not_given_is_the_papers() -> None:
+def test_missing_fields_are_the_papers() -> None:
     config = resolve(Config(method="sgd+wc", variant="paper"))
     assert (config.lr, config.kappa, config.decay, config.sigma) == (0.001, 10.0, None, None)
     assert (config.epochs, config.images, config.test_images) == (300, 50_000, 10_000)
@@ -72,7 +72,7 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"method": "sdg"}, "method: got 'sdg', expected one of"),
         ({"method": "sgd+wc@swich"}, "did you mean 'wc@switch'?"),
         ({"method": "sgd+wc+wc"}, "method: got 'sgd+wc+wc', expected each regularizer once"),
-        ({"method": "rmsprop"}, "lr: rmsprop has no default for it here; give one"),
+        ({"method": "rmsprop"}, "lr: rmsprop has no default for this setting; specify one"),
         ({"method": "sgd", "kappa": 1.0}, "kappa: got 1.0, but sgd has no such setting; it has lr"),
         (
             {"method": "sgd+wc@switch", "stages": 1},
@@ -95,11 +95,11 @@ def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
         ({"epochs": 0}, "epochs: got 0, expected a whole number of at least 1"),
         ({"lr": -1.0}, "lr: got -1.0, expected a number of at least 0"),
         ({"kappa": 0.0}, "kappa: got 0.0, expected a positive number"),
-        ({"settings": {"lr": 1.0}}, "settings: got 'lr', expected it as an option of its own"),
+        ({"settings": {"lr": 1.0}}, "settings: got 'lr', expected it as a separate option"),
         ({"seed": -1}, "seed: got -1, expected a whole number from 0"),
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
     ],
 )
-def test_mistakes_are_told(changes: dict[str, object], message: str) -> None:
+def test_errors_are_reported(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**changes))  # type: ignore[arg-type]

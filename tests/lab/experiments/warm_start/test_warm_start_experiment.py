@@ -6,8 +6,8 @@ import pytest
 from photographs import config, photographs
 
 from weightclip.lab.experiment import IncompatibleError, describe, summarize
-from weightclip.lab.experiments.warm_start.config import METRICS
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
+from weightclip.lab.experiments.warm_start.schema import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.registry import experiment_of, find_experiment
 
@@ -32,7 +32,7 @@ def test_every_column_has_a_metric_of_its_experiment() -> None:
 
 
 def test_clipping_at_the_switch_needs_two_stages() -> None:
-    with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage begins"):
+    with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage starts"):
         EXPERIMENT.configure("warm-start", {"method": "sgd+wc@switch", "stages": 1})
     for method, stages in (("sgd+wc@switch", 2), ("sgd", 1)):
         assert EXPERIMENT.configure("warm-start", {"method": method, "stages": stages}).stages == stages
@@ -49,7 +49,7 @@ def test_the_papers_setting_is_of_its_variant() -> None:
     assert setting(method="adam", lr=0.001) is None
 
 
-def test_settings_without_a_field_come_from_tables_too() -> None:
+def test_settings_without_a_field_come_from_tables() -> None:
     made = EXPERIMENT.configure("warm-start", {"method": "sgd", "settings.momentum": 0.9})
     assert made.settings == {"momentum": 0.9}
 

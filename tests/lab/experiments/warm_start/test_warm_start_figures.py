@@ -34,7 +34,7 @@ def test_both_schedules_stand_in_one_figure(table: pl.DataFrame) -> None:
     assert any("best of several settings by auc" in note for note in drawing.notes)
 
 
-def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
+def test_deviations_from_the_paper_are_marked(table: pl.DataFrame) -> None:
     drawing = figure_2(table)
     assert drawing.picture.legends[0].get_title().get_text().endswith("not the paper's setting")
     assert any(note.startswith("not the paper's setting: ") and "width 4" in note for note in drawing.notes)
@@ -46,7 +46,7 @@ def test_what_is_not_the_papers_setting_is_marked(table: pl.DataFrame) -> None:
     assert set(drawing.notes) & set(several.notes)
 
 
-def test_no_two_lines_look_alike(table: pl.DataFrame) -> None:
+def test_all_lines_look_different(table: pl.DataFrame) -> None:
     """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
     adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
     lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()
@@ -69,7 +69,7 @@ def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None
 
 def test_other_experiments_are_refused(table: pl.DataFrame) -> None:
     other = table.with_columns(pl.lit("streaming").alias("experiment"))
-    with pytest.raises(ValueError, match="results: got runs of streaming, expected some of warm-start"):
+    with pytest.raises(ValueError, match="results: got runs of streaming, expected runs of warm-start"):
         figure_2(other)
 
 

@@ -66,7 +66,7 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
     assert_frame_equal(first.tables["boxes"], again.tables["boxes"])
 
 
-def test_a_record_says_what_was_clipped_and_where_it_was_made(tmp_path: Path) -> None:
+def test_a_record_contains_the_clipped_tensors_and_the_platform(tmp_path: Path) -> None:
     run_config(config("sgd+wc", variant="paper"), DATA, out=tmp_path)
     record = read_record(next(path for path in tmp_path.rglob("*.parquet") if "boxes" not in path.name))
     assert record.experiment == "warm-start"
@@ -92,7 +92,7 @@ def test_the_path_of_a_record_names_stages_and_settings() -> None:
     assert found == "warm-start/stages2/sgd+wc@switch/lr0.05_kappa20_seed3"
 
 
-def test_more_images_than_there_are_is_a_mistake() -> None:
+def test_more_images_than_available_are_rejected() -> None:
     for name, most in (("images", 48), ("test_images", 20)):
         message = f"{name}: got 1000, expected at most the {most} of cifar10"
         with pytest.raises(ValueError, match=re.escape(message)):

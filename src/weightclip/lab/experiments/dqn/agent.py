@@ -48,13 +48,13 @@ class Update:
 
 
 class Agent(ABC):
-    """Learns the values of actions.
+    """Base class of agents that learn action values.
 
     Args:
         config: a resolved configuration.
         frame: the shape of a frame, [channels, height, width].
         actions: the number of actions.
-        device: of the networks.
+        device: device of the networks.
     """
 
     def __init__(self, config: Config, frame: Sequence[int], actions: int, device: torch.device) -> None:
@@ -129,8 +129,8 @@ class Agent(ABC):
 
     def load_state(self, state: Arrays) -> None:
         """Restore a `state`."""
-        own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
-        load_training_state(self.online, self.optimizer, own)
+        training = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
+        load_training_state(self.online, self.optimizer, training)
         target = {name.removeprefix(_TARGET): array for name, array in state.items() if name.startswith(_TARGET)}
         self.target.load_state_dict(unflatten(target))
         self.updates = int(state["updates"])

@@ -1,4 +1,4 @@
-"""The configuration of a run of DQN or Rainbow, and the columns of its table."""
+"""The configuration of a run of DQN or Rainbow: fields, defaults and checks."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, Finite, OneOf, Positive
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, PAPER_GAMES, STACK, SUITES, suite_name
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
+from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, STACK, SUITES, suite_name
 
 NAME = "replay-ratio"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("adam", "adam+wc")
 """Methods of the paper."""
 
 PAPER_RATIOS = (1.0, 0.1)
-"""The paper's replay ratio, and Tianshou's default, which it is compared with."""
+"""The paper's replay ratio, and Tianshou's default for comparison."""
 
 AGENTS = ("dqn", "rainbow")
 NOT_OPTIONS = {
@@ -47,9 +45,9 @@ NOT_OPTIONS = {
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the suite, the agent and the method (`resolve`).
+    """The configuration of one run. `resolve` replaces None by the value for the suite, the agent and the method.
 
-    The algorithm's options have Stable-Baselines3's or CleanRL's names.
+    Options of the algorithm have the names of Stable-Baselines3 or CleanRL.
     """
 
     experiment = NAME
@@ -119,7 +117,7 @@ class Config(MethodConfig):
     def max_updates(self) -> int:
         """Maximum number of updates between two steps of all environments.
 
-        Twice the replay ratio's, so that a run that is behind catches up.
+        It is twice the replay ratio per step, so that a run with updates due catches up.
         """
         return 2 * math.ceil(_exact(self.replay_ratio) * (self.num_envs or 1))
 
@@ -140,7 +138,7 @@ class Config(MethodConfig):
 
 @cache
 def _exact(ratio: float) -> Fraction:
-    """The decimal number as written: 0.1 is 1/10."""
+    """The decimal number as a fraction: 0.1 is 1/10."""
     return Fraction(str(ratio))
 
 
@@ -166,21 +164,21 @@ def resolve(config: Config) -> Config:
 
 
 def _unused(config: Config) -> dict[str, Any]:
-    """Defaults for fields without effect, so that they make no other run.
+    """Defaults for fields without effect, so that they do not change the identity of the run.
 
     A field that the agent or the suite does not have raises a ValueError unless it has its default.
     """
-    usual = {one.name: one.default for one in fields(Config)}
+    defaults = {one.name: one.default for one in fields(Config)}
     for owner in (config.agent, config.suite):
         for name in NOT_OPTIONS.get(owner, ()):
-            if getattr(config, name) != usual[name]:
+            if getattr(config, name) != defaults[name]:
                 raise ValueError(f"{name}: got {getattr(config, name)!r}, but {owner} has no such option")
     off = {
         *(() if config.covariance else ("covariance_at",)),
         *(() if config.noisy else ("noisy_sigma",)),
         *(() if config.alpha else ("beta", "beta_steps")),
     }
-    return {name: usual[name] for name in off}
+    return {name: defaults[name] for name in off}
 
 
 def _whole_frames(config: Config) -> int:
@@ -196,8 +194,10 @@ def _covariance_at(config: Config) -> tuple[int, ...]:
         raise ValueError("covariance_at: got (), expected percentages of the run, such as (50, 100)")
     for percent in config.covariance_at:
         if percent > 100 or percent * config.points % 100:
-            ends = f"ends of its {config.points} parts"
-            raise ValueError(f"covariance_at: got {percent}, expected percentages of the run, from 1 to 100, at {ends}")
+            raise ValueError(
+                f"covariance_at: got {percent}, expected percentages of the run, from 1 to 100, "
+                f"at ends of its {config.points} parts"
+            )
     return tuple(sorted(set(config.covariance_at)))
 
 
@@ -221,58 +221,3 @@ def _check_sizes(config: Config) -> None:
     if starts < config.min_learning_starts:
         least = config.min_learning_starts
         raise ValueError(f"learning_starts: got {starts}, expected at least {least}: enough for a batch")
-
-
-METRICS = by_name(
-    Metric("test_return", "Return, evaluated", "of whole games with few random actions, at a part's end", "", "higher"),
-    Metric("return", "Return, in training", "mean over the games that ended in a part, or ended last", "", "higher"),
-    Metric("length", "Length of games", "mean over the same games, in steps"),
-    Metric("ended", "Games", "training games that ended in the part"),
-    Metric("updates", "Updates", "so far"),
-    Metric("training_loss", "Loss", "mean over the part's updates, or those of the last part with some", "", "lower"),
-    Metric("q", "Value of the best action", "mean over the states of the part's updates"),
-    Metric("weight_l2", "Weight l2 norm", "of all weight tensors together, without biases, at a part's end"),
-    Metric("gradient_l2", "Gradient l2 norm", "of the same tensors, in a part's last update"),
-    Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", FRACTION),
-    Metric("dormant", "Dormant units", "whose mean output is at most 0.025 of their layer's mean", FRACTION, "lower"),
-    Metric("exploration", "Random actions", "probability, at a part's end", FRACTION),
-    Metric("frames_per_second", "Frames per second", "over the part, without the evaluation"),
-    Metric("updates_per_second", "Updates per second", "over the part, without the evaluation"),
-)
-"""The columns of a part, in addition to `seed`, `part` and `samples`, the frames so far."""
-
-COVARIANCE = "covariance"
-"""The further table with gradient covariances: percent of the run, row, column, value."""
-
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
-    methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
-    settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
-    axes=("method", "agent", "game", "replay_ratio"),
-    x_column="part",
-    score="test_return",
-    unit="frames",
-    metrics=METRICS,
-    panels=("test_return", "training_loss", "q", "weight_l2"),
-    plot_column="samples",
-    plot_label="Frames",
-)
-
-
-NOT_LEARNED = ("points", "eval_episodes", "covariance", "covariance_at")
-"""Fields that do not change what is learned."""
-
-
-def compare_with_paper(config: Config) -> Comparison:
-    """The paper's setting and the deviations from it."""
-    game = config.game if config.game in PAPER_GAMES else next(iter(PAPER_GAMES))
-    ratio = config.replay_ratio if config.replay_ratio in PAPER_RATIOS else PAPER_RATIOS[0]
-    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
-    paper = resolve(Config(agent=config.agent, game=game, replay_ratio=ratio, method=method))
-    differing = deviations(config, paper, SCHEMA, NOT_LEARNED)
-    if config.method not in PAPER_METHODS or config.suite != "atari" or config.game not in PAPER_GAMES:
-        return None, differing
-    return presets("atari", config.agent)["best"][NAME][config.method], differing

@@ -50,11 +50,11 @@ class Step:
     """The result of a step of all environments; a new game starts where one ended.
 
     Args:
-        frames: [e, channels, height, width], where an episode ended the first frame of the next one.
+        frames: [e, channels, height, width]; the first frame of the next episode where one ended.
         rewards: [e], not clipped.
         lost: [e], whether a life was lost and another one is left.
-        terminated, truncated: [e], whether the game ended, and how.
-        final: [e, channels, height, width], the last frame of an episode that ended; elsewhere as `frames`.
+        terminated, truncated: [e], whether the game was terminated or truncated.
+        final: [e, channels, height, width], the last frame of an episode that ended; otherwise equal to `frames`.
         episodes: return and length in steps of each episode that ended.
     """
 
@@ -74,7 +74,7 @@ class Environments(Protocol):
     frame: tuple[int, int, int]
 
     def reset(self, seeds: Sequence[int]) -> Frames:
-        """Start new games: the first frames [e, channels, height, width]."""
+        """Start new games and return the first frames [e, channels, height, width]."""
         ...
 
     def send(self, actions: NDArray[np.int64]) -> None:
@@ -82,7 +82,7 @@ class Environments(Protocol):
         ...
 
     def receive(self) -> Step:
-        """Finish the step."""
+        """Finish the step and return its result."""
         ...
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def make_environments(suite: str, game: str, number: int, sticky_action_prob: fl
 
     Args:
         suite: one of `SUITES`.
-        game: in any spelling.
+        game: name of the game in any spelling.
         number: the number of environments.
         sticky_action_prob: the probability that the last action is repeated instead of the one sent.
     """
@@ -104,7 +104,7 @@ def make_environments(suite: str, game: str, number: int, sticky_action_prob: fl
 
 
 def game_name(game: str) -> str:
-    """The name of a game as in both suites.
+    """The name of a game, in the spelling of both suites.
 
     Examples:
         >>> game_name("SpaceInvaders"), game_name("space_invaders"), game_name("Yars' Revenge"), game_name("James Bond")
@@ -125,7 +125,7 @@ def suite_name(suite: str, game: str) -> str:
 
 
 def find_game(suite: str, game: str) -> str:
-    """The name of a game; a ValueError with the nearest name if its suite does not have it."""
+    """The name of a game. If the suite does not have it, raise a ValueError that suggests the nearest name."""
     return check_name("game", suite_name(suite, game), _games_of(suite))
 
 
@@ -168,7 +168,7 @@ class Atari:
             frameskip=FRAME_SKIP["atari"],
             maxpool=True,
             noop_max=30,
-            episodic_life=False,  # counted here, so that returns are those of whole games
+            episodic_life=False,  # lives are tracked here, so that returns are those of whole games
             life_loss_info=False,
             reward_clipping=False,
             use_fire_reset=True,
@@ -262,7 +262,7 @@ class _Scores:
         self._lengths[:] = 0
 
     def add(self, rewards: NDArray[np.float64], over: Bools) -> list[tuple[float, int]]:
-        """Add a step: the return and length of each episode that ended with it."""
+        """Add a step and return the return and length of each episode that ended."""
         self._returns += rewards
         self._lengths += 1
         ended = [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]

@@ -19,17 +19,9 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.dqn.config import (
-    AGENTS,
-    NAME,
-    PAPER_METHODS,
-    SCHEMA,
-    Config,
-    compare_with_paper,
-    presets,
-    resolve,
-)
+from weightclip.lab.experiments.dqn.config import AGENTS, NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
+from weightclip.lab.experiments.dqn.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
@@ -44,7 +36,7 @@ games:
 
 
 class ReplayRatio(Experiment[Config]):
-    """DQN and Rainbow on Atari and MinAtar."""
+    """DQN and Rainbow on Atari and MinAtar at large replay ratios."""
 
     name = NAME
     config = Config

@@ -1,4 +1,4 @@
-"""Figures of DQN and Rainbow: the paper's 8 (returns) and 9, 12 to 15 (gradient covariance). They read tables only."""
+"""Figures of DQN and Rainbow: 8 (returns), 9 and 12 to 15 (gradient covariance) of the paper. Input: tidy tables."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Picture
 from numpy.typing import NDArray
 
-from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiments.dqn.config import AGENTS, COVARIANCE, METRICS, NAME, SCHEMA
+from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
+from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
-    ONE,
+    ONE_SEED,
     WIDTH,
-    about_seeds,
     add_legend,
-    count_steps,
     draw_curve,
+    format_unit,
     panels,
+    seeds_caption,
     seeds_text,
-    show_unit,
+    set_steps_axis,
 )
 from weightclip.lab.plotting.style import MARKERS, Style, style_of
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
@@ -46,13 +47,13 @@ HEATMAPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "14": ("rainbow", _FIRST),
     "15": ("rainbow", _SECOND),
 }
-"""Numbers of the paper's figures with gradient covariances -> the agent and the games."""
+"""Number of a figure in the paper with gradient covariances -> agent and games."""
 
 LEVEL = 0.9
-"""Of the intervals in the paper's figure."""
+"""Confidence level of the intervals, as in the paper."""
 
-SHOWN = 20
-"""Points of a curve: an evaluation has few games, so that several of them make a point."""
+NUM_POINTS = 20
+"""Points per curve. An evaluation has few games, so each point averages several evaluations."""
 
 PANEL = ("suite", "agent", "game")
 LINE = ("replay_ratio", "method", "kappa")
@@ -61,60 +62,60 @@ AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
 SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
 
 VARIED = "varied."
-"""Before the names of settings, where they tell columns of a figure apart."""
+"""Prefix of settings that distinguish the columns of a figure."""
 
-ONE_KAPPA = "results: got one value of kappa on each game, expected several"
+SINGLE_KAPPA = "results: got one value of kappa on each game, expected several"
 
 SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
-"""Lines of all replay ratios but the largest."""
+"""Line styles of all replay ratios except the largest."""
 
 SHADED = tuple(marker for marker in MARKERS.values() if marker)
-"""Markers of several kappas, beside shades."""
+"""Markers that distinguish kappas, in addition to shades."""
 
 LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
-"""In inches: the legend's title needs the one, an entry the other."""
+"""Widths of the legend's title and of an entry, in inches."""
 
 
 def draw_metric(table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metric: str) -> Drawing:
-    """A metric against frames, a panel for each agent and game; broken lines with smaller replay ratios.
+    """Draw a metric by frames, with a panel for each agent and game. Smaller replay ratios have dashed lines.
 
-    A point is the mean over one of `SHOWN` equal parts of a run.
+    A point is the mean over one of `NUM_POINTS` equal parts of a run.
     """
     return _draw_curves(*chosen_runs(table, NAME, criterion), metric)
 
 
 def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Evaluated returns against frames with each kappa, the other settings at their best, where there are several."""
+    """Draw evaluation returns by frames for each kappa, with the best other settings, on games with several kappas."""
     notes: list[str] = []
-    runs = main_setup(own_runs(table, NAME), notes.append)
+    runs = main_setup(experiment_runs(table, NAME), notes.append)
     several = runs.filter(pl.col("kappa").n_unique().over(*PANEL, "method") > 1)
     if several.is_empty():
-        raise ValueError(ONE_KAPPA)
+        raise ValueError(SINGLE_KAPPA)
     runs = runs.join(several, PANEL, how="semi")
-    chosen = [chosen_runs(own, NAME, criterion) for own in runs.partition_by("kappa")]
-    notes += [note for _, own in chosen for note in own]
-    # Intervals of so many lines would hide them: the table has them.
-    return _draw_curves(pl.concat([own for own, _ in chosen]), notes, "test_return", shaded=False)
+    chosen = [chosen_runs(part, NAME, criterion) for part in runs.partition_by("kappa")]
+    notes += [note for _, part_notes in chosen for note in part_notes]
+    # Intervals would hide the many lines; the table contains them.
+    return _draw_curves(pl.concat([part for part, _ in chosen]), notes, "test_return", shaded=False)
 
 
 def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str, shaded: bool = True) -> Drawing:
-    """A metric of runs against frames."""
-    found = curves(runs, metric, level=LEVEL, points=SHOWN)
+    """Draw a metric of the runs by frames."""
+    found = curves(runs, metric, level=LEVEL, points=NUM_POINTS)
     data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
     lines = data if shaded else data.with_columns(low="mean", high="mean")
-    about = about_seeds(data, f"{LEVEL:.0%} interval" if shaded else "")
+    about = seeds_caption(data, f"{LEVEL:.0%} interval" if shaded else "")
     x, label = SCHEMA.plot_column, SCHEMA.plot_label
-    picture = _draw_panels(lines, x, label, count_steps, METRICS[metric], marked(about, runs))
+    picture = _draw_panels(lines, x, label, set_steps_axis, METRICS[metric], marked(about, runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Evaluated returns against kappa, the other settings at their best; a panel for each agent and game.
+    """Draw evaluation returns by kappa, with the best other settings; a panel for each agent and game.
 
-    Methods without a kappa are level lines.
+    Methods without kappa are horizontal lines.
     """
     notes: list[str] = []
-    runs = main_setup(own_runs(table, NAME), notes.append)
+    runs = main_setup(experiment_runs(table, NAME), notes.append)
     line, score, error = (*PANEL, "replay_ratio", "method"), pl.col("score"), pl.col("error").fill_null(0.0)
     several = (
         sensitivity(runs, "kappa", criterion=criterion)
@@ -122,10 +123,10 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         .filter(pl.len().over(line) > 1)
     )
     if several.is_empty():
-        raise ValueError(ONE_KAPPA)
-    without = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
+        raise ValueError(SINGLE_KAPPA)
+    constant = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
     ratios = (*PANEL, "replay_ratio")
-    level = without.join(several.select(*ratios, "kappa").unique(), ratios)
+    level = constant.join(several.select(*ratios, "kappa").unique(), ratios)
     data = (
         pl.concat([several, level], how="diagonal_relaxed")
         .select(
@@ -133,7 +134,7 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         )
         .sort(*line, "kappa")
     )
-    about = f"{CRITERIA[criterion]};\n{about_seeds(data)}"
+    about = f"{CRITERIA[criterion]};\n{seeds_caption(data)}"
     scale = partial(_scale_kappa, sorted(set(data["kappa"])))
     picture = _draw_panels(
         data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], marked(about, runs)
@@ -142,28 +143,28 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
 
 
 def _draw_panels(
-    data: pl.DataFrame, along: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
+    data: pl.DataFrame, x_column: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
 ) -> Picture:
-    """Curves, a panel for each agent and game, with a line for each method, replay ratio and kappa."""
+    """Draw a panel for each agent and game, with a line for each method, replay ratio and kappa."""
     agents = [agent for agent in AGENTS if agent in data["agent"]]
     games = _games(data)
-    styles = _styles(data, [name for name in LINE if name != along])
+    styles = _styles(data, [name for name in LINE if name != x_column])
     columns = min(4, len(games))
     rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
-    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # beside each other in the legend
+    entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # entries per row of the legend
     width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
     height = 0.8 + 1.6 * len(rows) + 0.2 * max(0, len(styles) - 4)
     with panels(len(rows), columns, width, height) as (picture, found):
-        for (agent, some), row in zip(rows, found, strict=True):
-            for axes, game in zip(row, some, strict=False):
+        for (agent, row_games), row in zip(rows, found, strict=True):
+            for axes, game in zip(row, row_games, strict=False):
                 for line, style in styles:
-                    curve = _with(data, {"agent": agent, "game": game, **line})
+                    curve = _filter(data, {"agent": agent, "game": game, **line})
                     if len(curve):
-                        draw_curve(axes, curve, along, style)
+                        draw_curve(axes, curve, x_column, style)
                 axes.set_title(_title(game, data["suite"][0]))
-                show_unit(axes, metric)
+                format_unit(axes, metric)
                 scale(axes)
-            for axes in row[len(some) :]:
+            for axes in row[len(row_games) :]:
                 axes.set_axis_off()
             row[0].set_ylabel(f"{AGENT_NAMES[agent]}\n{metric.label}")
         for axes in found[-1]:
@@ -181,14 +182,13 @@ def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
 def draw_covariance(
     table: pl.DataFrame, criterion: Criterion = DEFAULT, *, clustered: bool = False, number: str | None = None
 ) -> Drawing:
-    """Heatmaps of the gradient covariance, the first seed's; of all runs, or of those in one of the paper's figures.
+    """Draw heatmaps of the first seed's gradient covariance, for all runs or for those in one of the paper's figures.
 
-    A row for each agent and game, a column for each replay ratio, method and value of the settings that are varied, and
-    for each point of the runs, where it was taken at several. Above each stands the mean of |C[i, j]| over i != j, over
-    all seeds.
+    There is a row for each agent and game, and a column for each replay ratio, method, varied setting and, if there are
+    several, percentage of the run. The title of a heatmap shows the mean of |C[i, j]| over i != j and all seeds.
     """
     notes: list[str] = []
-    runs = main_setup(_taken(own_runs(table, NAME), number), notes.append)
+    runs = main_setup(_with_covariance(experiment_runs(table, NAME), number), notes.append)
     settings = [name for name in columns_of(runs).settings if runs[name].count()]
     runs = _varied(runs, settings)
     points = ("percent",) if runs["percent"].n_unique() > 1 else ()
@@ -197,81 +197,84 @@ def draw_covariance(
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
-        picture.set_layout_engine("compressed")  # panels are squares: without it, labels beside them are cut off
+        picture.set_layout_engine("compressed")  # otherwise labels next to the square panels are cut off
         image = None
         for (suite, agent, game), line in zip(rows, found, strict=True):
             for axes, column in zip(line, columns, strict=True):
-                own = _with(runs, {"agent": agent, "game": game, **column})
+                part = _filter(runs, {"agent": agent, "game": game, **column})
                 axes.set_xticks([])
                 axes.set_yticks([])
                 axes.grid(visible=False)
-                if own.is_empty():
+                if part.is_empty():
                     axes.spines[:].set_visible(False)
                     continue
-                seeds = own.sort("seed").partition_by("seed", maintain_order=True)
-                matrices = [_matrix(one) for one in seeds]
+                seeds = part.sort("seed").partition_by("seed", maintain_order=True)
+                matrices = [_matrix(seed_runs) for seed_runs in seeds]
                 means = [_off_diagonal(matrix) for matrix in matrices]
-                told = [one.select(*PANEL, "replay_ratio", "method", *settings, "percent", "seed")[:1] for one in seeds]
-                numbers.append(pl.concat(told).with_columns(off_diagonal=pl.Series(means)))
+                keys = [
+                    seed_runs.select(*PANEL, "replay_ratio", "method", *settings, "percent", "seed")[:1]
+                    for seed_runs in seeds
+                ]
+                numbers.append(pl.concat(keys).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
                 axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
             line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
-        number = seeds_text([len(one) for one in numbers])
-        about = number if number == ONE else f"mean over {number}; the matrix is the first one's"
+        number = seeds_text([len(seed_runs) for seed_runs in numbers])
+        about = number if number == ONE_SEED else f"mean over {number}; matrix of the first seed"
         picture.supxlabel(marked(f"above: mean of |C[i, j]|, i ≠ j; {about}", runs), fontsize="medium")
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
-def _taken(runs: pl.DataFrame, number: str | None = None) -> pl.DataFrame:
-    """The runs with gradient covariances, of one of the paper's figures if it is named; a ValueError without any."""
+def _with_covariance(runs: pl.DataFrame, number: str | None = None) -> pl.DataFrame:
+    """The runs with gradient covariances, or those in one of the paper's figures. Without any, raise a ValueError."""
     if "percent" not in runs.columns or not runs["percent"].count():
-        expected = "records of runs that took it (--covariance 32), or a table of it"
+        expected = "records of runs with --covariance 32, or a table of it"
         raise ValueError(f"results: got no gradient covariance, expected {expected}")
     if number is None:
         return runs
     agent, games = HEATMAPS[number]
     found = runs.filter(pl.col("agent") == agent, pl.col("game").is_in(games))
     if found.is_empty():
-        raise ValueError(f"results: got no gradient covariance of {_shown_in(number)}, expected some")
+        raise ValueError(f"results: got no gradient covariance of {_content(number)}, expected at least one")
     return found
 
 
-def _shown_in(number: str) -> str:
-    """What one of the paper's figures shows: "DQN in Asterix, Beam Rider, Demon Attack, Ice Hockey"."""
+def _content(number: str) -> str:
+    """The content of one of the paper's figures: "DQN in Asterix, Beam Rider, Demon Attack, Ice Hockey"."""
     agent, games = HEATMAPS[number]
     return f"{AGENT_NAMES[agent]} in {', '.join(PAPER_GAMES[game] for game in games)}"
 
 
 def _games(data: pl.DataFrame) -> list[str]:
-    there = set(data["game"])
-    return [*(game for game in PAPER_GAMES if game in there), *sorted(there - {*PAPER_GAMES})]
+    found = set(data["game"])
+    return [*(game for game in PAPER_GAMES if game in found), *sorted(found - {*PAPER_GAMES})]
 
 
 def _title(game: str, suite: str) -> str:
-    """The paper's games as it writes them; those of MinAtar with their suite."""
+    """The title of a game: as in the paper, with the suite for MinAtar."""
     title = PAPER_GAMES.get(game, game.replace("_", " ").capitalize())
     return f"MinAtar {title}" if suite == "minatar" else title
 
 
-def _styles(data: pl.DataFrame, apart: Sequence[str]) -> list[tuple[dict[str, Any], Style]]:
-    """Lines, as the columns that tell them apart, with their styles: methods in the paper's order, as everywhere.
+def _styles(data: pl.DataFrame, keys: Sequence[str]) -> list[tuple[dict[str, Any], Style]]:
+    """Lines, as values of the columns in `keys`, with their styles, in the paper's order of methods.
 
-    Smaller replay ratios have other lines; of several kappas each has a shade of the method's colour, and a marker.
+    Smaller replay ratios have other line styles. Each kappa has a shade of the method's color and a marker.
     """
-    there = data.select(apart).unique().to_dicts()
-    ratios = sorted({line["replay_ratio"] for line in there}, reverse=True)
-    kappas = sorted({line["kappa"] for line in there if line.get("kappa") is not None})
-    methods = SCHEMA.ordered_methods(line["method"] for line in there)
+    found = data.select(keys).unique().to_dicts()
+    ratios = sorted({line["replay_ratio"] for line in found}, reverse=True)
+    kappas = sorted({line["kappa"] for line in found if line.get("kappa") is not None})
+    methods = SCHEMA.ordered_methods(line["method"] for line in found)
 
-    def place(line: Mapping[str, Any]) -> tuple[int, int, float]:
+    def order(line: Mapping[str, Any]) -> tuple[int, int, float]:
         return methods.index(line["method"]), ratios.index(line["replay_ratio"]), line.get("kappa") or 0.0
 
     def styled(line: Mapping[str, Any]) -> Style:
         style, kappa = style_of(line["method"]), line.get("kappa")
-        _, ratio, _ = place(line)
+        _, ratio, _ = order(line)
         dashes = style.line if ratio == 0 else SMALLER[(ratio - 1) % len(SMALLER)]
         drawn = replace(style, label=f"{style.label}, RR {line['replay_ratio']:g}", line=dashes)
         if kappa is None:
@@ -280,44 +283,44 @@ def _styles(data: pl.DataFrame, apart: Sequence[str]) -> list[tuple[dict[str, An
         return replace(
             drawn,
             label=f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}",
-            colour=_lighter(style.colour, 0.7 * k / len(kappas)),
+            color=_lighter(style.color, 0.7 * k / len(kappas)),
             marker=SHADED[k % len(SHADED)] if k else style.marker,
         )
 
-    return [(line, styled(line)) for line in sorted(there, key=place)]
+    return [(line, styled(line)) for line in sorted(found, key=order)]
 
 
-def _lighter(colour: str, share: float) -> str:
-    """So far on its way to white."""
-    red, green, blue = (part + share * (1 - part) for part in to_rgb(colour))
+def _lighter(color: str, fraction: float) -> str:
+    """Blend a color with a fraction of white."""
+    red, green, blue = (part + fraction * (1 - part) for part in to_rgb(color))
     return to_hex((red, green, blue))
 
 
 def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
-    """With a column for each setting besides, null of methods that have one value of it for each agent."""
+    """Add a column for each setting, which is null for methods with a single value of it per agent."""
     numbers = runs.with_columns(pl.col(settings).n_unique().over("agent", "method").name.prefix(VARIED))
     several = [(pl.col(VARIED + name).max().over("method") > 1, name) for name in settings]
     return numbers.with_columns(pl.when(varied).then(name).alias(VARIED + name) for varied, name in several)
 
 
 def _label(column: Mapping[str, Any]) -> str:
-    """Method and replay ratio, and below them the settings that are varied, and the point of the run."""
+    """The title of a column: method and replay ratio, then the varied settings and the percentage of the run."""
     given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
-    shown = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
-    own = ", ".join(f"{name} = {value_text(value)}" for name, value in shown.items())
+    varied = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
+    settings = ", ".join(f"{name} = {value_text(value)}" for name, value in varied.items())
     first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
     point = f"after {column['percent']}%" if "percent" in column else ""
-    return "\n".join(filter(None, (first, own, point)))
+    return "\n".join(filter(None, (first, settings, point)))
 
 
-def _with(runs: pl.DataFrame, wanted: Mapping[str, Any]) -> pl.DataFrame:
-    """The runs with these values."""
-    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+def _filter(runs: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:
+    """The runs with these values; null matches null."""
+    return runs.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in values.items())
 
 
-def _matrix(one: pl.DataFrame) -> NDArray[Any]:
-    size = int(one.select(pl.col("row").max()).item()) + 1
-    return one.sort("row", "column")["value"].to_numpy().reshape(size, size)
+def _matrix(seed_runs: pl.DataFrame) -> NDArray[Any]:
+    size = int(seed_runs.select(pl.col("row").max()).item()) + 1
+    return seed_runs.sort("row", "column")["value"].to_numpy().reshape(size, size)
 
 
 def _off_diagonal(matrix: NDArray[Any]) -> float:
@@ -329,7 +332,7 @@ def _off_diagonal(matrix: NDArray[Any]) -> float:
 
 
 def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
-    """With transitions whose gradients point alike beside each other, if that is wanted and all have a direction."""
+    """The matrix, with similar gradients next to each other if `clustered` and all entries are finite."""
     if not clustered or len(matrix) < 3 or not np.isfinite(matrix).all():
         return matrix
     from scipy.cluster.hierarchy import leaves_list, linkage  # type: ignore[import-untyped]
@@ -343,32 +346,40 @@ def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
 
 def _check_kappas(table: pl.DataFrame) -> None:
     if not has_several(table, (*PANEL, "method"), "kappa"):
-        raise ValueError(ONE_KAPPA)
+        raise ValueError(SINGLE_KAPPA)
 
 
 FIGURES = (
     Figure("replay-return", "8", "Returns of DQN and Rainbow", partial(draw_metric, metric="test_return"), NAME),
-    Figure("replay-training", "", "Returns in training", partial(draw_metric, metric="return"), NAME),
-    Figure("replay-kappas", "", "Returns with each kappa", draw_kappas, NAME, _check_kappas),
-    Figure("replay-sensitivity", "", "Returns against kappa", draw_sensitivity, NAME, _check_kappas),
-    Figure("gradient-covariance", "", "Gradient covariance of runs", draw_covariance, NAME, _taken, COVARIANCE),
+    Figure("replay-training", "", "Training returns", partial(draw_metric, metric="return"), NAME),
+    Figure("replay-kappas", "", "Returns for each kappa", draw_kappas, NAME, _check_kappas),
+    Figure("replay-sensitivity", "", "Returns by kappa", draw_sensitivity, NAME, _check_kappas),
+    Figure(
+        "gradient-covariance",
+        "",
+        "Gradient covariance of all runs",
+        draw_covariance,
+        NAME,
+        _with_covariance,
+        COVARIANCE,
+    ),
     Figure(
         "gradient-covariance-clustered",
         "",
-        "The same, with similar gradients beside each other",
+        "Gradient covariance of all runs, clustered",
         partial(draw_covariance, clustered=True),
         NAME,
-        _taken,
+        _with_covariance,
         COVARIANCE,
     ),
     *(
         Figure(
             f"gradient-covariance-{number}",
             number,
-            f"Gradient covariance of {_shown_in(number)}",
+            f"Gradient covariance of {_content(number)}",
             partial(draw_covariance, number=number),
             NAME,
-            partial(_taken, number=number),
+            partial(_with_covariance, number=number),
             COVARIANCE,
         )
         for number in HEATMAPS

@@ -197,7 +197,7 @@ class ReplayBuffer:
         """The whole content, with compressed frames."""
         used = min(int(self._written.max(initial=0)), self._length)
         found: Arrays = {name: getattr(self, name)[:, :used].copy() for name in _COLUMNS}
-        found |= {f"frames/{e}": _packed(own[:used]) for e, own in enumerate(self._frames)}
+        found |= {f"frames/{e}": _packed(frames[:used]) for e, frames in enumerate(self._frames)}
         found["written"] = self._written.copy()
         if self._tree is not None:
             found |= {"priorities": self._tree[self._all(used)], "highest": np.array(self._highest)}
@@ -208,8 +208,8 @@ class ReplayBuffer:
         used = state["_valid"].shape[1]
         for name in _COLUMNS:
             getattr(self, name)[:, :used] = state[name]
-        for e, own in enumerate(self._frames):
-            _unpack(state[f"frames/{e}"], own[:used])
+        for e, frames in enumerate(self._frames):
+            _unpack(state[f"frames/{e}"], frames[:used])
         self._written[:] = state["written"]
         if self._tree is not None:
             self._tree[self._all(used)] = state["priorities"]
@@ -224,7 +224,7 @@ class ReplayBuffer:
         used = min(int(self._written.max()), self._length)
         valid = self._valid.reshape(-1)
         found = np.empty(0, np.int64)
-        while len(found) < number:  # few slots hold no complete transition, so this ends soon
+        while len(found) < number:  # most slots hold a complete transition, so this ends soon
             environments = generator.integers(len(self._frames), size=number)
             places = environments * self._length + generator.integers(used, size=number)
             found = np.concatenate([found, places[valid[places]]])
@@ -251,18 +251,18 @@ def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
 def _refresh(
     valid: Bools, terminal: Bools, final: Bools, written: Places, which: Places, stack: int, steps: int
 ) -> Places:
-    """Update which slots hold a complete transition after a write in each of `which`: the indices that changed."""
+    """Update which slots hold a complete transition after a write in each of `which`; return the changed indices."""
     length = valid.shape[1]
     changed = np.empty(len(which) * (steps + stack + 2), np.int64)
     number = 0
     for e in which:
         newest, oldest = written[e] - 1, max(0, written[e] - length)
         # The overwritten slot is not complete yet; the oldest slots have lost earlier frames of their stack.
-        gone = [newest]
+        invalid = [newest]
         if oldest > 0:
             for t in range(oldest, min(oldest + stack - 1, newest)):
-                gone.append(t)
-        for t in gone:
+                invalid.append(t)
+        for t in invalid:
             if valid[e, t % length]:
                 valid[e, t % length] = False
                 changed[number] = e * length + t % length
@@ -402,7 +402,7 @@ def _find(nodes: Floats, leaves: int, at: Floats) -> Places:
         i, rest = 1, at[k]
         while i < leaves:
             i *= 2
-            # Right if it lies there; left if rounding leads to a subtree without priority.
+            # Go left if rounding would lead to a right subtree without priority.
             if rest >= nodes[i] and nodes[i + 1] > 0.0:
                 rest -= nodes[i]
                 i += 1

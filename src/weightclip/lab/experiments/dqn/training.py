@@ -29,11 +29,12 @@ from weightclip.lab.checkpoint import Arrays, Row, from_array, to_array
 from weightclip.lab.device import describe_device, find_device, threads
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.experiments.dqn.agent import Agent
-from weightclip.lab.experiments.dqn.config import COVARIANCE, NAME, SCHEMA, Config, compare_with_paper, resolve
+from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
 from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, make_environments
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
 from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
+from weightclip.lab.experiments.dqn.schema import COVARIANCE, SCHEMA, compare_with_paper
 from weightclip.lab.networks.q_networks import noise_disabled
 from weightclip.lab.optimizers import fraction_at_bound
 from weightclip.lab.records.record import Record, identity
@@ -56,7 +57,7 @@ class Trainer:
 
     Args:
         config: a resolved configuration.
-        device: of the networks.
+        device: device of the networks.
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -90,7 +91,7 @@ class Trainer:
         self._stacks = np.tile(self._frames, (1, self.config.stack, 1, 1))
 
     def learn(self, part: int, on_progress: Progress = ignore) -> Row:
-        """Train for part 0, 1, ... of the run: a row of the table."""
+        """Train for part 0, 1, ... of the run and return its row of the table."""
         config, began, before = self.config, time.perf_counter(), (self.steps, self.agent.updates)
         end = config.steps * (part + 1) // config.points
         episodes: list[tuple[float, int]] = []
@@ -155,7 +156,7 @@ class Trainer:
             self._store(self._send())
 
     def train(self, updates: int) -> Tensor:
-        """Make updates: the sums of the losses and of the maximum Q-values, [2]."""
+        """Make updates and return the sums of the losses and of the maximum Q-values, [2]."""
         config, sums = self.config, torch.zeros(2, device=self.agent.device)
         for _ in range(updates):
             batch = self.replay_buffer.sample(
@@ -168,13 +169,13 @@ class Trainer:
         return sums
 
     def _send(self) -> NDArray[np.int64]:
-        """Start a step of all environments: the actions [e]."""
+        """Start a step of all environments and return the actions [e]."""
         actions = self.agent.act(self._stacks, self.config.epsilon_after(self.steps), self._generators[_PLAY])
         self.envs.send(actions)
         return actions
 
     def _store(self, actions: NDArray[np.int64]) -> list[tuple[float, int]]:
-        """Finish a step and store it: the episodes that ended with it."""
+        """Finish a step, store it and return the episodes that ended."""
         step = self.envs.receive()
         terminal = step.terminated | step.lost if self.config.terminal_on_life_loss else step.terminated
         rewards = np.sign(step.rewards) if self.config.clip_rewards else step.rewards
@@ -244,9 +245,9 @@ class Trainer:
     def _record_covariance(self, part: int) -> None:
         """Record the gradient covariance at the configured percentages, if there are transitions."""
         points = self.config.points
-        wanted = self.config.covariance and len(self.replay_buffer)
+        is_enabled = self.config.covariance and len(self.replay_buffer)
         for percent in self.config.covariance_at:
-            if wanted and (part + 1) * 100 == percent * points:
+            if is_enabled and (part + 1) * 100 == percent * points:
                 self._covariances[str(percent)] = self.covariance().numpy()
 
     def covariances(self) -> Arrays:
@@ -257,7 +258,7 @@ class Trainer:
         """The state without the unfinished episodes, which a resumed run replaces by new ones."""
         found = {
             **{f"agent/{name}": array for name, array in self.agent.state().items()},
-            **{f"generator/{key}": to_array(own) for key, own in self._generators.items()},
+            **{f"generator/{key}": to_array(generator) for key, generator in self._generators.items()},
             **{f"covariance/{name}": array for name, array in self._covariances.items()},
             "steps": np.array(self.steps),
             "last": np.array([self._returns, self._lengths, self._loss, self._value, self._gradient]),
@@ -290,20 +291,20 @@ class Trainer:
         self.envs.close()
 
 
-def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], begun: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], started: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Append frames [e, channels, ...] to stacks [e, stack * channels, ...]; repeat the first frame of an episode."""
     channels = frames.shape[1]
     found = np.concatenate([stacks[:, channels:], frames], axis=1)
-    if begun.any():
-        found[begun] = np.tile(frames[begun], (1, stacks.shape[1] // channels, 1, 1))
+    if started.any():
+        found[started] = np.tile(frames[started], (1, stacks.shape[1] // channels, 1, 1))
     return found
 
 
 WHOLE = ("part", "samples", "updates", "ended")
-"""Columns with whole numbers."""
+"""Integer columns."""
 
 MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
-"""Suite -> the package that has its games."""
+"""Suite -> package of its games."""
 
 
 def run_config(
@@ -316,9 +317,9 @@ def run_config(
     on_event: Event = ignore,
     on_row: Callable[[Row], None] = ignore,
 ) -> Record:
-    """Run one configuration, or go on with it after its last part, or read its record where it is finished.
+    """Run one configuration, resume it after its last part, or read its record if it is finished.
 
-    A checkpoint holds all but the games, and the replay memory if that is wanted: a run that goes on begins new games.
+    A checkpoint contains no games, and the replay buffer only with `save_buffer`. A resumed run starts new games.
     """
     config = resolve(config)
     device = find_device(config.device)
@@ -354,7 +355,7 @@ def run_config(
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
-    """Null where no game had ended yet, or there was no update."""
+    """The table, with null before the first game has ended and before the first update."""
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
     early, idle = pl.col("ended").cum_sum() == 0, pl.col("updates") == 0
     found = table.with_columns(

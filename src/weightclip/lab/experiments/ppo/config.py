@@ -1,4 +1,4 @@
-"""The configuration of a PPO run, and the columns of its table."""
+"""The configuration of a PPO run: fields, defaults and checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from weightclip._validation import check_name
 from weightclip.lab.config import (
     BOUNDS,
     METHOD,
-    NAMED,
     PROBLEM,
     Help,
     MethodConfig,
@@ -20,13 +19,11 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf, Positive
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
 from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
 from weightclip.lab.methods import TORCH_WITH_EQUAL_BETAS, Components, TorchPart
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "policy-collapse"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("adam", "adam+wc")
 """Methods of the paper."""
@@ -48,9 +45,9 @@ SCALES = ("paper", "laptop")
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the scale, the environment and the method (`resolve`).
+    """The configuration of one run. `resolve` replaces None by the value for the scale, the environment and the method.
 
-    The algorithm's options have CleanRL's names.
+    Options of the algorithm have CleanRL's names.
     """
 
     experiment = NAME
@@ -103,9 +100,9 @@ def presets(env: str = "", scale: str = "paper") -> dict[str, Any]:
     """The settings searched (`grid`) and selected (`best`) in an environment at a scale."""
     tables = paper_tables(__package__)
     table = tables[check_name("scale", scale, SCALES)]
-    own = table.get("environments", {}).get(env, {})
-    usual = {**tables["paper"]["best"], **table["best"]}
-    best = {method: {**settings, **own.get(method, {})} for method, settings in usual.items()}
+    env_settings = table.get("environments", {}).get(env, {})
+    common = {**tables["paper"]["best"], **table["best"]}
+    best = {method: {**settings, **env_settings.get(method, {})} for method, settings in common.items()}
     return {"grid": table["grid"], "best": {NAME: best}}
 
 
@@ -140,62 +137,3 @@ def _with_equal_betas(config: Config) -> dict[str, float]:
             raise ValueError(f"settings: got {both}, but with {config.method} they are equal")
         settings["beta1"] = settings["beta2"] = betas.pop()
     return settings
-
-
-METRICS = by_name(
-    Metric(
-        "return", "Episodic return", "mean over the episodes that ended in an iteration, or ended last", "", "higher"
-    ),
-    Metric("length", "Episode length", "mean over the same episodes, in steps"),
-    Metric(
-        "approx_kl", "Approximate KL", "mean of (r - 1) - log r, r = new / old probability; last minibatch", "", "lower"
-    ),
-    Metric("old_approx_kl", "Approximate KL (-log r)", "mean of -log r, which can be negative; last minibatch"),
-    Metric("clip_fraction", "Clipped ratios", "ratios that were clipped, over all minibatches", FRACTION),
-    Metric("policy_loss", "Policy loss", "of the last minibatch"),
-    Metric("value_loss", "Value loss", "of the last minibatch", "", "lower"),
-    Metric("entropy", "Entropy", "of the policy, in nats; last minibatch"),
-    Metric("explained_variance", "Explained variance", "of the returns, by the values before the update", "", "higher"),
-    Metric("gradient_l2", "Gradient l2 norm", "of all parameters, before it is shortened; mean over all minibatches"),
-    Metric(
-        "saturated", "Saturated units", "tanh outputs, both networks, |h| >= 0.95; last minibatch", FRACTION, "lower"
-    ),
-    Metric(
-        "saturated_90", "Units beyond 0.90", "tanh outputs of both networks with |h| >= 0.90; last minibatch", FRACTION
-    ),
-    Metric("weight_l2", "Weight l2 norm", "of both networks' weight matrices together, at an iteration's end"),
-    Metric("clipped", "Entries at the bound", "entries at a side of their box, of those in clipped tensors", FRACTION),
-    Metric("lipschitz_policy", "Lipschitz bound, policy", "for p = 2: the product of the layers' spectral norms"),
-    Metric("lipschitz_value", "Lipschitz bound, values", "for p = 2: the product of the layers' spectral norms"),
-    Metric("log_std", "Log-std", "of the policy, mean over the actions"),
-    Metric("speed", "Steps per second", "of all seeds in lockstep together"),
-)
-"""The columns of an iteration, in addition to `seed`, `iteration`, `samples` and `episodes`, the number that ended."""
-
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
-    methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
-    settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
-    axes=("method", "env"),
-    x_column="iteration",
-    score="return",
-    unit="steps",
-    metrics=METRICS,
-    panels=("return", "approx_kl", "weight_l2", "saturated"),
-    plot_column="samples",
-    plot_label="Environment steps",
-)
-
-
-def compare_with_paper(config: Config) -> Comparison:
-    """The paper's setting and the deviations from it. The paper does not say how long its runs are."""
-    env = config.env if config.env in ENVIRONMENTS else ENVIRONMENTS[0]
-    paper = resolve(Config(env=env, method=config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]))
-    differing = deviations(config, paper, SCHEMA, ("steps",))
-    if config.method not in PAPER_METHODS or config.env not in ENVIRONMENTS or config.bounds == "fan_in":
-        return None, differing
-    best = presets(config.env)["best"][NAME][config.method]
-    return {name: value for name, value in best.items() if name in NAMED}, differing

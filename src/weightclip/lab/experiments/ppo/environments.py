@@ -22,10 +22,10 @@ class Step:
     """The result of a step of all environments; a new episode starts where one ended.
 
     Args:
-        observations: [s, d], where an episode ended the first observation of the next one.
+        observations: [s, d]; the first observation of the next episode where one ended.
         rewards: [s].
-        terminated, truncated: [s], whether an episode ended, and how.
-        final: [s, d], the last observation of an episode that ended; elsewhere as `observations`.
+        terminated, truncated: [s], whether the episode was terminated or truncated.
+        final: [s, d], the last observation of an episode that ended; otherwise equal to `observations`.
         episodes: learner, return and length of each episode that ended.
     """
 
@@ -58,7 +58,7 @@ class Environments:
         self._now = np.zeros((number, self.observations))
 
     def reset(self, seeds: Sequence[int]) -> Array:
-        """Start new episodes in all environments: the observations [s, d]."""
+        """Start new episodes in all environments and return the observations [s, d]."""
         for i, (environment, seed) in enumerate(zip(self._environments, seeds, strict=True)):
             self._begin(i, environment, seed)
         return self._now.copy()
@@ -99,7 +99,7 @@ class Environments:
 def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
     """An environment by its id, with flat observations.
 
-    A ValueError for an unknown id, an id without version, or unsupported spaces.
+    Raise a ValueError for an unknown id, an id without version, or unsupported spaces.
     """
     _log_mujoco_warnings()
     with warnings.catch_warnings():
@@ -110,7 +110,7 @@ def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
         try:
             environment = gym.make(name, disable_env_checker=True, **options)
         except UserWarning:
-            raise ValueError(f"env: got {name!r}, expected a version as well; {_versions(name)}") from None
+            raise ValueError(f"env: got {name!r}, expected an id with a version; {_versions(name)}") from None
         except gym.error.DependencyNotInstalled as error:
             raise ValueError(f"env: got {name!r}, which needs a package that is not installed: {error}") from error
         except (gym.error.Error, ImportError) as error:
@@ -120,7 +120,7 @@ def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
             f"env: got {name!r}, whose actions are {environment.action_space}; expected vectors of real numbers (Box)"
         )
     if _is_real(environment.observation_space):
-        return environment  # flat already; a wrapper would slow down every step
+        return environment  # already flat; a wrapper would slow down every step
     if not environment.observation_space.is_np_flattenable:
         raise ValueError(
             f"env: got {name!r}, whose observations are {environment.observation_space}; "
@@ -134,18 +134,18 @@ def _is_real(space: gym.Space[Any]) -> bool:
 
 
 def _versions(name: str) -> str:
-    """The versions that Gymnasium knows, and a suggestion: the paper's, or else the latest."""
-    own = name.rpartition(":")[2]
-    there = [one for one in gym.registry if one.rpartition("-v")[0] == own]
-    near = next((one for one in ENVIRONMENTS if one in there), there[-1])
-    return f"there are {', '.join(there)}; did you mean {near!r}?"
+    """The versions that Gymnasium knows and a suggestion: the paper's version, or the latest one."""
+    base = name.rpartition(":")[2]
+    available = [one for one in gym.registry if one.rpartition("-v")[0] == base]
+    near = next((one for one in ENVIRONMENTS if one in available), available[-1])
+    return f"known versions are {', '.join(available)}; did you mean {near!r}?"
 
 
 def _log_mujoco_warnings() -> None:
     """Log MuJoCo's warnings; by default it writes them to the terminal and to a file in the working directory."""
     try:
         import mujoco  # type: ignore[import-untyped]
-    except ImportError:  # not every environment needs it
+    except ImportError:  # not needed by every environment
         return
     mujoco.set_mju_user_warning(_log)
 
@@ -222,7 +222,7 @@ class Normalizer:
         return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its state by name, [learners, ...] each; not copies."""
+        """The state by name, [learners, ...] each, without copying."""
         parts = {"observations": self.observations, "returns": self.returns}
         found = {f"{name}_{key}": getattr(one, key) for name, one in parts.items() for key in ("mean", "var", "count")}
         return {**found, "discounted": self.discounted}

@@ -23,12 +23,11 @@ from weightclip.lab.experiments.ppo.config import (
     LOCKSTEP,
     NAME,
     PAPER_METHODS,
-    SCHEMA,
     Config,
-    compare_with_paper,
     presets,
     resolve,
 )
+from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ environments:
 
 
 class PolicyCollapse(Experiment[Config]):
-    """PPO in long runs, in which policies collapse."""
+    """PPO in long runs, where policies collapse."""
 
     name = NAME
     config = Config

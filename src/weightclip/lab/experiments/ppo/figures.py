@@ -1,4 +1,4 @@
-"""Figures of PPO runs: the paper's 5, 6, 7 and 11. They read tables only."""
+"""Figures of PPO runs: 5, 6, 7 and 11 of the paper. Input: tidy tables."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from functools import partial
 import polars as pl
 
 from weightclip._text import counted
-from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
 from weightclip.lab.analysis.setups import columns_of, marked, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
-from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, METRICS, NAME, SCHEMA
+from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
+from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
-from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_steps, draw_panel, panels
+from weightclip.lab.plotting.panels import WIDTH, add_legend, draw_panel, panels, seeds_caption, set_steps_axis
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import DEFAULT, Criterion
 from weightclip.lab.text import count_text, error_text
 
 POINTS = 100
-"""A curve has at most so many, each the mean of an equal part of its run."""
+"""Maximum number of points per curve; each is the mean over an equal part of the run."""
 
 PEAK_COLUMNS = ("env", "method", "seed", "peak", "at", "end", "fall", "steps")
 COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
@@ -29,47 +30,47 @@ COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "hi
 def draw_metrics(
     table: pl.DataFrame, criterion: Criterion = DEFAULT, *, metrics: Sequence[str], envs: Sequence[str] = ()
 ) -> Drawing:
-    """A row of panels for each metric, a column for each environment, or each of `envs`, against their steps."""
+    """Draw metrics by steps, with a row for each metric and a column for each environment, or each of `envs`."""
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
     notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
     data = _curves(runs, metrics)
-    along, label = SCHEMA.plot_column, SCHEMA.plot_label
-    shown = _envs(data)
-    # A single row of panels is a little higher than it is wide.
+    x_column, label = SCHEMA.plot_column, SCHEMA.plot_label
+    displayed = _envs(data)
+    # The panels of a single row are slightly taller than wide.
     height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
-    with panels(len(metrics), len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), height) as (picture, rows):
+    with panels(len(metrics), len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), height) as (picture, rows):
         for row, metric in zip(rows, metrics, strict=True):
-            for axes, env in zip(row, shown, strict=True):
-                draw_panel(axes, data.filter(env=env, metric=metric), along, METRICS[metric])
-                count_steps(axes)
+            for axes, env in zip(row, displayed, strict=True):
+                draw_panel(axes, data.filter(env=env, metric=metric), x_column, METRICS[metric])
+                set_steps_axis(axes)
             row[0].set_ylabel(METRICS[metric].label)
-        for axes, env in zip(rows[0], shown, strict=True):
+        for axes, env in zip(rows[0], displayed, strict=True):
             axes.set_title(env)
         for axes in rows[-1]:
             axes.set_xlabel(label)
         methods = columns_of(runs).schema.ordered_methods(data["method"].unique().cast(pl.String))
-        add_legend(picture, map(style_of, methods), marked(about_seeds(data), runs))
+        add_legend(picture, map(style_of, methods), marked(seeds_caption(data), runs))
     return Drawing(picture, data, tuple(notes))
 
 
 def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Of each seed a line from where its return was highest to where it ended; a panel for each environment."""
+    """Draw a line from the highest to the last return of each seed, with a panel for each environment."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = peaks(runs, "return").select(PEAK_COLUMNS)
-    shown = _envs(data)
+    displayed = _envs(data)
     methods = columns_of(runs).schema.ordered_methods(data["method"])
-    with panels(1, len(shown), max(WIDTH / 2, WIDTH * len(shown) / 4), 2.4) as (picture, (row,)):
-        for axes, env in zip(row, shown, strict=True):
+    with panels(1, len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), 2.4) as (picture, (row,)):
+        for axes, env in zip(row, displayed, strict=True):
             for method in methods:
                 style = style_of(method)
                 for one in data.filter(env=env, method=method).drop_nulls("peak").iter_rows(named=True):
                     steps, returns = (one["at"], one["steps"]), (one["peak"], one["end"])
-                    axes.plot(steps, returns, style.line, color=style.colour, label=style.label, zorder=style.order)
-                    axes.plot(*steps[:1], *returns[:1], "o", color=style.colour, markersize=3, zorder=style.order)
+                    axes.plot(steps, returns, style.line, color=style.color, label=style.label, zorder=style.order)
+                    axes.plot(*steps[:1], *returns[:1], "o", color=style.color, markersize=3, zorder=style.order)
             axes.set_title(env)
             axes.set_xlim(left=0)
             axes.set_xlabel(SCHEMA.plot_label)
-            count_steps(axes)
+            set_steps_axis(axes)
         row[0].set_ylabel(METRICS["return"].label)
         about = f"each seed, from its peak (dot) to its end;\nmeans over {PARTS} equal parts of a run"
         add_legend(picture, map(style_of, methods), marked(about, runs))
@@ -77,57 +78,57 @@ def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
 
 
 def _envs(data: pl.DataFrame) -> list[str]:
-    """Those in a table, the paper's first."""
+    """The environments in a table, the paper's first."""
     return sorted(set(data["env"]), key=lambda env: ((*ENVIRONMENTS, env).index(env), env))
 
 
 def _within(table: pl.DataFrame, envs: Sequence[str]) -> pl.DataFrame:
-    """The runs in these environments, where some are named; a ValueError if there are none."""
+    """The runs in `envs`, or all runs if it is empty. Raise a ValueError if there are none."""
     if not envs:
         return table
-    own = own_runs(table, NAME)
-    found = own.filter(pl.col("env").is_in(envs))
+    runs = experiment_runs(table, NAME)
+    found = runs.filter(pl.col("env").is_in(envs))
     if found.is_empty():
-        there = ", ".join(own["env"].unique().sort())
-        raise ValueError(f"results: got runs in {there}, expected some in {' or '.join(envs)}")
+        available = ", ".join(runs["env"].unique().sort())
+        raise ValueError(f"results: got runs in {available}, expected runs in {' or '.join(envs)}")
     return found
 
 
 def _stops(runs: pl.DataFrame) -> list[str]:
-    """Which seeds had stopped, and are in no mean from there on."""
-    ends = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
-    # In its last iteration a run has lost its weights, or had not a policy to update any more.
-    broken = ends.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
+    """Notes on seeds that stopped. Means exclude them after that."""
+    by_run = runs.sort("identity", "iteration").group_by("identity", "env", "method", maintain_order=True)
+    # The weights or the update of a stopped run are NaN in its last iteration.
+    broken = by_run.agg(pl.any_horizontal(pl.col("weight_l2", "approx_kl").last().is_nan()).alias("stopped")).group_by(
         "env", "method", maintain_order=True
     )
     counts = broken.agg(pl.col("stopped").sum(), pl.len().alias("seeds")).filter(pl.col("stopped") > 0)
     return [
-        f"{env}: {method}: {stopped} of {counted(seeds, 'seed')} stopped, and count until then"
+        f"{env}: {method}: {stopped} of {counted(seeds, 'seed')} stopped early; means exclude them after that"
         for env, method, stopped, seeds in counts.iter_rows()
     ]
 
 
 def _falls(runs: pl.DataFrame) -> list[str]:
-    """Where each method's return was highest, and how far below that it ends: means over seeds."""
+    """Notes on the highest return of each method and how far below it the run ends, as means over seeds."""
     found = []
     for (env, method), part in peaks(runs, "return").group_by("env", "method", maintain_order=True):
-        begun, ended = part.drop_nulls("peak"), part.drop_nulls("end")
-        if begun.is_empty():
+        with_peak, with_end = part.drop_nulls("peak"), part.drop_nulls("end")
+        if with_peak.is_empty():
             continue
         highest, fall = (
-            error_text(*mean_and_error(some[name]), METRICS["return"]) if len(some) else ""
-            for some, name in ((begun, "peak"), (ended, "fall"))
+            error_text(*mean_and_error(part_runs[name]), METRICS["return"]) if len(part_runs) else ""
+            for part_runs, name in ((with_peak, "peak"), (with_end, "fall"))
         )
-        at = sorted(begun["at"].cast(pl.Float64).round_sig_figs(2).to_list())
+        at = sorted(with_peak["at"].cast(pl.Float64).round_sig_figs(2).to_list())
         steps = " to ".join(dict.fromkeys(map(count_text, (at[0], at[-1]))))
-        stopped = f" ({len(ended)} of {counted(len(part), 'seed')})" if len(ended) < len(part) else ""
-        end = f"ends {fall} below that{stopped}" if fall else "no seed comes to its end"
+        stopped = f" ({len(with_end)} of {counted(len(part), 'seed')})" if len(with_end) < len(part) else ""
+        end = f"ends {fall} below that{stopped}" if fall else "no seed reaches the end"
         found.append(f"{env}: {method}: return at most {highest}, after {steps} steps; {end}")
     return found
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
-    """`COLUMNS`, the paper's methods first."""
+    """The curves of the metrics with the columns `COLUMNS`, the paper's methods first."""
     order = columns_of(runs).schema.ordered_methods(runs["method"])
     runs = runs.with_columns(pl.col("method").cast(pl.Enum(order)), pl.col(metrics).fill_nan(None))
     found = [
@@ -158,10 +159,10 @@ FIGURES = (
     Figure(
         "policy-diagnostics-two",
         "7",
-        "The same in Walker2d and Humanoid alone",
+        "Weight norm and saturated units in Walker2d and Humanoid",
         partial(draw_metrics, metrics=DIAGNOSTICS, envs=FIGURE_7),
         NAME,
         partial(_within, envs=FIGURE_7),
     ),
-    Figure("policy-peaks", "", "The highest return of each seed, and the last one", draw_peaks, NAME),
+    Figure("policy-peaks", "", "Highest and last return of each seed", draw_peaks, NAME),
 )

@@ -106,7 +106,7 @@ class Learners:
     """Several seeds of one configuration, in lockstep.
 
     A learner whose actions or weights are not finite stops, with the reason in `stopped`; the others continue. Its
-    metrics of that iteration are kept, NaN where there was nothing to measure; later ones are NaN.
+    metrics of that iteration are kept, with NaN for missing ones; later metrics are NaN.
 
     Args:
         configs: resolved configurations that differ only in their seeds.
@@ -133,7 +133,7 @@ class Learners:
         self._now = self.normalizer.observe(self.environments.reset(seeds))
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
-        """Run iteration 0, 1, ...: a row for each learner (NaN if it stopped before), and the finished episodes."""
+        """Run iteration 0, 1, ...; return a row for each learner (NaN if it has stopped) and the finished episodes."""
         began, stopped_before = time.perf_counter(), frozenset(self.stopped)
         if self.config.anneal_lr:
             for optimizer in self.optimizers:
@@ -160,7 +160,7 @@ class Learners:
             rows.append({name: math.nan if s in stopped_before else float(value) for name, value in row.items()})
         return rows, rollout.episodes
 
-    @np.errstate(over="ignore", invalid="ignore")  # a diverged learner is reported by name
+    @np.errstate(over="ignore", invalid="ignore")  # divergence is reported for each learner
     def collect(self, steps_before: int = 0) -> Rollout:
         """Collect a rollout with the current policy; each environment has made `steps_before` steps."""
         learners, steps = len(self.configs), self.config.num_steps
@@ -219,7 +219,7 @@ class Learners:
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
 
     def update(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        """Update for `update_epochs` epochs in minibatches: the metrics, [s] each."""
+        """Update for `update_epochs` epochs in minibatches and return the metrics, [s] each."""
         config, learners = self.config, len(self.configs)
         assert config.update_epochs is not None  # resolved
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
@@ -288,7 +288,7 @@ class Learners:
 
     @torch.no_grad()
     def _clip_gradients(self) -> Tensor:
-        """Clip each learner's gradient to `max_grad_norm`; the norms before clipping, [s]."""
+        """Clip each learner's gradient to `max_grad_norm` and return the norms before clipping, [s]."""
         norms: Tensor = torch.linalg.vector_norm(self.stack.gradients, dim=1)
         self.stack.gradients.mul_((self.config.max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
         return norms

@@ -1,4 +1,4 @@
-"""Running: configurations that differ in their seeds become learners in lockstep, then records, one for each seed."""
+"""Run configurations that differ only in their seeds in lockstep; each seed gives a record."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import polars as pl
 from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
-from weightclip.lab.experiments.ppo.config import NAME, SCHEMA, Config, compare_with_paper, resolve
+from weightclip.lab.experiments.ppo.config import NAME, Config, resolve
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
+from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, simulator
 
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
 WHOLE = ("iteration", "samples", "episodes")
-"""Columns with whole numbers."""
+"""Integer columns."""
 
 POLICY, CONFIG = "policy/", "config"
-"""In the state of a checkpoint: what the learner's `policy` says, and its configuration as JSON."""
+"""Keys in the state of a checkpoint: prefix of the arrays of `Learners.policy`, and the configuration as JSON."""
 
-AGAIN = "restarting from the first iteration"
+RESTARTING = "restarting from the first iteration"
 
 _EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
 
@@ -36,34 +37,33 @@ _EPISODES, _STOPPED, _REASON = "episodes", "stopped/iteration", "stopped/reason"
 def run_configs(
     configs: Sequence[Config], out: Path | None = None, overwrite: bool = False, callbacks: Callbacks = NO_CALLBACKS
 ) -> list[Record]:
-    """Run configurations that differ in their seeds alone, or go on with them, or read the records of finished ones.
+    """Run configurations that differ only in their seeds, resume them, or read the records of finished ones.
 
-    Those that have come equally far train in lockstep to their end, one group after the other. A checkpoint holds all
-    but the environment: a run that goes on begins a new episode, seeded by its generator, so its numbers are those of a
-    run that was interrupted there.
+    Runs at the same iteration train in lockstep to the end, one group after the other. A checkpoint does not contain
+    the environment: a resumed run starts a new episode, seeded by its generator.
     """
     runs = [_Run(config, out) for config in configs]
     for run in runs:
-        run.look(overwrite, callbacks.on_event)
-    begun = [run for run in runs if run.record is None]
+        run.find_progress(overwrite, callbacks.on_event)
+    unfinished = [run for run in runs if run.record is None]
     total = runs[0].config.iterations
-    for run in begun:
+    for run in unfinished:
         for row in run.rows:
-            callbacks.on_row(run.given, row)
-    with threads(1):  # more are slower on networks this small
-        while (behind := min((len(run.rows) for run in begun), default=total)) < total:
-            # They do not wait for others that are ahead: to join these, they would have to give up their episodes.
-            group = [run for run in begun if len(run.rows) == behind]
-            ahead = [run for run in begun if behind < len(run.rows) < total]
+            callbacks.on_row(run.requested, row)
+    with threads(1):  # more threads are slower on networks of this size
+        while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
+            # Runs do not join others that are ahead, because those would have to abandon their episodes.
+            group = [run for run in unfinished if len(run.rows) == behind]
+            ahead = [run for run in unfinished if behind < len(run.rows) < total]
             if ahead:
-                callbacks.on_event(f"training {_seeds(group)} first, as {_seeds(ahead)} came farther before")
+                callbacks.on_event(f"training {_seeds_text(group)} first; ahead: {_seeds_text(ahead)}")
             _train(group, runs, callbacks)
     return [run.finished() for run in runs]
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A run at the end of an iteration: so many rows and episodes, seconds, and all else that goes on from there."""
+class _Snapshot:
+    """A run at the end of an iteration: numbers of rows and episodes, seconds, and the state to resume from."""
 
     rows: int
     episodes: int
@@ -72,28 +72,28 @@ class _Kept:
 
 
 class _Run:
-    """One seed's run: what it has so far, and where it goes."""
+    """The run of one seed: its results so far and the path of its record."""
 
     def __init__(self, config: Config, out: Path | None) -> None:
-        self.given = config
+        self.requested = config
         self.config = resolve(config)
         self.identity = identity(NAME, self.config.facts(), None)
         self.label = f"{self.config.env} {self.config.method} seed {self.config.seed}"
         self.path = None if out is None else record_path(out, relative_path(SCHEMA, self.config), self.identity)
         self.record: Record | None = None
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def reset(self) -> None:
+        """Discard all progress."""
         self.rows: list[Row] = []
         self.episodes: list[tuple[float, ...]] = []
         self.seconds = 0.0
         self.stopped: tuple[int, str] | None = None
-        self.kept: _Kept | None = None
+        self.snapshot: _Snapshot | None = None
         self.resumed: Resumed = "never"
 
-    def look(self, overwrite: bool, event: Event) -> None:
-        """Find what there is of it."""
+    def find_progress(self, overwrite: bool, event: Event) -> None:
+        """Load the record or the checkpoint, if one exists."""
         if self.path is None:
             return
         self.record = find_finished(self.path, self.identity, self.label, overwrite, event)
@@ -102,7 +102,7 @@ class _Run:
         try:
             checkpoint = find_checkpoint(self.path, self.identity)
         except ValueError as error:
-            event(f"{error}: {AGAIN}")
+            event(f"{error}: {RESTARTING}")
             return
         if checkpoint is not None:
             state = checkpoint.state
@@ -110,21 +110,21 @@ class _Run:
             self.episodes = [tuple(one) for one in state.pop(_EPISODES, np.empty(0)).tolist()]
             if _STOPPED in state:
                 self.stopped = int(state[_STOPPED]), str(state[_REASON])
-            self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
+            self.snapshot = _Snapshot(len(self.rows), len(self.episodes), self.seconds, state)
             self.resumed = RESTARTED
             event(f"{self.label}: resuming after iteration {len(self.rows)}")
 
     def load(self, learners: Learners, s: int, event: Event) -> None:
-        """Let learner s go on where the run is; a run whose checkpoint does not fit begins anew."""
-        assert self.kept is not None
+        """Restore learner s from the checkpoint. If the checkpoint is incompatible, the run restarts."""
+        assert self.snapshot is not None
         try:
-            learners.load_state(s, self.kept.state)
+            learners.load_state(s, self.snapshot.state)
         except (KeyError, RuntimeError, ValueError) as error:
-            self.forget()
-            event(f"{self.label}: its checkpoint does not fit ({type(error).__name__}): {AGAIN}")
+            self.reset()
+            event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
 
-    def keep(self, learners: Learners, s: int) -> None:
-        """Remember where it is, whatever becomes of the next iteration."""
+    def take_snapshot(self, learners: Learners, s: int) -> None:
+        """Take a snapshot, which a checkpoint uses if the next iteration is interrupted."""
         if self.path is None:
             return
         state: Arrays = {
@@ -134,39 +134,43 @@ class _Run:
         }
         if self.stopped is not None:
             state |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
-        self.kept = _Kept(len(self.rows), len(self.episodes), self.seconds, state)
+        self.snapshot = _Snapshot(len(self.rows), len(self.episodes), self.seconds, state)
 
     def save(self) -> None:
-        """Write a checkpoint of what was kept last."""
-        if self.path is None or self.kept is None:
+        """Write the last snapshot to a checkpoint."""
+        if self.path is None or self.snapshot is None:
             return
-        kept = self.kept
-        episodes = np.array(self.episodes[: kept.episodes]).reshape(-1, 3)
+        snapshot = self.snapshot
+        episodes = np.array(self.episodes[: snapshot.episodes]).reshape(-1, 3)
         write_checkpoint(
             Checkpoint(
-                self.identity, self.rows[: kept.rows], {**kept.state, _EPISODES: episodes}, kept.seconds, self.resumed
+                self.identity,
+                self.rows[: snapshot.rows],
+                {**snapshot.state, _EPISODES: episodes},
+                snapshot.seconds,
+                self.resumed,
             ),
             checkpoint_path(self.path),
         )
 
     def iterations(self) -> int:
-        """How far it is."""
+        """The number of finished iterations."""
         return len(self.rows) if self.record is None else self.config.iterations
 
-    def note(self, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
-        """One more iteration."""
+    def add_iteration(self, iteration: int, row: Row, episodes: Sequence[Episode]) -> None:
+        """Add the results of an iteration."""
         samples = (iteration + 1) * self.config.num_steps
         self.rows.append({**row, "iteration": iteration + 1, "samples": samples})
         self.episodes += [(one.step, one.score, one.length) for one in episodes]
 
-    def note_stop(self, iteration: int, reason: str | None, event: Event) -> None:
-        """Why it has stopped, if it has now."""
+    def record_stop(self, iteration: int, reason: str | None, event: Event) -> None:
+        """Record and report the reason if the run has just stopped."""
         if reason is not None and self.stopped is None:
             self.stopped = iteration + 1, reason
             event(f"{self.label}: stopped in iteration {iteration + 1}: {reason}")
 
-    def end(self, networks: Arrays) -> None:
-        """Make the record, and write it."""
+    def finish_record(self, networks: Arrays) -> None:
+        """Make the record and write it."""
         tables = {"episodes": episode_table(self.episodes)}
         if self.stopped is not None:
             tables["stopped"] = pl.DataFrame([self.stopped], ["iteration", "reason"], orient="row")
@@ -192,13 +196,13 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], everyone: Sequence[_Run], callbacks: Callbacks) -> None:
-    """Train runs that have come equally far, and finish them; nothing, where one of them turns out to begin anew."""
+def _train(runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
+    """Train runs at the same iteration to the end. Return early if one of them has to restart."""
     learners = Learners([run.config for run in runs])
     try:
-        if _go_on(learners, runs, callbacks.on_event):
-            _iterate(learners, runs, everyone, callbacks)
-    except KeyboardInterrupt:  # the iteration under way is lost, those before it are not
+        if _restore(learners, runs, callbacks.on_event):
+            _iterate(learners, runs, all_runs, callbacks)
+    except KeyboardInterrupt:  # only the current iteration is lost
         for run in runs:
             run.save()
         raise
@@ -206,21 +210,21 @@ def _train(runs: Sequence[_Run], everyone: Sequence[_Run], callbacks: Callbacks)
         learners.close()
 
 
-def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run], callbacks: Callbacks) -> None:
+def _iterate(learners: Learners, runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
     config = runs[0].config
     began = saved = time.perf_counter()
     for iteration in range(len(runs[0].rows), config.iterations):
-        rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_nothing(runs), [])
+        rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_empty_rows(runs), [])
         now = time.perf_counter()
         for s, run in enumerate(runs):
             run.seconds += (now - began) / len(runs)
-            run.note(iteration, rows[s], [one for one in episodes if one.learner == s])
-            run.note_stop(iteration, learners.stopped.get(s), callbacks.on_event)
-            callbacks.on_row(run.given, run.rows[-1])
-            run.keep(learners, s)
+            run.add_iteration(iteration, rows[s], [one for one in episodes if one.learner == s])
+            run.record_stop(iteration, learners.stopped.get(s), callbacks.on_event)
+            callbacks.on_row(run.requested, run.rows[-1])
+            run.take_snapshot(learners, s)
         began = now
-        # Of all runs together, as those count that were finished before.
-        steps = sum(run.iterations() for run in everyone) * config.num_steps // len(everyone)
+        # The mean over all runs, including those finished before.
+        steps = sum(run.iterations() for run in all_runs) * config.num_steps // len(all_runs)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
         callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)
         if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
@@ -228,11 +232,11 @@ def _iterate(learners: Learners, runs: Sequence[_Run], everyone: Sequence[_Run],
             for run in runs:
                 run.save()
     for s, run in enumerate(runs):
-        run.end(learners.policy(s))
+        run.finish_record(learners.policy(s))
 
 
-def _go_on(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
-    """Let the learners go on where the runs are; whether all of them could."""
+def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
+    """Restore the learners from the runs and return whether this succeeded for all of them."""
     if not runs[0].rows:
         return True
     learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
@@ -244,18 +248,18 @@ def _go_on(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
     return True
 
 
-def _seeds(runs: Sequence[_Run]) -> str:
+def _seeds_text(runs: Sequence[_Run]) -> str:
     """`seed 2`, `seeds 0, 1`."""
     return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.config.seed) for run in runs)}"
 
 
-def _nothing(runs: Sequence[_Run]) -> list[Row]:
-    """Rows of learners that have all stopped."""
+def _empty_rows(runs: Sequence[_Run]) -> list[Row]:
+    """The rows of an iteration after all learners have stopped."""
     return [dict.fromkeys(run.rows[-1], math.nan) for run in runs]
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
-    """NaN from where a run stopped; null where no episode had ended yet."""
+    """The table, with NaN after a run has stopped and null before the first episode has ended."""
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
     early = pl.col("episodes").cum_sum() == 0
     return table.select(
@@ -267,7 +271,7 @@ def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:
 
 
 def episode_table(episodes: Sequence[tuple[float, ...]]) -> pl.DataFrame:
-    """A row for each episode that ended: the step at which it did, its return and its length."""
+    """A row for each finished episode: its last step, return and length."""
     kinds = {"samples": pl.Int64, "return": pl.Float32, "length": pl.Int32}
     columns = np.array(episodes, dtype=np.float64).reshape(-1, len(kinds)).T
     return pl.DataFrame(dict(zip(kinds, columns, strict=True))).cast(kinds)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Watching a trained policy: an episode, and a video of it."""
+"""Play an episode with a trained policy and record a video of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_FILES = 20_000
 """Maximum number of files in a directory that is searched for one run."""
 
 LISTED = 4
-"""Maximum number of runs in the error message on an ambiguous path."""
+"""Maximum number of runs listed in the error for an ambiguous path."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Saved:
     """The policy of a finished or unfinished run.
 
     Args:
-        path: the file it was read from.
-        config: of the run.
+        path: file that the policy was read from.
+        config: configuration of the run.
         arrays: as returned by `Learners.policy`.
     """
 
@@ -65,12 +65,12 @@ class Moment:
 def find_policy(path: Path) -> Saved:
     """The policy of the one run whose record or checkpoint has this path, or a path that starts with it.
 
-    A ValueError if there is no such run, or more than one.
+    Raise a ValueError if there is no such run or more than one.
     """
     found = sorted(_runs(path))
     if len(found) != 1:
-        there = f"{len(found)} runs, {_listed(found)}" if found else "no run"
-        raise ValueError(f"run: got {str(path)!r}, with {there}; expected the path of one run, or its beginning")
+        runs = f"{len(found)} runs, {_listed(found)}" if found else "no run"
+        raise ValueError(f"run: got {str(path)!r}, with {runs}; expected the path of one run, or a prefix of it")
     return _checked(_saved(found[0]))
 
 
@@ -89,7 +89,7 @@ def _saved(record: Path) -> Saved:
 
 
 def _listed(records: Sequence[Path]) -> str:
-    """The first runs, each with the settings in which they differ."""
+    """The first runs, each with the settings that differ between them."""
     saved = [_saved(record) for record in records[:LISTED]]
     names = [name for name in saved[0].config if len({str(one.config.get(name)) for one in saved}) > 1]
     runs = [f"{one.path.name} ({', '.join(f'{name} {one.config.get(name)}' for name in names)})" for one in saved]
@@ -98,7 +98,7 @@ def _listed(records: Sequence[Path]) -> str:
 
 def _checked(saved: Saved) -> Saved:
     if not all(np.isfinite(array).all() for array in saved.arrays.values()):
-        raise ValueError(f"{saved.path}: the run stopped because its weights were not finite; expected another one")
+        raise ValueError(f"{saved.path}: the run stopped because its weights were not finite; expected another run")
     return saved
 
 
@@ -109,13 +109,13 @@ def _runs(path: Path) -> Iterator[Path]:
     within = _inside(path) if path.is_dir() else whole or part
     names = {str(one).removesuffix(CHECKPOINT).removesuffix(RECORD): one for one in within}
     for name, one in names.items():
-        # Further tables of a record are in files of their own: RECORD.episodes.parquet.
+        # Additional tables of a record are in separate files: RECORD.episodes.parquet.
         if one.name.endswith((RECORD, CHECKPOINT)) and "." not in Path(name).name.rpartition("_")[2]:
             yield Path(name + RECORD)
 
 
 def _inside(directory: Path) -> Iterator[Path]:
-    """The files in a directory tree; a ValueError if there are too many."""
+    """The files in a directory tree. Raise a ValueError if there are too many."""
     for seen, path in enumerate(directory.rglob("*")):
         if seen == MOST_FILES:
             raise ValueError(f"run: got {str(directory)!r}, with more than {MOST_FILES:,} files; expected one run")
@@ -151,7 +151,7 @@ def play(saved: Saved, seed: int = 0, noise: bool = False, steps: int = 1000) ->
 
 
 def write_video(episode: Iterable[Moment], path: Path) -> tuple[int, float]:
-    """Write an episode as MP4, or as GIF by the suffix of the path: the number of steps and the return."""
+    """Write an episode as MP4 or GIF, depending on the suffix; return the number of steps and the return."""
     import imageio.v2 as imageio
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def _network(saved: Saved, actions: int) -> ActorCritic:
 def _frame(environment: Any) -> NDArray[np.uint8]:
     try:
         picture: NDArray[np.uint8] = environment.render()
-    except Exception as error:  # each missing display or library raises an error of its own type
+    except Exception as error:  # a missing display or library raises various types of errors
         raise ValueError(
             f"env: {environment.spec.id} cannot be rendered here: {error}; for MuJoCo, see MUJOCO_GL"
         ) from error

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBLEMS", "Config", "Problem", "Rule", "draw_run", "run", "run_config"]
 
-# Late, so that the command line can name the problems without importing what runs them.
+# Lazy, so that the command line can list the problems without importing the training code.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -1,11 +1,10 @@
-"""The configuration of a streaming run, and the columns of its table."""
+"""The configuration of a streaming run: fields, defaults and checks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,14 +22,13 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, FilePath, OneOf
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.streaming.problem import all_problems, find_problem
+from weightclip.lab.experiments.streaming.problem import find_problem
 from weightclip.lab.experiments.streaming.rules import (
     ORIGINAL,
     PAPER,
     Rule,
+    external_rules,
     load_rules,
-    own_rules,
     parse_rules,
     plugged_rules,
     rule_components,
@@ -39,7 +37,6 @@ from weightclip.lab.experiments.streaming.rules import (
 from weightclip.lab.methods import NAMED as NAMED
 from weightclip.lab.methods import Components, Method
 from weightclip.lab.networks import ACTIVATIONS
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "streaming"
 """Name of the experiment, in records and entry points."""
@@ -50,7 +47,7 @@ PAPER_METHODS = ("sgd", "adam", "sgd+l2init", "adam+l2init", "sgd+sp", "adam+sp"
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the paper's value for the problem and the method (`resolve`)."""
+    """The configuration of one run. `resolve` replaces None by the paper's value for the problem and the method."""
 
     experiment = NAME
 
@@ -60,7 +57,9 @@ class Config(MethodConfig):
     activation: Annotated[str, OneOf(*ACTIVATIONS), Help("activation of the hidden layers")] = "leaky_relu"
     outputs: Annotated[int | None, AtLeast(1), Help("outputs of the network (default: the number of classes)")] = None
     variant: Annotated[
-        str, OneOf(PAPER, ORIGINAL), Help(f"l2init and sp as in the paper, or {ORIGINAL} (as their authors do)", METHOD)
+        str,
+        OneOf(PAPER, ORIGINAL),
+        Help(f"l2init and sp as in the paper, or {ORIGINAL} (as in their original papers)", METHOD),
     ] = PAPER
     backend: Annotated[str, OneOf("fused", "reference"), Help("fused (compiled) or reference (plain PyTorch)")] = (
         "fused"
@@ -70,8 +69,8 @@ class Config(MethodConfig):
     rules: Annotated[str | None, FilePath(), Help("Python file with your own update rules", METHOD, "FILE")] = None
 
     def components(self) -> Components[Rule]:
-        own: Mapping[str, Rule] = {} if self.rules is None else load_rules(self.rules)
-        return rule_components(self.variant, {**plugged_rules(), **own})
+        user_rules: Mapping[str, Rule] = {} if self.rules is None else load_rules(self.rules)
+        return rule_components(self.variant, {**plugged_rules(), **user_rules})
 
     def parsed_method(self) -> Method[Rule]:
         return parse_rules(self.method, self.components())
@@ -95,9 +94,9 @@ def resolve(config: Config) -> Config:
     for name, setting in config.all_settings().items():
         if largest < abs(setting) < math.inf:
             raise ValueError(f"{name}: got {setting!r}, expected at most {largest:.3g}, the largest {config.dtype}")
-    own = own_rules(config.parsed_method())
-    if config.backend == "reference" and own:
-        names = ", ".join(rule.name for rule in own)
+    external = external_rules(config.parsed_method())
+    if config.backend == "reference" and external:
+        names = ", ".join(rule.name for rule in external)
         raise ValueError(f"method: got {names}, but the reference backend has only built-in rules; use backend 'fused'")
     return config
 
@@ -108,67 +107,3 @@ def check_outputs(config: Config, classes: int, dataset: str) -> int:
     if outputs < classes:
         raise ValueError(f"outputs: got {outputs}, expected at least the {classes} classes of {dataset}")
     return outputs
-
-
-METRICS = by_name(
-    Metric("accuracy", "Accuracy", "predictions that were right, of a task's", FRACTION, "higher"),
-    Metric("online_accuracy", "Average online accuracy", "the same, of all samples so far", FRACTION, "higher"),
-    Metric("loss", "Loss", "cross-entropy of each sample before its update", "nats", "lower"),
-    Metric(
-        "plasticity",
-        "Sample plasticity",
-        "max(1 - after / max(before, 1e-8), 0) of a sample's loss before and after the update on it",
-        direction="higher",
-    ),
-    Metric("weight_l2", "Weight l2 norm", "of all weight matrices together, without biases, after each update"),
-    Metric("weight_l1", "Weight l1 norm", "of all weight matrices together, without biases, after each update"),
-    Metric("gradient_l2", "Gradient l2 norm", "of the loss, over all weight matrices together, without penalties"),
-    Metric("gradient_l1", "Gradient l1 norm", "of the loss, over all weight matrices together, without penalties"),
-    Metric("clipped", "Entries clipped", "entries that the clip of a step changed, of clipped tensors", FRACTION),
-    Metric("negative", "Negative pre-activations", "hidden units below 0 before their activation", FRACTION),
-    Metric("saturated", "Saturated units", "tanh outputs with |h| >= 0.95; tanh networks only", FRACTION, "lower"),
-    Metric("lipschitz", "Lipschitz bound (p = 2)", "product of the layers' largest singular values, at a task's end"),
-)
-"""The columns of a task, in addition to `seed`, `task`, `samples` and the ranks: means over its steps."""
-
-
-@cache
-def make_schema() -> Schema:
-    """The schema with the problems that are installed."""
-    return Schema(
-        NAME,
-        problems=tuple(all_problems()),
-        methods=PAPER_METHODS,
-        fields=config_fields(Config),
-        text_fields=text_fields(Config),
-        x_column="task",
-        score="accuracy",
-        metrics=METRICS,
-        panels=("accuracy", "loss", "plasticity", "weight_l2"),
-    )
-
-
-def rank_name(layer: int) -> str:
-    """The column with the rank of weight matrix `layer` = 1, 2, ... at a task's end."""
-    return f"rank_{layer}"
-
-
-def with_ranks(schema: Schema, layers: int) -> Schema:
-    """The schema with a column of ranks for each of so many layers."""
-    help_text = "by the tolerance of torch.linalg.matrix_rank, at the end of a task"
-    ranks = by_name(*(Metric(rank_name(k), f"Rank of W{k}", help_text) for k in range(1, layers + 1)))
-    return replace(schema, metrics={**schema.metrics, **ranks})
-
-
-NOT_LEARNED = ("lr", "backend", "dtype", "diagnostics", "outputs", "rules")
-"""Fields that do not count as deviations: the paper searches the step size, and has none of the others."""
-
-
-def compare_with_paper(config: Config, schema: Schema) -> Comparison:
-    """The paper's setting and the deviations from it, on the paper's three problems."""
-    best = presets()["best"].get(config.problem)
-    if best is None:
-        return None, {}
-    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
-    paper = resolve(Config(config.problem, method))
-    return best.get(config.method), deviations(config, paper, schema, NOT_LEARNED)

@@ -19,17 +19,10 @@ from weightclip.lab.experiment import (
     ignore,
     run_each,
 )
-from weightclip.lab.experiments.streaming.config import (
-    NAME,
-    PAPER_METHODS,
-    Config,
-    compare_with_paper,
-    make_schema,
-    presets,
-    resolve,
-)
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import find_problem
 from weightclip.lab.experiments.streaming.rules import PAPER, plugged_rules, rule_components
+from weightclip.lab.experiments.streaming.schema import compare_with_paper, make_schema
 from weightclip.lab.records.schema import Schema
 
 if TYPE_CHECKING:
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Streaming(Experiment[Config]):
-    """One sample at a time, in tasks that change."""
+    """Streaming learning: one sample at a time, in a sequence of tasks."""
 
     name = NAME
     config = Config
@@ -87,7 +80,7 @@ class Streaming(Experiment[Config]):
 
 
 def _help() -> str:
-    """The methods, with the rules of other packages."""
+    """The methods in the help, including the rules of other packages."""
     return methods_help(PAPER_METHODS, rule_components(PAPER, plugged_rules()))
 
 

@@ -1,4 +1,4 @@
-"""Figures of streaming runs: the paper's 3, 4 and 10, sensitivities, and a run's own picture. They read tables only."""
+"""Figures of streaming runs: 3, 4 and 10 of the paper, sensitivities, and the picture of a run. Input: tidy tables."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from weightclip._ranges import ByLayer, parse_kappa
-from weightclip.lab.analysis.best import display_setting, own_runs
+from weightclip.lab.analysis.best import display_setting, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, score_settings, select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiments.streaming.config import METRICS, NAME, PAPER_METHODS
+from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
+from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     WIDTH,
-    about_seeds,
     add_legend,
-    count_along,
     draw_panel,
     draw_runs,
+    format_unit,
     panels,
-    show_unit,
+    seeds_caption,
+    set_count_axis,
 )
 from weightclip.lab.plotting.style import Style, style_of
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, FRACTION, Criterion, Metric
@@ -47,51 +48,51 @@ LABEL_PERMUTED = ("label-permuted-emnist", "label-permuted-mini-imagenet")
 ONE_VALUE = "results: got one value of each setting, expected several of lr, decay or kappa"
 
 PAIRS = 2
-"""The paper's figures average over pairs of tasks."""
+"""Tasks averaged per point, as in the paper's figures."""
 
 COLUMNS = ("problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short")
 
 
 def figure_3(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Accuracy by task, a panel for each problem."""
+    """Draw the accuracy by task, with a panel for each problem."""
     problems = _problems(table)
-    runs, notes = _chosen(table, problems, criterion)
+    runs, notes = _select_runs(table, problems, criterion)
     data = _curves(runs, ("accuracy",))
     with panels(1, len(problems), WIDTH, 2.7) as (picture, (row,)):
         for axes, problem in zip(row, problems, strict=True):
             _draw_panel(axes, data, problem, "accuracy")
             axes.set_title(_title(runs, problem))
         row[0].set_ylabel(METRICS["accuracy"].label)
-        add_legend(picture, _styles(data), about_seeds(data))
+        add_legend(picture, _styles(data), seeds_caption(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
 def figure_4(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Loss, plasticity and the norms of gradients and weights by task: input-permuted MNIST."""
-    return _diagnostics(table, _those_of(table, INPUT_PERMUTED), criterion)
+    """Draw loss, plasticity, gradient norm and weight norm by task on input-permuted MNIST."""
+    return _diagnostics(table, _require_problems(table, INPUT_PERMUTED), criterion)
 
 
 def figure_10(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """The same for the label-permuted problems, a row each."""
-    return _diagnostics(table, _those_of(table, LABEL_PERMUTED), criterion)
+    """Draw the same metrics on the label-permuted problems, with a row for each."""
+    return _diagnostics(table, _require_problems(table, LABEL_PERMUTED), criterion)
 
 
 def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> Drawing:
-    runs, notes = _chosen(_with_diagnostics(table), problems, criterion)
+    runs, notes = _select_runs(_with_diagnostics(table), problems, criterion)
     data = _curves(runs, DIAGNOSTICS)
     with panels(len(problems), len(DIAGNOSTICS), WIDTH, 0.8 + 1.55 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
             for axes, metric in zip(row, DIAGNOSTICS, strict=True):
                 _draw_panel(axes, data, problem, metric)
-            row[0].set_ylabel(_title(runs, problem, between="\n"))
+            row[0].set_ylabel(_title(runs, problem, separator="\n"))
         for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
             axes.set_title(METRICS[metric].label)
-        add_legend(picture, _styles(data), about_seeds(data))
+        add_legend(picture, _styles(data), seeds_caption(data))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """The score against step size, decay and kappa, the other settings at their best; a row for each problem."""
+    """Draw the score by step size, decay and kappa, with the best other settings; a row for each problem."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(_problems(table))), notes.append)
     data = _sensitivities(runs, criterion)
@@ -100,20 +101,20 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     with panels(len(problems), len(parameters), WIDTH, 0.8 + 1.7 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
             for axes, parameter in zip(row, parameters, strict=True):
-                shown = data.filter(problem=problem, parameter=parameter)
-                draw_panel(axes, shown, "value", METRICS["accuracy"])
-                _scale(axes, parameter, shown["value"].unique().to_list())
-            row[0].set_ylabel(_title(runs, problem, between="\n"))
-        add_legend(picture, _styles(data), f"Accuracy, {CRITERIA[criterion]}; {about_seeds(data)}")
+                part = data.filter(problem=problem, parameter=parameter)
+                draw_panel(axes, part, "value", METRICS["accuracy"])
+                _scale(axes, parameter, part["value"].unique().to_list())
+            row[0].set_ylabel(_title(runs, problem, separator="\n"))
+        add_legend(picture, _styles(data), f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
 def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
-    """problem, method, metric, parameter, value, mean, low, high, seeds; of methods with several values."""
+    """A table of methods with several values: problem, method, metric, parameter, value, mean, low, high, seeds."""
     score, error = pl.col("score"), pl.col("error").fill_null(0.0)
     found = [
         sensitivity(_ordered(runs), parameter, criterion=criterion)
-        .filter(pl.col(parameter).is_finite())  # an infinite kappa has no place on an axis
+        .filter(pl.col(parameter).is_finite())  # an infinite kappa cannot be drawn
         .filter(pl.len().over("problem", "method") > 1)
         .select(
             "problem",
@@ -129,14 +130,14 @@ def _sensitivities(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
         for parameter in PARAMETERS
         if parameter in columns_of(runs).settings
     ]
-    together = pl.concat(found)
-    if together.is_empty():
+    data = pl.concat(found)
+    if data.is_empty():
         raise ValueError(ONE_VALUE)
-    return together
+    return data
 
 
 def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
-    """The values that were tried are the ticks; powers of ten are apart equally, and 0 has a place beside them."""
+    """Put a tick at each value. The scale is logarithmic except for kappa, and includes 0."""
     axes.set_xlabel(PARAMETERS[parameter])
     axes.margins(x=0.05)
     if parameter != "kappa":
@@ -148,34 +149,34 @@ def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
 
 
 def _problems(table: pl.DataFrame) -> list[str]:
-    """The paper's problems that the table has; if there are none, all of this experiment."""
-    there = _there(table)
-    return [name for name in INPUT_PERMUTED + LABEL_PERMUTED if name in there] or there
+    """The paper's problems in the table or, if there are none, all problems of this experiment."""
+    available = _available_problems(table)
+    return [name for name in INPUT_PERMUTED + LABEL_PERMUTED if name in available] or available
 
 
-def _those_of(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
-    there = _there(table)
-    found = [name for name in names if name in there]
+def _require_problems(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    available = _available_problems(table)
+    found = [name for name in names if name in available]
     if not found:
-        raise ValueError(f"results: got {', '.join(there)}, expected runs of {' or '.join(names)}")
+        raise ValueError(f"results: got {', '.join(available)}, expected runs of {' or '.join(names)}")
     return found
 
 
-def _there(table: pl.DataFrame) -> list[str]:
-    """The problems of this experiment in the table."""
-    found: list[str] = own_runs(table, NAME)["problem"].unique().sort().to_list()
+def _available_problems(table: pl.DataFrame) -> list[str]:
+    """All problems of this experiment in the table."""
+    found: list[str] = experiment_runs(table, NAME)["problem"].unique().sort().to_list()
     return found
 
 
 def _with_diagnostics(table: pl.DataFrame) -> pl.DataFrame:
     measured = table.drop_nulls(DIAGNOSTICS) if set(DIAGNOSTICS) <= set(table.columns) else table.clear()
     if measured.is_empty():
-        raise ValueError("results: got runs without diagnostics, expected some with them")
+        raise ValueError("results: got no runs with diagnostics, expected at least one")
     return measured
 
 
-def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
-    """Of each problem the main setup, of each method the best setting; and what a user should know of that."""
+def _select_runs(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
+    """The runs to draw, in the main setup of each problem and the best setting of each method, and notes."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
     selected = select(_ordered(runs), criterion=criterion)
@@ -190,12 +191,12 @@ def _chosen(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) 
             notes.append(f"{problem}: best of several settings by {criterion}: {', '.join(best)}")
         missing = [method for method in PAPER_METHODS if method not in rows["method"]]
         if missing:
-            notes.append(f"{problem}: drawn without {', '.join(missing)}, of which there are no results")
+            notes.append(f"{problem}: no results for {', '.join(missing)}")
     return best_runs(runs, criterion=criterion), notes
 
 
 def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
-    """With the paper's methods first, in its order."""
+    """The runs with `method` as an enum: the paper's methods first, in its order."""
     order = columns_of(runs).schema.ordered_methods(runs["method"])
     return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
 
@@ -205,7 +206,7 @@ def _styles(data: pl.DataFrame) -> list[Style]:
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
-    """`COLUMNS`."""
+    """The curves of the metrics, with the columns `COLUMNS`."""
     found = [
         curves(_ordered(runs), metric, every=PAIRS).with_columns(pl.lit(metric).alias("metric")) for metric in metrics
     ]
@@ -214,32 +215,32 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
 
 def _draw_panel(axes: Axes, data: pl.DataFrame, problem: str, metric: str) -> None:
     draw_panel(axes, data.filter(problem=problem, metric=metric), "task", METRICS[metric])
-    count_along(axes, "Task")
+    set_count_axis(axes, "Task")
 
 
-def _title(runs: pl.DataFrame, problem: str, between: str = " ") -> str:
-    """`label-permuted-emnist` -> Label-permuted EMNIST, marked where its data is not the official one."""
+def _title(runs: pl.DataFrame, problem: str, separator: str = " ") -> str:
+    """The title of a problem: `label-permuted-emnist` -> Label-permuted EMNIST. Unofficial data is marked."""
     stand_in = not runs.filter(problem=problem)["official"].all()
     changes, _, data = problem.partition("-permuted-")
-    name = f"{changes.capitalize()}-permuted{between}{DATA[data]}" if data in DATA else problem
+    name = f"{changes.capitalize()}-permuted{separator}{DATA[data]}" if data in DATA else problem
     return name + "\n(stand-in data)" * stand_in
 
 
 def _gaps(data: pl.DataFrame) -> list[str]:
-    """Which lines are not finite everywhere."""
+    """Notes on lines with values that are not finite."""
     broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
     return [
-        f"{problem}: the line of {method} has gaps, where values are not finite"
+        f"{problem}: the line of {method} has gaps where values are not finite"
         for problem, method in broken.iter_rows()
     ]
 
 
 def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
-    """Accuracy, loss, plasticity and weight norm by task, as a PNG; see `weightclip.lab.plotting.panels`."""
+    """Draw accuracy, loss, plasticity and weight norm by task as a PNG; see `weightclip.lab.plotting.panels`."""
     draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
 
 
-ONE, GRADED = "one κ for all layers", "graded, best of its variants"
+ONE, GRADED = "one κ for all layers", "graded (best variant)"
 
 STYLES = {
     ONE: Style(ONE, "#000000", "--", "", 3),
@@ -248,52 +249,52 @@ STYLES = {
     "hidden not clipped": Style("hidden not clipped", "#D55E00", "-", "o", 4),
     GRADED: Style(GRADED, "#009E73", ":", "", 3),
 }
-OTHERS = "#777777"
+OTHER_COLOR = "#777777"
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A setting: its line in the figure, and the κ of its output layer; None for a level line."""
+    """A setting: its line in the figure, and the κ of its output layer; None for a horizontal line."""
 
     line: str
     output: float | None
 
 
 def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """A panel for each problem and optimizer; `graded` is a level line."""
+    """Draw a panel for each problem and optimizer; `graded` is a horizontal line."""
     notes: list[str] = []
-    own = own_runs(table, NAME)
-    check_ranges(own)
-    data = _data(main_setup(own, notes.append), criterion)
+    runs = experiment_runs(table, NAME)
+    check_ranges(runs)
+    data = _data(main_setup(runs, notes.append), criterion)
     problems = data["problem"].unique(maintain_order=True).to_list()
     methods = sorted(data["method"].unique().to_list(), reverse=True)
     with panels(len(methods), len(problems), WIDTH, 0.9 + 1.75 * len(methods)) as (picture, rows):
         for (i, method), (j, problem) in product(enumerate(methods), enumerate(problems)):
-            shown = data.filter(problem=problem, method=method)
-            if shown.is_empty():
+            part = data.filter(problem=problem, method=method)
+            if part.is_empty():
                 rows[i][j].set_axis_off()
                 continue
-            _draw(rows[i][j], shown)
+            _draw(rows[i][j], part)
             if i == 0:
-                rows[i][j].set_title(_title(own, problem))
+                rows[i][j].set_title(_title(runs, problem))
             if i == len(methods) - 1:
                 rows[i][j].set_xlabel("κ of the output layer")
             if j == 0:
                 rows[i][j].set_ylabel(f"{style_of(method).label}\nAccuracy")
         drawn = data["line"].unique(maintain_order=True).to_list()
         order = [*(name for name in STYLES if name in drawn), *(name for name in drawn if name not in STYLES)]
-        add_legend(picture, map(_style, order), f"Accuracy, {CRITERIA[criterion]}; {about_seeds(data)}")
+        add_legend(picture, map(_style, order), f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
 def check_ranges(table: pl.DataFrame) -> None:
-    """Raise a ValueError for a table without ranges."""
+    """Raise a ValueError for a table without ranges by layer."""
     if "kappa_rule" not in table.columns or table["kappa_rule"].null_count() == len(table):
         raise ValueError("results: got one kappa for all layers, expected runs with ranges such as hidden=5,output=1")
 
 
 def _data(runs: pl.DataFrame, criterion: Criterion) -> pl.DataFrame:
-    """problem, method, line, rule, output, mean, low, high, seeds."""
+    """The plotted data: problem, method, line, rule, output, mean, low, high, seeds."""
     scores = score_settings(runs, criterion=criterion)
     found = []
     for row in scores.iter_rows(named=True):
@@ -333,14 +334,14 @@ def _draw(axes: Axes, data: pl.DataFrame) -> None:
     for (line,), points in data.group_by("line", maintain_order=True):
         style = _style(str(line))
         if line == GRADED:
-            axes.axhline(max(points["mean"]), color=style.colour, linestyle=style.line, label=style.label)
+            axes.axhline(max(points["mean"]), color=style.color, linestyle=style.line, label=style.label)
             continue
         x, mean, low, high = (points[name].to_list() for name in ("output", "mean", "low", "high"))
         axes.plot(
-            x, mean, color=style.colour, linestyle=style.line, marker=style.marker, markersize=3, label=style.label
+            x, mean, color=style.color, linestyle=style.line, marker=style.marker, markersize=3, label=style.label
         )
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
-    show_unit(axes, Metric("accuracy", "Accuracy", "", unit=FRACTION))
+        axes.fill_between(x, low, high, color=style.color, alpha=0.18, linewidth=0)
+    format_unit(axes, Metric("accuracy", "Accuracy", "", unit=FRACTION))
     ticks = data["output"].drop_nulls().unique().sort().to_list()
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(ticks))
@@ -349,15 +350,15 @@ def _draw(axes: Axes, data: pl.DataFrame) -> None:
 
 
 def _style(line: str) -> Style:
-    return STYLES.get(line, Style(line, OTHERS, "-.", "P", 3))
+    return STYLES.get(line, Style(line, OTHER_COLOR, "-.", "P", 3))
 
 
 def _check_input_permuted(table: pl.DataFrame) -> None:
-    _those_of(_with_diagnostics(table), INPUT_PERMUTED)
+    _require_problems(_with_diagnostics(table), INPUT_PERMUTED)
 
 
 def _check_label_permuted(table: pl.DataFrame) -> None:
-    _those_of(_with_diagnostics(table), LABEL_PERMUTED)
+    _require_problems(_with_diagnostics(table), LABEL_PERMUTED)
 
 
 def _check_searched(table: pl.DataFrame) -> None:
@@ -378,7 +379,7 @@ FIGURES = (
     Figure(
         "label-permuted-diagnostics",
         "10",
-        "The same on label-permuted EMNIST and mini-ImageNet",
+        "Loss, plasticity and norms on label-permuted EMNIST and mini-ImageNet",
         figure_10,
         NAME,
         _check_label_permuted,
@@ -386,7 +387,7 @@ FIGURES = (
     Figure(
         "streaming-sensitivity",
         "",
-        "Accuracy against step size, decay and kappa",
+        "Accuracy by step size, decay and kappa",
         draw_sensitivity,
         NAME,
         _check_searched,
@@ -394,7 +395,7 @@ FIGURES = (
     Figure(
         "streaming-ranges",
         "",
-        "Accuracy against the ranges of hidden and output layers",
+        "Accuracy by the clipping ranges of hidden and output layers",
         figure_ranges,
         NAME,
         check_ranges,

@@ -1,4 +1,4 @@
-"""The fused engine: a sample's forward pass, backward pass, update and measurements in compiled code."""
+"""The fused backend: forward pass, backward pass, update and metrics of a sample in compiled code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.networks.mlp import mlp
 
 CHUNK = 500
-"""Steps between two reports. A constant, because each stretch begins with a forward pass of its own, whose rounding
-is not that of the pass that the update before it would have made."""
+"""Steps between two progress reports. It is constant because each chunk starts with a separate forward pass, which
+rounds differently from the one fused with the previous update."""
 
 MEASURES = (
     "accuracy",
@@ -40,16 +40,16 @@ MEASURES = (
     "negative",
     "saturated",
 )
-"""What the kernel sums up, in its order."""
+"""Metrics that the kernel sums, in its order."""
 
 
 class Fused:
-    """A fully connected network and a method, learning one sample after the other.
+    """Trains a fully connected network one sample at a time.
 
     Args:
         config: a resolved configuration.
-        dataset: what the tasks draw from.
-        noise: [updates, P], to be used instead of our own, from the first update on; P counts all weights and biases.
+        dataset: data that the tasks are drawn from.
+        noise: [updates, P], noise to use instead of generated noise; P is the number of weights and biases.
     """
 
     def __init__(self, config: Config, dataset: Dataset, noise: NDArray[np.float64] | None = None) -> None:
@@ -95,7 +95,7 @@ class Fused:
         return is_compiled(self._kernel)
 
     def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
-        """One pass over a task: the mean of each metric over its steps."""
+        """Train on one task and return the mean of each metric over its steps."""
         self._check(task)
         totals = np.zeros(len(MEASURES))
         for first in range(0, len(task.rows), CHUNK):
@@ -109,15 +109,15 @@ class Fused:
         return {name: means[name] / self._units.get(name, 1.0) for name in self._measures}
 
     def _check(self, task: Task) -> None:
-        """Compiled code reads where it is told to: a task of other data must not get there."""
+        """Reject tasks of other data, because compiled code does not check bounds."""
         n, d = self._dataset.inputs.shape
         outputs = self._sizes[-1]
         limits = ((task.rows, n), (task.columns, d), (task.classes, outputs))
         fits = len(task.columns) == d and len(task.classes) > self._dataset.labels.max()
         if not fits or any(values.min() < 0 or values.max() >= limit for values, limit in limits):
-            raise ValueError(f"task: got one that does not fit {n} inputs of {d} and {outputs} outputs")
+            raise ValueError(f"task: got a task that does not match {n} inputs of size {d} and {outputs} outputs")
         if self._noise is not None and self._step + len(task.rows) > len(self._noise):
-            raise ValueError(f"noise: got that of {len(self._noise)} updates, expected it for every one")
+            raise ValueError(f"noise: got {len(self._noise)} updates, expected noise for every update")
 
     def _learn(self, rows: NDArray[np.int64], task: Task, totals: NDArray[np.float64]) -> None:
         call(
@@ -144,13 +144,13 @@ class Fused:
         self._step += len(rows)
 
     def weights(self) -> list[NDArray[Any]]:
-        """The parameters now, in the order of `model.parameters()`."""
+        """The current parameters, in the order of `model.parameters()`."""
         ends = np.cumsum([math.prod(shape) for shape in self._shapes])
         parts = np.split(self._theta, ends[:-1])
         return [part.reshape(shape).copy() for part, shape in zip(parts, self._shapes, strict=True)]
 
     def state(self) -> Arrays:
-        """All parameters, the optimizer's states, the initial weights where they are needed, the updates made."""
+        """All parameters, the optimizer's states, the initial weights if they are needed, and the number of updates."""
         return {
             "theta": self._theta.copy(),
             "states": self._states.copy(),
@@ -159,17 +159,19 @@ class Fused:
         }
 
     def load_state(self, state: Arrays) -> None:
-        """Go on where `state` was taken."""
-        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
-            if state[name].shape != own.shape or state[name].dtype != own.dtype:
-                raise ValueError(f"{name}: got {state[name].dtype}{state[name].shape}, expected {own.dtype}{own.shape}")
-        for name, own in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
-            own[:] = state[name]
+        """Restore a `state`."""
+        for name, array in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            if state[name].shape != array.shape or state[name].dtype != array.dtype:
+                raise ValueError(
+                    f"{name}: got {state[name].dtype}{state[name].shape}, expected {array.dtype}{array.shape}"
+                )
+        for name, array in (("theta", self._theta), ("states", self._states), ("initial", self._initial)):
+            array[:] = state[name]
         self._step = int(state["step"])
 
 
 def _reason(error: NumbaError) -> str:
-    """What numba has against it, of all that it says."""
+    """The reason in numba's long error message."""
     lines = [re.sub(r"\x1b\[\d+m", "", line).strip() for line in str(error).splitlines()]
     first = next((line for line in lines if line and not line.startswith("Failed in")), "no reason given")
     call = next((line.removeprefix(">>>") for line in lines if line.startswith(">>>")), "")
@@ -182,11 +184,11 @@ class _Box:
 
     Args:
         s: 1/sqrt(fan_in).
-        box: kappa s rounded towards 0 in the tensor's type; infinite where it is not clipped.
-        rms: the root mean square of the tensor's entries.
-        entries: of the tensor, if it is clipped, else 0.
-        rows, columns: where units have boxes of their own, those of its rows, or of its columns where those of the rows
-            are infinite. A bias is one row.
+        box: kappa s, rounded toward 0 in the tensor's type; infinite if the tensor is not clipped.
+        rms: root mean square of the tensor's entries.
+        entries: number of entries if the tensor is clipped, else 0.
+        rows, columns: per-unit boxes of the rows, and of the columns where those of the rows are infinite. A bias is
+            one row.
     """
 
     s: float
@@ -199,7 +201,7 @@ class _Box:
 
 
 def _boxes(model: torch.nn.Module, kappa: Kappa | None) -> list[_Box]:
-    """Of each tensor, in the order of `model.parameters()`."""
+    """The box of each tensor, in the order of `model.parameters()`."""
     number, rule = (math.inf, None) if kappa is None else read_kappa(kappa)
     tensors = {id(p): p for p in model.parameters()}
     resolved = with_ranges(model, bounds_by_tensor(model), rule, find_output_names(model, rule), tensors)

@@ -1,7 +1,7 @@
-"""From a method's rules to compiled code: `loop.py` with the rules written into its pass over the weights.
+"""Compile a method's rules: `loop.py` with the rules inlined into its pass over the weights.
 
-The text of the whole kernel, rules included, is its identity: it lies in the cache under the hash of that text, and
-numba's own cache lies beside it. An edited rule has another text, so it never runs as its old self.
+A kernel is identified by its source text, including the rules. It is cached under the hash of this text, next to
+numba's own cache, so that editing a rule triggers recompilation.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ FORMULAS = {
     "relu": ("z if z > F(0) else F(0)", "F(1) if h > F(0) else F(0)", "F(0)"),
     "tanh": ("math.tanh(z)", "F(1) - h * h", "F(1) if abs(h) >= F(0.95) else F(0)"),
 }
-"""Of z, its value; given the value h, its derivative and whether it is saturated."""
+"""Activation -> its value at z, and, given the value h, its derivative and whether the unit is saturated."""
 
 
 def kernel_source(method: Method[Rule], activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
-    """The text of the kernel for a method; `per_unit`: its units have boxes of their own."""
+    """The source of a method's kernel. `per_unit`: each unit has its own box."""
     from weightclip.lab.experiments.streaming import loop
 
-    general, rest = inspect.getsource(loop).split("# specialised from here\n")
+    general, rest = inspect.getsource(loop).split("# specialized from here\n")
     _, learn = rest.split("# to here\n")
-    return f"{general}{_specialised(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
+    return f"{general}{_specialized(method, activation, dtype, diagnostics, per_unit)}\n{learn}"
 
 
 def rules_text(method: Method[Rule]) -> str:
-    """All that a method's rules do, functions and numbers from elsewhere included: equal texts, equal rules."""
-    return _specialised(method, "relu", "float64", diagnostics=False)
+    """The source of a method's rules with the functions and constants that they use. Equal texts are equal rules."""
+    return _specialized(method, "relu", "float64", diagnostics=False)
 
 
 def load_kernel(source: str, directory: Path) -> ModuleType:
-    """The kernel with that text; its `learn` is compiled at the first call unless the cache in `directory` has it."""
+    """The kernel with this source. `learn` is compiled at the first call unless it is cached in `directory`."""
     import numba
 
     machine = f"{numba.__version__} {sys.version} {platform.machine()}"
@@ -55,26 +55,26 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     try:
-        path = _written(source, directory / f"{name}.py")
-    except OSError:  # a cache that cannot be written costs a compilation, no more
-        path = _written(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
+        path = _write_source(source, directory / f"{name}.py")
+    except OSError:  # without a writable cache, the kernel is recompiled
+        path = _write_source(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules[name] = module  # numba looks a cached function's module up there
+    sys.modules[name] = module  # numba looks up the module of a cached function there
     return module
 
 
 def is_compiled(kernel: ModuleType) -> bool:
-    """Whether the kernel was compiled, in this process or in one that left it in the cache."""
+    """Whether the kernel is compiled, in this process or in the cache."""
     cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
     return bool(kernel.learn.signatures) or any(cached)
 
 
-def _written(source: str, path: Path) -> Path:
-    """The file, which once there stays as it is: numba's cache goes by its time."""
+def _write_source(source: str, path: Path) -> Path:
+    """Write the source unless the file exists: numba's cache depends on its modification time."""
     content = source.encode()
     if not path.is_file() or path.read_bytes() != content:
         write_whole(path, content)
@@ -82,7 +82,7 @@ def _written(source: str, path: Path) -> Path:
 
 
 def call(kernel: ModuleType, *arguments: Any) -> None:
-    """`kernel.learn(*arguments)`, compiled anew where the cache is damaged or cannot be written."""
+    """Call `kernel.learn(*arguments)`; recompile it if the cache is damaged or not writable."""
     import numba
 
     try:
@@ -90,7 +90,7 @@ def call(kernel: ModuleType, *arguments: Any) -> None:
     except numba.core.errors.NumbaError:
         raise
     except Exception:
-        # What is compiled raises nothing: this is numba's cache, which it reads and writes before the call.
+        # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
         for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
             with suppress(OSError):
                 damaged.unlink()
@@ -101,7 +101,7 @@ def call(kernel: ModuleType, *arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One function of a rule: what it is for, its translation, and where its states are."""
+    """One function of a rule: its kind, its translation and the names of its states."""
 
     kind: str
     text: Translation
@@ -112,7 +112,7 @@ class _Part:
         return f"{self.text.name}({', '.join(self.states.get(read, read) for read in self.text.reads)})"
 
 
-def _specialised(method: Method[Rule], activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
+def _specialized(method: Method[Rule], activation: str, dtype: str, diagnostics: bool, per_unit: bool = False) -> str:
     names = Names(tuple(method.settings), tuple(name for name in UNIFORM if not (per_unit and name == "box")))
     states = {state: f"state_{i}" for i, state in enumerate(method.optimizer.state)}
     parts = [
@@ -166,15 +166,15 @@ def _compiled(signature: str, lines: Sequence[str]) -> str:
 
 
 def _scalars(names: Names) -> str:
-    """What is the same for all weights of a tensor: computed in float64, once a step."""
+    """Expressions that are the same for all weights of a tensor, computed in float64 once per step."""
     lines = [f"out[{i}] = {expression}" for i, expression in enumerate(names.uniform)] or ["pass"]
     return _compiled("scalars(out, step, s, box, rms, settings)", lines)
 
 
 def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: bool, by_column: bool = False) -> str:
-    """The pass over the rows of a tensor, with the parts one after the other for each weight.
+    """The pass over the rows of a tensor, which applies all parts to each weight in order.
 
-    Where units have boxes of their own, they are those of the rows or, `by_column`, of the columns.
+    Per-unit boxes belong to the rows or, with `by_column`, to the columns.
     """
     reads = {read for part in parts for read in part.text.reads}
     change = ["w, g = w_row[j], d * h[j]"]
@@ -226,5 +226,5 @@ def _rows_pass(name: str, parts: Sequence[_Part], diagnostics: bool, *, first: b
 
 
 def _is_slow(parts: Sequence[_Part]) -> bool:
-    """Roots and quotients take long, and what waits for them fills the processor: the sums go faster behind them."""
+    """Whether the parts use slow operations such as roots or quotients; a separate loop for the sums is then faster."""
     return any(mark in part.text.source for part in parts for mark in ("sqrt(", "exp(", "log(", "tanh(", " / "))

@@ -1,4 +1,4 @@
-"""What the two engines have in common."""
+"""The interface of the two backends."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.streaming.problem import Task
 
 Progress = Callable[[int, float], None]
-"""Called now and then within a task with the steps done in it and its accuracy so far."""
+"""Called periodically within a task with the number of steps done and the accuracy so far."""
 
 
 def no_progress(steps: int, accuracy: float) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class Learner(Protocol):
-    """A network, its optimizer and remedies, learning one sample after the other.
+    """Trains a network one sample at a time.
 
-    `learn` makes one pass over a task and returns the mean of each metric over its steps, by the names of
-    `results.metrics`. `state` is all that a later process needs to go on, bit for bit, with `load_state`;
-    `weights` are the parameters now, in the order of `model.parameters()`.
+    `learn` trains on one task and returns the mean of each metric over its steps, by the names in `METRICS`. `state`
+    is everything that `load_state` needs to resume bit for bit. `weights` are the current parameters, in the order of
+    `model.parameters()`.
     """
 
     def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]: ...

@@ -1,13 +1,12 @@
-"""The fused learner's loop: as it stands here, SGD on a network with leaky ReLU, in float32.
+"""The training loop of the fused backend. This file implements SGD on a leaky ReLU network in float32.
 
-`kernel.py` writes a copy of this file for each method, with the part between the two marks in its place, and numba
-compiles that copy.
+`kernel.py` writes a copy of this file for each method and replaces the part between the two markers; numba compiles
+the copy.
 
-All weights and biases lie one after the other in `theta` [P], in the order of `model.parameters()`, and so do the
-optimizer's states. The gradient of a layer is an outer product, g_ij = delta_i h_j, which is never stored: one pass
+`theta` [P] holds all weights and biases in the order of `model.parameters()`; the optimizer's states have the same
+layout. The gradient of a layer is an outer product, g_ij = delta_i h_j, which is never stored: one pass
 over the rows of a layer computes it, updates and clips the weights, sums up their norms, and multiplies the new
-weights with two inputs: this sample's, for the loss after the update, and the next sample's, whose forward pass is
-then done already.
+weights with two inputs: this sample's, for the loss after the update, and the next sample's, for its forward pass.
 """
 
 # ruff: noqa: D103
@@ -18,9 +17,9 @@ import math
 import numpy as np
 from numba import njit
 
-# No nnan and ninf: a run that diverges has to show it.
+# Without nnan and ninf, so that divergence is visible.
 FLAGS = {"reassoc", "contract", "arcp", "nsz", "afn"}
-# Nothing but `learn` is called from Python or kept in numba's cache. Inlined, all of it is in what is kept: otherwise a
+# Only `learn` is called from Python and cached by numba. Inlining puts everything into the cached function; otherwise a
 # process that compiles and one that reads the cache round differently.
 OPTIONS = {
     "fastmath": FLAGS,
@@ -91,7 +90,7 @@ def bare_log(x):
 
 @njit(**OPTIONS)
 def fast_exp(x):
-    """e^x in float32; it vectorises, which math.exp does not."""
+    """e^x in float32. Unlike math.exp, it vectorizes."""
     y = bare_exp(x)
     y = np.float32(np.inf) if x > np.float32(88.72) else y
     return np.float32(0) if x < np.float32(-87.33) else y
@@ -99,7 +98,7 @@ def fast_exp(x):
 
 @njit(**OPTIONS)
 def fast_log(x):
-    """log x in float32; it vectorises, which math.log does not. What is below the normal numbers is taken for 0."""
+    """log x in float32. Unlike math.log, it vectorizes. Subnormal numbers count as 0."""
     y = bare_log(x)
     y = np.float32(-np.inf) if x < np.float32(1.1754944e-38) else y
     y = x if x == np.float32(np.inf) else y
@@ -108,7 +107,7 @@ def fast_log(x):
 
 @njit(**OPTIONS)
 def mix(x):
-    """A permutation of the 32-bit numbers that leaves no pattern (Wellons' lowbias32)."""
+    """A permutation of the 32-bit integers that mixes all bits (Wellons' lowbias32)."""
     x = np.uint32(x ^ (x >> np.uint32(16)))
     x = np.uint32(x * np.uint32(0x7FEB352D))
     x = np.uint32(x ^ (x >> np.uint32(15)))
@@ -118,7 +117,7 @@ def mix(x):
 
 @njit(**OPTIONS)
 def mix64(x):
-    """The finaliser of splitmix64."""
+    """The finalizer of splitmix64."""
     x = np.uint64(x)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -127,10 +126,10 @@ def mix64(x):
 
 @njit(**OPTIONS)
 def fill_normal(out, bits, seed, step, start):
-    """N(0, 1) in `out`, of even length, by Box and Muller: the same numbers for the same seed, step and start.
+    """Fill `out`, of even length, with N(0, 1) by the Box-Muller method. Seed, step and start determine the numbers.
 
-    Two 32-bit numbers (`bits`: [2, half or more] to keep them) make a pair of draws: a radius, and an angle, which is
-    one in [-pi/4, pi/4] and mirrored at random. Three short loops, because one long one waits for its own results.
+    Two 32-bit numbers (scratch space `bits`: [2, half or more]) give a pair of draws: a radius, and an angle in
+    [-pi/4, pi/4] that is mirrored at random. Three short loops vectorize better than one long loop.
     """
     key = mix64(mix64(mix64(np.uint64(seed)) + np.uint64(step)) + np.uint64(start))
     low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
@@ -161,7 +160,7 @@ def fill_normal(out, bits, seed, step, start):
 
 @njit(**OPTIONS)
 def draw(out, bits, columns, start, seed, step, injected, t):
-    """The noise of one row: our own, or what was given."""
+    """The noise of one row: generated, or taken from `injected`."""
     if injected.shape[0] > 0:
         for j in range(columns):
             out[j] = injected[t, start + j]
@@ -169,7 +168,7 @@ def draw(out, bits, columns, start, seed, step, injected, t):
         fill_normal(out, bits, seed, step, start)
 
 
-# specialised from here
+# specialized from here
 F = np.float32
 DIAGNOSTICS = True
 SNAPSHOT = False
@@ -247,7 +246,7 @@ def read(codes, table, columns, x):
 
 @njit(**OPTIONS)
 def activate(z, b, h):
-    """h = activation(z + b); the number of negative and of saturated units."""
+    """Set h = activation(z + b) and return the numbers of negative and of saturated units."""
     negative, flat = 0, 0.0
     for i in range(h.shape[0]):
         pre = z[i] + b[i]
@@ -259,7 +258,7 @@ def activate(z, b, h):
 
 @njit(**OPTIONS)
 def log_softmax(z, b, out):
-    """log softmax(z + b) and where it is largest."""
+    """Set out = log softmax(z + b) and return its argmax."""
     best = 0
     for i in range(out.shape[0]):
         out[i] = z[i] + b[i]
@@ -287,7 +286,7 @@ def sums(values):
 
 @njit(**OPTIONS)
 def back(w, start, delta, out, h):
-    """The layer below's delta: (W^T delta) * derivative(h)."""
+    """The delta of the previous layer: (W^T delta) * derivative(h)."""
     columns = out.shape[0]
     out[:] = F(0)
     for i in range(delta.shape[0]):
@@ -305,7 +304,7 @@ def update(
     theta, state, initial, c, settings, constants, row_box, column_box,
     start, rows, columns, delta, h, after, ahead, z_after, z_ahead, normals, bits, seed, step, injected, t,
 ):  # fmt: skip
-    """One tensor's pass: weights, or biases as one row with the gradient 1 * delta."""
+    """Update one tensor: weights, or biases as one row with the gradient 1 * delta."""
     scalars(c, step, constants[0], constants[1], constants[2], settings)
     if PER_UNIT and row_box[0] == np.inf:
         if SNAPSHOT and step == 1:
@@ -330,7 +329,7 @@ def update(
 
 @njit(fastmath=FLAGS, error_model="numpy")
 def update_one(theta, state, initial, c, settings, constants, row_box, column_box, gradient, z, step, noise):
-    """One update of one row of weights with that gradient and noise [1, n]: what a pass does, on its own."""
+    """Update one row of weights with a given gradient and noise [1, n]; for tests of a rule."""
     n = theta.shape[0]
     normals, bits = np.zeros(n + 1, F), np.zeros((2, n), np.uint32)
     update(
@@ -344,9 +343,9 @@ def learn(
     codes, labels, table, rows, columns, classes,  # the task
     theta, state, initial,  # all parameters, [P], [states, P], [P]
     sizes, constants, settings,  # units in each layer; s, box, rms of each tensor; the method's settings
-    row_box, column_box,  # [tensors, widest], for units with boxes of their own: the row's, or if inf the column's
-    step, seed, injected,  # updates made before; noise to use instead of our own, [steps, P] or empty
-    totals,  # [10]: sums over the steps of what is measured, added to
+    row_box, column_box,  # [tensors, widest], for per-unit boxes: the row's box, or the column's if it is inf
+    step, seed, injected,  # number of previous updates; noise to use instead of generated noise, [steps, P] or empty
+    totals,  # [10]: sums of the metrics over the steps, which are added to
 ):  # fmt: skip
     layers = sizes.shape[0] - 1
     widest = sizes.max()

@@ -1,7 +1,7 @@
-"""Streams of tasks: a data set whose inputs or labels are permuted anew for each task.
+"""Streams of tasks: a data set whose inputs or labels are permuted differently in each task.
 
-Everything about a task is a function of the seed and the task's number, so a stream of any length takes no memory and
-can go on from any task.
+A task is a function of the seed and the task's index, so a stream of any length takes no memory and can resume at any
+task.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Permute = Literal["inputs", "labels", "nothing"]
 
 @dataclass(frozen=True)
 class Problem:
-    """A data set and what changes from task to task.
+    """A data set and what each task permutes.
 
     Args:
-        name: of the problem.
-        dataset: its name.
+        name: name of the problem.
+        dataset: name of the data set.
         permute: what each task permutes.
-        period: samples in a task.
-        settings_of: the problem of the paper's table 2 whose settings are the defaults here.
-        own_data: for a data set that is not one of `weightclip.lab.data.DATASETS`: called with the user's data
-            directory, or None.
+        period: samples per task.
+        settings_of: problem of the paper's Table 2 whose settings are the defaults.
+        own_data: loads a data set that is not in `weightclip.lab.data.DATASETS`, given the user's data directory or
+            None.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Problem:
     own_data: Callable[[Path | None], Dataset] | None = None
 
     def load(self, data_dir: str | Path | None = None, on_event: Event = ignore) -> Dataset:
-        """The data that its tasks draw from."""
+        """Load the data that the tasks are drawn from."""
         if self.own_data is not None:
             return self.own_data(None if data_dir is None else Path(data_dir))
         return load(self.dataset, data_dir=data_dir, on_event=on_event)
@@ -72,18 +72,18 @@ PROBLEMS = _problems()
 
 @cache
 def all_problems() -> dict[str, Problem]:
-    """Those of this package and of others, by name."""
+    """All problems of this and other packages, by name."""
     return {**registry.plugins(registry.PROBLEMS, Problem), **PROBLEMS}
 
 
 def find_problem(name: str) -> Problem:
-    """The problem of that name; a ValueError that suggests the nearest one."""
+    """The problem with a name. An unknown name raises a ValueError that suggests the nearest one."""
     return all_problems()[check_name("problem", name, all_problems())]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: at step i the learner sees inputs[rows[i]][columns] and is asked for classes[labels[rows[i]]]."""
+    """One task: at step i the input is inputs[rows[i]][columns] and the target is classes[labels[rows[i]]]."""
 
     index: int
     rows: NDArray[np.int64]  # [steps]
@@ -92,11 +92,11 @@ class Task:
 
 
 def make_task(permute: Permute, index: int, steps: int, period: int, seed: int, n: int, d: int, classes: int) -> Task:
-    """Task `index` of the stream with that seed, `steps` long (`period`, or less for the last one).
+    """Task `index` of the stream with a seed, of length `steps` (`period`, or less for the last task).
 
-    Samples come without replacement in an order that is drawn anew for each task, and whenever the data runs out; a
-    stationary stream has no change of task, so its order is drawn anew only when the data runs out. Each label
-    permutation is uniform: permutations that compose, as in the authors' code, have just that distribution.
+    Samples are drawn without replacement, reshuffled at each task and whenever the data runs out. A stationary stream
+    has no task changes and is reshuffled only when the data runs out. Each label permutation is uniform; composed
+    permutations, as in the authors' code, have the same distribution.
     """
     columns, labels = np.arange(d), np.arange(classes)
     if permute == "inputs":
@@ -118,5 +118,5 @@ _USES = ("inputs", "labels", "epoch", "order")
 
 
 def _random(seed: int, use: str, index: int) -> np.random.Generator:
-    """A generator of its own for each use and number."""
+    """An independent generator for each use and index."""
     return np.random.default_rng([seed, _USES.index(use), index])

@@ -1,4 +1,4 @@
-"""The reference engine: plain PyTorch, one sample at a time. This is the definition that others are held to."""
+"""The reference backend: plain PyTorch, one sample at a time. It defines the results of the fused backend."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ STEPS_BETWEEN_REPORTS = 100
 
 
 class Reference:
-    """Any network, its optimizer, and whatever is attached to it, learning one sample after the other.
+    """Trains any network with any optimizer and its hooks, one sample at a time.
 
     Args:
-        model: [1, d] -> [1, classes or more].
-        optimizer: of its parameters, with remedies attached.
-        dataset: what the tasks draw from.
-        diagnostics: measure more than accuracy and loss.
+        model: network, [1, d] -> [1, classes or more].
+        optimizer: optimizer of its parameters, with regularizers attached.
+        dataset: data that the tasks are drawn from.
+        diagnostics: whether to measure more than accuracy and loss.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, dataset: Dataset, *, diagnostics: bool = True) -> None:
@@ -56,10 +56,10 @@ class Reference:
         if diagnostics:
             for module in model.modules():
                 if isinstance(module, (nn.ReLU, nn.LeakyReLU, nn.Tanh)):
-                    module.register_forward_hook(self._see)
+                    module.register_forward_hook(self._record_activations)
 
     def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
-        """One pass over a task: the mean of each metric over its steps."""
+        """Train on one task and return the mean of each metric over its steps."""
         totals: dict[str, float] = {}
         classes = torch.from_numpy(task.classes)
         for step, row in enumerate(task.rows, start=1):
@@ -72,8 +72,8 @@ class Reference:
         return {name: total / len(task.rows) for name, total in totals.items()}
 
     def step(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """Predict, be scored, learn: x [1, d], y [1] -> the metrics of this step."""
-        self._forget()
+        """Predict, measure and update: x [1, d], y [1] -> the metrics of this step."""
+        self._clear_activations()
         logits = self.model(x)
         loss = cross_entropy(logits, y)
         self.optimizer.zero_grad()
@@ -91,36 +91,36 @@ class Reference:
             "plasticity": sample_plasticity(loss, after).item(),
             "weight_l2": l2_norm(weights).item(),
             "weight_l1": l1_norm(weights).item(),
-            "gradient_l2": l2_norm(gradients).item(),  # of the loss: penalties leave p.grad as it was
+            "gradient_l2": l2_norm(gradients).item(),  # of the loss only: penalties do not change p.grad
             "gradient_l1": l1_norm(gradients).item(),
-            "clipped": self._clipped_share(),
+            "clipped": self._clipped_fraction(),
         }
 
     def weights(self) -> list[NDArray[Any]]:
-        """The parameters now, in the order of `model.parameters()`."""
+        """The current parameters, in the order of `model.parameters()`."""
         return [p.detach().numpy().copy() for p in self.model.parameters()]
 
     def state(self) -> Arrays:
-        """The parameters, and the state of the optimizer and of what is attached to it."""
+        """The parameters, and the state of the optimizer and its hooks."""
         return training_state(self.model, self.optimizer)
 
     def load_state(self, state: Arrays) -> None:
-        """Go on where `state` was taken."""
+        """Restore a `state`."""
         load_training_state(self.model, self.optimizer, state)
 
-    def _see(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _record_activations(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self._hidden.append(inputs[0].detach())
         if isinstance(module, nn.Tanh):
             self._tanh.append(output.detach())
 
-    def _forget(self) -> None:
+    def _clear_activations(self) -> None:
         self._hidden.clear()
         self._tanh.clear()
 
-    def _clipped_share(self) -> float:
-        """Of all entries of clipped tensors, those that this step clipped; NaN where nobody counts.
+    def _clipped_fraction(self) -> float:
+        """The fraction of entries of clipped tensors that this step clipped; NaN if it is not tracked.
 
-        A clipper counts with `track_clipped=True`; Madam does not count what its own clip changes.
+        A clipper tracks it with `track_clipped=True`; Madam does not track its own clipping.
         """
         if self._clipper is None:
             return math.nan if isinstance(self.optimizer, Madam) else 0.0
@@ -128,7 +128,7 @@ class Reference:
 
 
 def make_reference(config: Config, dataset: Dataset) -> Reference:
-    """The network, optimizer and remedies of a resolved configuration."""
+    """The learner of a resolved configuration: network, optimizer and regularizers."""
     outputs = check_outputs(config, dataset.classes, dataset.name)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     model = mlp(dataset.inputs.shape[1], config.hidden, outputs, config.activation, config.seed, dtype)

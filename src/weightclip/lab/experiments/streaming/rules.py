@@ -1,6 +1,6 @@
 """Update rules: each optimizer and regularizer as scalar functions of one weight.
 
-A new method needs nothing else. The fused engine compiles these functions into one pass over the weights; here they
+A new method needs nothing else. The fused backend compiles these functions into one pass over the weights; here they
 are plain Python. The arguments of a function name the quantities that it reads:
 
     w        the weight                       w0      its initial value (see `Rule.snapshot`)
@@ -51,7 +51,7 @@ class Rule:
     """An optimizer or a regularizer, as functions of one weight.
 
     Args:
-        name: in methods, for example "adam".
+        name: name in methods, for example "adam".
         before: g <- before(w, g, ...), the gradient that the optimizer receives.
         update: w, *state <- update(w, g, *state, ...), the optimizer's step. Regularizers have none.
         after: w <- after(w, ...), applied after the step.
@@ -71,30 +71,30 @@ class Rule:
             raise ValueError(f"rule: got the name {self.name!r}, expected letters, digits and _")
         for kind in ("before", "update", "after"):
             if getattr(self, kind) is not None and not isinstance(getattr(self, kind), FunctionType):
-                raise self._mistake(f"got {getattr(self, kind)!r} as {kind}, expected a function")
+                raise self._error(f"got {getattr(self, kind)!r} as {kind}, expected a function")
         if not self.functions:
-            raise self._mistake("got no function, expected before, update or after")
+            raise self._error("got no function, expected before, update or after")
         if not isinstance(self.state, tuple):
-            raise self._mistake(f"got the state {self.state!r}, expected a tuple of names")
+            raise self._error(f"got the state {self.state!r}, expected a tuple of names")
         for name in self.state:
             if not isinstance(name, str) or not name.isidentifier() or name in READABLE:
-                raise self._mistake(f"got the state {name!r}, expected a name other than {', '.join(READABLE)}")
+                raise self._error(f"got the state {name!r}, expected a name other than {', '.join(READABLE)}")
         if self.update is None and self.state:
-            raise self._mistake("got a state, expected one only together with an update")
+            raise self._error("got a state, expected one only together with an update")
         if self.snapshot not in ("start", "first update"):
-            raise self._mistake(f"got the snapshot {self.snapshot!r}, expected 'start' or 'first update'")
+            raise self._error(f"got the snapshot {self.snapshot!r}, expected 'start' or 'first update'")
         for parameter in self._parameters():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise self._mistake(f"got the argument {str(parameter)!r}, expected names one by one")
+                raise self._error(f"got the argument {str(parameter)!r}, expected names one by one")
             default = parameter.default
             if default is not parameter.empty and (isinstance(default, bool) or not isinstance(default, int | float)):
-                raise self._mistake(f"got {default!r} as the default of {parameter.name}, expected a number")
+                raise self._error(f"got {default!r} as the default of {parameter.name}, expected a number")
 
     def reads(self, name: str) -> bool:
         """Whether one of its functions has an argument `name`."""
         return any(parameter.name == name for parameter in self._parameters())
 
-    def _mistake(self, message: str) -> ValueError:
+    def _error(self, message: str) -> ValueError:
         return ValueError(f"rule {self.name}: {message}")
 
     def _parameters(self) -> Iterator[inspect.Parameter]:
@@ -108,7 +108,7 @@ class Rule:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """None: every setting of a rule has a value."""
+        """Empty, because every setting of a rule has a value."""
         return ()
 
     @property
@@ -118,12 +118,12 @@ class Rule:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Those of `before`, `update` and `after` that it has."""
+        """The functions among `before`, `update` and `after` that are not None."""
         return tuple(f for f in (self.before, self.update, self.after) if f is not None)
 
     @property
     def settings(self) -> dict[str, float | None]:
-        """Setting -> its default, or None without one."""
+        """Setting -> default, or None if it has no default."""
         found: dict[str, float | None] = {}
         for parameter in self._parameters():
             if parameter.name not in READABLE and parameter.name not in self.state:
@@ -228,7 +228,7 @@ def plugged_rules() -> dict[str, Rule]:
 
 
 def load_rules(path: str | Path) -> Mapping[str, Rule]:
-    """The rules that a Python file defines, by name. The file is executed once for each content that it has."""
+    """The rules that a Python file defines, by name. The file is executed once per content."""
     path = Path(path)
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"rules: got {str(path)!r}, expected a Python file")
@@ -241,8 +241,8 @@ def load_rules(path: str | Path) -> Mapping[str, Rule]:
 
 @cache
 def _execute_rules(path: Path, text: str) -> Mapping[str, Rule]:
-    # linecache holds the source under a name with its hash: the kernel is compiled from this text, even if the file
-    # has changed by then.
+    # linecache stores the source under a name with its hash, so that the kernel is compiled from this text even if
+    # the file has changed since.
     name = f"<{path} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"  # see _CACHED_SOURCE
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     module: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
@@ -255,7 +255,7 @@ def _execute_rules(path: Path, text: str) -> Mapping[str, Rule]:
     for rule in rules.values():
         if (rule.name in OPTIMIZERS or rule.name in REGULARIZERS) and not is_built_in(rule):
             where = location(rule.functions[0])
-            raise ValueError(f"rules: {where}: got the name {rule.name!r}, which is built in; expected another one")
+            raise ValueError(f"rules: {where}: got the name {rule.name!r}, which is built in; expected another name")
     rules = {name: rule for name, rule in rules.items() if not is_built_in(rule)}
     if not rules:
         raise ValueError(f"rules: {path} defines no Rule, expected for example NAME = Rule('name', update=function)")
@@ -269,39 +269,39 @@ def _where(path: Path, name: str, error: BaseException) -> str:
     return str(path) if line is None else f"{path}, line {line}"
 
 
-def rule_components(variant: str = PAPER, own: Mapping[str, Rule] = MappingProxyType({})) -> Components[Rule]:
+def rule_components(variant: str = PAPER, external: Mapping[str, Rule] = MappingProxyType({})) -> Components[Rule]:
     """The rules that methods are made of.
 
     Args:
-        variant: of L2 Init and Shrink & Perturb.
-        own: further rules, of the user or of other packages.
+        variant: variant of L2 Init and Shrink & Perturb.
+        external: additional rules, of the user or of other packages.
     """
     check_name("variant", variant, (PAPER, ORIGINAL))
     return Components(
-        {**OPTIMIZERS, **{name: rule for name, rule in own.items() if rule.update is not None}},
+        {**OPTIMIZERS, **{name: rule for name, rule in external.items() if rule.update is not None}},
         {
             **{name: rules[variant] for name, rules in REGULARIZERS.items()},
-            **{name: rule for name, rule in own.items() if rule.update is None},
+            **{name: rule for name, rule in external.items() if rule.update is None},
         },
     )
 
 
 def parse_rules(name: str, components: Components[Rule] | None = None) -> Method[Rule]:
-    """`adam+l2init+wc` -> its rules; a ValueError for an unknown name or for rules that exclude each other."""
+    """Parse a method such as `adam+l2init+wc`. Unknown names and incompatible rules raise a ValueError."""
     method = parse_method(name, components or rule_components())
     if len({rule.snapshot for rule in method.parts if rule.reads("w0")}) > 1:
         raise ValueError(f"method: got {name!r}, expected parts that take w0 at the same time")
     return method
 
 
-def own_rules(method: Method[Rule]) -> tuple[Rule, ...]:
+def external_rules(method: Method[Rule]) -> tuple[Rule, ...]:
     """The rules of a method that this module does not define."""
     return tuple(rule for rule in method.parts if not rule.built_in)
 
 
 def state_hint(method: Method[Rule], setting: str) -> str:
-    """For a user's rule: an argument without a value may have been meant as a state."""
-    for rule in own_rules(method):
+    """A hint for users' rules: an argument without a value may be a missing state."""
+    for rule in external_rules(method):
         for function in rule.functions:
             if setting in inspect.signature(function).parameters and setting not in NAMED:
                 states = ", ".join(rule.state) or "none"

@@ -1,4 +1,4 @@
-"""Running: a configuration becomes a stream and a learner, then task after task a row of the table, then a record."""
+"""Run a configuration: train a learner on a stream of tasks; each task gives a row of the record's table."""
 
 from __future__ import annotations
 
@@ -17,21 +17,12 @@ from weightclip.lab.checkpoint import Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.experiments.streaming.config import (
-    METRICS,
-    NAME,
-    Config,
-    check_outputs,
-    compare_with_paper,
-    make_schema,
-    rank_name,
-    resolve,
-    with_ranks,
-)
+from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
 from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
-from weightclip.lab.experiments.streaming.rules import own_rules
+from weightclip.lab.experiments.streaming.rules import external_rules
+from weightclip.lab.experiments.streaming.schema import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
 from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
@@ -50,22 +41,22 @@ def run_config(
     on_event: Event = log,
     on_row: Callable[[Row], None] = ignore,
 ) -> Record:
-    """Run one configuration, or go on with it, or read its record where it is finished.
+    """Run one configuration, resume it, or read its record if it is finished.
 
     Args:
-        config: what to run.
-        dataset: what the problem draws from.
-        out: a directory for the record and, until it is there, the checkpoint; None keeps everything in memory.
-        overwrite: begin anew whatever is in `out`.
-        on_progress: called now and then with the samples seen and the average online accuracy.
-        on_event: called with a line on what a user should know: a run that goes on, a damaged file, divergence.
-        on_row: called with the row of each task as soon as it is learned.
+        config: configuration of the run.
+        dataset: data that the tasks are drawn from.
+        out: directory for the record and, until it is complete, the checkpoint; None keeps everything in memory.
+        overwrite: whether to restart, regardless of the files in `out`.
+        on_progress: called periodically with the number of samples and the average online accuracy.
+        on_event: called with messages for the user: a resumed run, a damaged file, divergence.
+        on_row: called with the row of each finished task.
     """
     config = complete(config, dataset)
 
     def make() -> Learner:
         learner = _make_learner(config, dataset)
-        _note_compilation(learner, on_event)
+        _report_compilation(learner, on_event)
         return learner
 
     def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
@@ -86,41 +77,41 @@ def run_config(
         learn=learn,
         table=lambda rows: _table(config, rows),
     )
-    with threads(1):  # on networks of this size, more threads wait for each other
+    with threads(1):  # more threads are slower on networks of this size
         return run_trial(trial, None if out is None else Path(out), overwrite, on_event, on_row)
 
 
 def complete(config: Config, dataset: Dataset) -> Config:
-    """The same configuration, checked, with nothing left open."""
+    """The configuration, checked and with every field filled in."""
     config = resolve(config)
     return replace(config, outputs=check_outputs(config, dataset.classes, dataset.name))
 
 
 def identify(config: Config, dataset: Dataset) -> str:
-    """What stands for the numbers of a complete configuration's run."""
+    """The identity of the run of a complete configuration: a hash of everything that determines its numbers."""
     method = config.parsed_method()
-    rules = rules_text(method) if own_rules(method) else None
+    rules = rules_text(method) if external_rules(method) else None
     return identity(NAME, config.facts(), dataset.source.checksum, rules)
 
 
 def _rules_source(config: Config) -> str | None:
-    """The rules that are not of this package: the user's file, or what those of another package do."""
+    """The source of rules outside this package: the user's file, or the rules of another package."""
     if config.rules is not None:
         return Path(config.rules).read_text(encoding="utf-8")
     method = config.parsed_method()
-    return rules_text(method) if own_rules(method) else None
+    return rules_text(method) if external_rules(method) else None
 
 
 def _make_learner(config: Config, dataset: Dataset) -> Learner:
     try:
         return _engine(config, dataset)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch's has no type of its own
-            raise ValueError(f"hidden: got {config.hidden}, expected a network that fits into memory") from error
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # PyTorch raises a RuntimeError
+            raise ValueError(f"hidden: got {config.hidden}, expected a network that fits in memory") from error
         raise
 
 
-def _note_compilation(learner: Learner, on_event: Event) -> None:
+def _report_compilation(learner: Learner, on_event: Event) -> None:
     if not getattr(learner, "compiled", True):
         on_event("compiling the learner, once for each method and network type")
 
@@ -138,22 +129,22 @@ def _engine(config: Config, dataset: Dataset) -> Learner:
 def _run_task(
     config: Config, dataset: Dataset, learner: Learner, index: int, last: Row | None, on_progress: Progress
 ) -> Row:
-    """Learn one task; its row of the table."""
+    """Train on one task and return its row of the table."""
     seen = index * _period(config)
     task = _task(config, dataset, index)
-    right = round(last["online_accuracy"] * seen) if last else 0
+    correct = round(last["online_accuracy"] * seen) if last else 0
 
     def progress(steps: int, accuracy: float) -> None:
-        if steps < len(task.rows):  # the end is told below
-            on_progress(seen + steps, (right + accuracy * steps) / (seen + steps))
+        if steps < len(task.rows):  # the end is reported below
+            on_progress(seen + steps, (correct + accuracy * steps) / (seen + steps))
 
     means = learner.learn(task, progress)
     samples = seen + len(task.rows)
-    online_accuracy = (right + round(means["accuracy"] * len(task.rows))) / samples
+    online_accuracy = (correct + round(means["accuracy"] * len(task.rows))) / samples
     on_progress(samples, online_accuracy)
     measured = {**means, "online_accuracy": online_accuracy}
     if config.diagnostics:
-        measured |= _at_the_end(learner)
+        measured |= _weight_metrics(learner)
     known = {name: measured[name] for name in METRICS if name in measured}
     ranks = {name: value for name, value in measured.items() if name not in known}
     return {"task": index + 1, "samples": samples, **known, **ranks}
@@ -167,23 +158,23 @@ def _task(config: Config, dataset: Dataset, index: int) -> Task:
     return make_task(permute, index, steps, period, config.seed, n, d, dataset.classes)
 
 
-def _at_the_end(learner: Learner) -> Row:
-    """The rank of each weight matrix, and the network's Lipschitz bound, from the same singular values.
+def _weight_metrics(learner: Learner) -> Row:
+    """The rank of each weight matrix, and the Lipschitz bound of the network, from the same singular values.
 
-    Every activation here has slopes of at most 1, so the bound for p = 2 is the product of the spectral norms. NaN
-    where weights are not finite.
+    All activations are 1-Lipschitz, so the bound for p = 2 is the product of the spectral norms. NaN if weights are not
+    finite.
     """
-    found: Row = {}
+    ranks: Row = {}
     bound = 1.0
     for layer, matrix in enumerate((torch.from_numpy(w) for w in learner.weights() if w.ndim >= 2), start=1):
         values = singular_values(matrix)
         bound *= float(values[0])
-        found[rank_name(layer)] = math.nan if values.isnan().any() else float(rank(matrix, values))
-    return {"lipschitz": bound, **found}
+        ranks[rank_name(layer)] = math.nan if values.isnan().any() else float(rank(matrix, values))
+    return {"lipschitz": bound, **ranks}
 
 
 def _table(config: Config, rows: list[Row]) -> pl.DataFrame:
-    """Counts and ranks as whole numbers, a rank that is NaN as null; `cut_short` marks a last task that is shorter."""
+    """The table, with integer counts and ranks (null for NaN). `cut_short` marks a shorter last task."""
     whole = [name for name in rows[0] if name in ("task", "samples") or name not in METRICS]
     table = pl.DataFrame(rows, schema=dict.fromkeys(rows[0], pl.Float64))
     table = table.with_columns(pl.col(whole).fill_nan(None).cast(pl.Int64))

@@ -1,8 +1,8 @@
-"""From a rule's Python to the Python of a kernel.
+"""Translate the Python of a rule to the Python of a kernel.
 
-An expression that is the same for all weights of a tensor (of settings, the step and the layer's constants) is taken
-out of the function: it is computed once a step, in float64, and comes in as an argument. What is left works on the
-weights' own type only, so that the loop over a row vectorises.
+An expression that is the same for all weights of a tensor (of settings, the step and the layer's constants) is hoisted
+out of the function: it is computed once per step in float64 and passed as an argument. The rest uses only the type of
+the weights, so that the loop over a row vectorizes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from weightclip.lab.experiments.streaming import rules
 from weightclip.lab.experiments.streaming.rules import READABLE, Rule, location
 
 PROVIDED = ("abs", "min", "max", "sqrt", "exp", "log", "tanh", "sign")
-"""What a rule can call besides functions of its own."""
+"""Functions that a rule can call in addition to its own functions."""
 
 TAKEN = (*PROVIDED, "F", "np", "math", "njit")
-"""Names that mean something in a kernel."""
+"""Names that are reserved in a kernel."""
 
 UNIFORM = ("step", "s", "box", "rms")
-"""What a rule can read that is the same for all weights of a tensor; so are the settings."""
+"""Arguments of a rule that are the same for all weights of a tensor, in addition to the settings."""
 
 ALLOWED = (ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
-"""Expressions that stay as they are, besides names, numbers, arithmetic and calls."""
+"""Expressions that are copied unchanged, in addition to names, numbers, arithmetic and calls."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the functions of one kernel share."""
+    """Names shared by the functions of one kernel."""
 
     settings: tuple[str, ...]
     constants: tuple[str, ...] = UNIFORM
-    uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> its name, c_0, c_1 ...
-    helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # function of a rule's own -> its text
+    uniform: dict[str, str] = field(default_factory=dict)  # expression in float64 -> name: c_0, c_1, ...
+    helpers: dict[Callable[..., Any], str] = field(default_factory=dict)  # helper function of a rule -> source
 
     def place(self, expression: str) -> str:
         return self.uniform.setdefault(expression, f"c_{len(self.uniform)}")
@@ -47,7 +47,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Translation:
-    """A function of the kernel: its name, its arguments and its text."""
+    """A function of the kernel: its name, arguments and source."""
 
     name: str
     reads: tuple[str, ...]
@@ -55,17 +55,19 @@ class Translation:
 
 
 def translate(function: Callable[..., Any], rule: Rule, names: Names, name: str) -> Translation:
-    """One function of a rule, under that name."""
+    """Translate one function of a rule and give it a name."""
     tree = _parsed(function, rule)
     parameters = list(inspect.signature(function).parameters)
-    own = [p for p in parameters if p in rule.state or (p in READABLE and p not in names.constants)]
+    per_weight = [p for p in parameters if p in rule.state or (p in READABLE and p not in names.constants)]
     uniform = {
-        p: p if p in names.constants else f"settings[{names.settings.index(p)}]" for p in parameters if p not in own
+        p: p if p in names.constants else f"settings[{names.settings.index(p)}]"
+        for p in parameters
+        if p not in per_weight
     }
     writer = _Writer(function, rule, names, uniform)
     body = writer.statements(tree.body)
     _check_returns(tree, function, rule)
-    reads = (*own, *sorted(writer.used, key=lambda name: int(name[2:])))
+    reads = (*per_weight, *sorted(writer.used, key=lambda name: int(name[2:])))
     return Translation(name, reads, _text(name, reads, body))
 
 
@@ -97,7 +99,7 @@ def _parsed(function: Callable[..., Any], rule: Rule) -> ast.FunctionDef:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except OSError as error:
-        raise ValueError(f"rule {rule.name}: the source of {function.__name__} is not to be had: {error}") from error
+        raise ValueError(f"rule {rule.name}: the source of {function.__name__} is not available: {error}") from error
     assert isinstance(tree, ast.FunctionDef)
     if ast.get_docstring(tree) is not None:
         tree.body = tree.body[1:]
@@ -112,9 +114,9 @@ def _parsed(function: Callable[..., Any], rule: Rule) -> ast.FunctionDef:
 
 
 class _Writer(ast.NodeTransformer):
-    """Rewrites a function's statements; `uniform` has the names that are the same for all weights, in float64.
+    """Rewrites the statements of a function. `uniform` maps names that are the same for all weights to float64 names.
 
-    A helper (`uniform` is None) gets no arguments but its own: its constants stay where they are.
+    A helper (`uniform` is None) gets no additional arguments: its constants are not hoisted.
     """
 
     def __init__(self, function: Callable[..., Any], rule: Rule, names: Names, uniform: dict[str, str] | None) -> None:
@@ -146,30 +148,30 @@ class _Writer(ast.NodeTransformer):
                     self.local.add(name.id)
             return [ast.Assign([target], value)]
         if isinstance(node, ast.If):
-            kept = self._own(node)
+            assignments = self._make_local(node)
             test = self.visit(node.test)
             body, other = self.statements(node.body, True), self.statements(node.orelse, True)
-            return [*kept, ast.If(test, body, other)]
+            return [*assignments, ast.If(test, body, other)]
         if isinstance(node, ast.Return) and node.value is not None:
             if isinstance(node.value, ast.Tuple):
                 return [ast.Return(ast.Tuple([self.visit(value) for value in node.value.elts], ast.Load()))]
             return [ast.Return(self.visit(node.value))]
-        raise self._refusal(node)
+        raise self._unsupported(node)
 
-    def _own(self, node: ast.If) -> list[ast.stmt]:
-        """Names that a branch may change are no longer the same for all weights."""
+    def _make_local(self, node: ast.If) -> list[ast.stmt]:
+        """Names that a branch may change are no longer uniform."""
         changed = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
-        kept: list[ast.stmt] = []
+        assignments: list[ast.stmt] = []
         for name in sorted(changed & set(self.uniform)):
-            kept.append(ast.Assign([ast.Name(name, ast.Store())], self._place(ast.Name(name, ast.Load()))))
+            assignments.append(ast.Assign([ast.Name(name, ast.Store())], self._place(ast.Name(name, ast.Load()))))
             del self.uniform[name]
             self.local.add(name)
-        return kept
+        return assignments
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant):
             if not isinstance(node.value, int | float):
-                raise self._refusal(node)
+                raise self._unsupported(node)
             return ast.Call(ast.Name("F", ast.Load()), [node], [])
         if isinstance(node, ast.expr) and self._is_uniform(node):
             return self._place(node)
@@ -177,7 +179,7 @@ class _Writer(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id not in self.local:
-            raise self._refusal(node)
+            raise self._unsupported(node)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -188,12 +190,12 @@ class _Writer(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if node.keywords:
-            raise self._refusal(node)
+            raise self._unsupported(node)
         return ast.Call(ast.Name(self._function(node.func), ast.Load()), [self.visit(arg) for arg in node.args], [])
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if not isinstance(node, ALLOWED):
-            raise self._refusal(node)
+            raise self._unsupported(node)
         return super().generic_visit(node)
 
     def _global(self, name: str) -> Any:
@@ -203,7 +205,7 @@ class _Writer(ast.NodeTransformer):
         return isinstance(self._global(name), int | float) and name not in self.local
 
     def _is_uniform(self, node: ast.expr) -> bool:
-        """No part of it belongs to one weight."""
+        """Whether the expression depends on no single weight."""
         called = {id(name) for call in ast.walk(node) if isinstance(call, ast.Call) for name in ast.walk(call.func)}
         return all(
             name.id in self.uniform or self._is_number(name.id)
@@ -223,7 +225,7 @@ class _Writer(ast.NodeTransformer):
         return ast.unparse(ast.fix_missing_locations(_Substitute(self).visit(copied)))
 
     def _function(self, node: ast.expr) -> str:
-        """The kernel's name of a function: math.sqrt and numpy.sqrt are sqrt."""
+        """The name of a function in the kernel: math.sqrt and numpy.sqrt are sqrt."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in PROVIDED:
             if isinstance(self._global(node.value.id), ModuleType):
                 return node.attr
@@ -233,19 +235,19 @@ class _Writer(ast.NodeTransformer):
                 return self._helper(value)
             if node.id in PROVIDED:
                 return node.id
-        raise self._refusal(node)
+        raise self._unsupported(node)
 
     def _helper(self, function: FunctionType) -> str:
         name = f"own_{function.__name__}"
         if function not in self.names.helpers:
             tree = _parsed(function, self.rule)
             writer = _Writer(function, self.rule, self.names, None)
-            self.names.helpers[function] = ""  # so that one that calls itself ends here
+            self.names.helpers[function] = ""  # stops the recursion of a helper that calls itself
             parameters = tuple(inspect.signature(function).parameters)
             self.names.helpers[function] = _text(name, parameters, writer.statements(tree.body, nested=True))
         return name
 
-    def _refusal(self, node: ast.AST) -> ValueError:
+    def _unsupported(self, node: ast.AST) -> ValueError:
         where = f"{location(self.function, getattr(node, 'lineno', 1))}: rule {self.rule.name}"
         text = ast.unparse(node).splitlines()[0]
         return ValueError(
@@ -255,7 +257,7 @@ class _Writer(ast.NodeTransformer):
 
 
 class _Substitute(ast.NodeTransformer):
-    """Uniform names by their expressions, and numbers defined outside of the function by their values."""
+    """Replaces uniform names by their expressions, and global numbers by their values."""
 
     def __init__(self, writer: _Writer) -> None:
         self.writer = writer

@@ -1,7 +1,7 @@
-"""The authors' own curves of warm starting, and how ours differ from them.
+"""The authors' curves of warm starting, and a comparison with them.
 
 `authors.csv` has the means of their logs over 10 seeds, with the standard error of the test accuracy, at every tenth
-epoch from the first on. Their two-stage runs count 600 epochs of 25,000 images, their clipping once is named @300.
+epoch from the first on. Their two-stage runs have 600 epochs of 25,000 images; their name for clipping once is @300.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import polars as pl
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
 from weightclip.lab.experiment import OTHER, Event, ignore
-from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, SCHEMA, SWITCH, Config, resolve
+from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, SWITCH, Config, resolve
+from weightclip.lab.experiments.warm_start.schema import SCHEMA
 from weightclip.lab.records.columns import SCHEMA_TYPE
 
 IMAGES = 50_000
 _STAGES = {"one_stage": 1, "two_stage": 2}
 _KEY = ("method", "stages", "kappa", "epoch")
 _SAME = ("variant", "lr", "images", "test_images", "batch_size", "width", "stem", "augment", "precision")
-"""What a run must share with the authors' to stand beside them; the number of epochs may differ."""
+"""Fields that must equal the authors' for a comparison; the number of epochs may differ."""
 
 
 @cache
 def authors_curves() -> pl.DataFrame:
-    """method, stages, kappa, epoch, epochs (of the run), test_accuracy, test_error, train_accuracy, seeds."""
+    """The columns method, stages, kappa, epoch, epochs (per run), test_accuracy, test_error, train_accuracy, seeds."""
     text = (files(__package__) / "authors.csv").read_bytes()
     return pl.read_csv(text).select(
         pl.col("method").str.replace("@300", SWITCH, literal=True),
@@ -43,7 +44,7 @@ def authors_curves() -> pl.DataFrame:
 
 
 def authors_table() -> pl.DataFrame:
-    """The same in the form of the tidy table, each mean as one run: for selection by either criterion."""
+    """The authors' curves as a tidy table in which each mean is a run, for selection by either criterion."""
     facts = resolve(Config(method=PAPER_METHODS[0], variant=PAPER)).facts()
     shared = {name: facts[name] for name in ("variant", "lr", "images", "batch_size", "width", "stem")}
     found = authors_curves()
@@ -71,31 +72,33 @@ def authors_table() -> pl.DataFrame:
     )
 
 
-def beside_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
-    """Test accuracy here, and in the authors' logs where they have the epoch: by method, stages, kappa and epoch.
+def compare_with_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.DataFrame:
+    """The test accuracy of runs and of the authors' logs, by method, stages, kappa and epoch.
 
-    A shorter run counts as far as it does the same: to the end of its first stage, where theirs is still in it.
+    A shorter run is compared as long as it is in the same stage as the authors' run.
 
     Args:
         runs: a tidy table with runs of the paper's variant at its scale.
-        on_note: told what was left out of several lengths.
+        on_note: called with a note on runs that are skipped because of their length.
 
     Returns:
         method, stages, kappa, epoch, mean, low, high, seeds, authors, authors_error, difference (mean - authors).
     """
-    wanted = resolve(Config(method=PAPER_METHODS[0], variant=PAPER)).facts()
-    own = runs.filter(experiment=NAME)
-    if not own.is_empty():
-        same = [pl.col(name) == wanted[name] for name in _SAME]
-        bare = [pl.col(name).is_null() for name in own.columns if name.startswith(OTHER)]
-        own = own.filter(*same, *bare, pl.col("method").is_in(PAPER_METHODS))
-    if own.is_empty():
-        raise ValueError(f"results: got no runs of {NAME} with variant paper at the paper's scale, expected some")
-    theirs_stage = 1 + (pl.col("epoch") - 1) // wanted["epochs"]
-    own = main_setup(own, on_note).filter(pl.col("stage") == theirs_stage)
+    reference = resolve(Config(method=PAPER_METHODS[0], variant=PAPER)).facts()
+    selected = runs.filter(experiment=NAME)
+    if not selected.is_empty():
+        same = [pl.col(name) == reference[name] for name in _SAME]
+        bare = [pl.col(name).is_null() for name in selected.columns if name.startswith(OTHER)]
+        selected = selected.filter(*same, *bare, pl.col("method").is_in(PAPER_METHODS))
+    if selected.is_empty():
+        raise ValueError(
+            f"results: got no runs of {NAME} with variant paper at the paper's scale, expected at least one"
+        )
+    theirs_stage = 1 + (pl.col("epoch") - 1) // reference["epochs"]
+    selected = main_setup(selected, on_note).filter(pl.col("stage") == theirs_stage)
     theirs = authors_curves().rename({"test_accuracy": "authors", "test_error": "authors_error"})
-    # Without clipping, and before the one clip, kappa makes no difference.
-    found = curves(own, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")
+    # Kappa has no effect without clipping, and before clipping once.
+    found = curves(selected, "test_accuracy").select(*_KEY, "mean", "low", "high", "seeds")
     joined = found.join(theirs.select(*_KEY, "authors", "authors_error"), on=_KEY, how="left", nulls_equal=True)
-    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # settings that they have
+    joined = joined.filter(pl.col("authors").is_not_null().any().over(_KEY[:-1]))  # the authors' settings
     return joined.with_columns((pl.col("mean") - pl.col("authors")).alias("difference")).sort(_KEY, nulls_last=True)

@@ -43,7 +43,7 @@ class Pixels:
 
     Args:
         images: the split.
-        device: of the batches.
+        device: device of the batches.
     """
 
     def __init__(self, images: Images, device: torch.device) -> None:
@@ -62,7 +62,7 @@ class Pixels:
 
 
 def epoch_batches(rows: Tensor, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """The rows in a new order, in batches; a last batch with a single row, which has no variance, is dropped."""
+    """The rows in a new order, in batches. A last batch of one row is dropped, because it has no variance."""
     order = rows[torch.randperm(len(rows), generator=generator(seed, _ORDER, epoch))]
     return (part for part in torch.split(order, batch_size) if len(part) > 1)
 

@@ -1,4 +1,4 @@
-"""The configuration of a warm-starting run, and the columns of its table."""
+"""The configuration of a warm-starting run: fields, defaults and checks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
 from weightclip.lab.methods import SWITCH as SWITCH
 from weightclip.lab.methods import TORCH_WITH_SWITCH, Components, TorchPart
 from weightclip.lab.networks import STEMS
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 NAME = "warm-start"
-"""Name of the experiment and of its one problem."""
+"""Name of the experiment and of its only problem."""
 
 PAPER_METHODS = ("sgd", "sgd+wc", f"sgd+wc{SWITCH}")
 """Methods of the paper."""
@@ -39,7 +37,7 @@ STAGES = {1: "one stage", 2: "two stages"}
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """One run. A field that is None takes the value of the scale, the variant and the method (`resolve`)."""
+    """The configuration of one run. `resolve` replaces None by the value for the scale, the variant and the method."""
 
     experiment = NAME
     execution_fields = ("scale", "device", "threads", "compile")
@@ -62,7 +60,7 @@ class Config(MethodConfig):
     ] = DEFAULT
     scale: Annotated[str, OneOf(*SCALES), Help("paper, or laptop (a run takes about five minutes)", PROBLEM)] = "paper"
     epochs: Annotated[int | None, AtLeast(1), Help("epochs per stage", PROBLEM)] = None
-    # Two halves, and batch normalization needs two images in a batch.
+    # Two halves with at least two images each, which batch normalization needs.
     images: Annotated[int | None, AtLeast(4), Help("training images over all stages", PROBLEM)] = None
     test_images: Annotated[int | None, AtLeast(1), Help("test images", PROBLEM)] = None
     batch_size: Annotated[int | None, AtLeast(2), Help("batch size")] = None
@@ -99,39 +97,3 @@ def resolve(config: Config) -> Config:
     if "sp" in method.at_switch:
         Between(0, 1).check("decay", config.decay, float)  # w <- (1 - decay) w + sigma noise
     return config
-
-
-METRICS = by_name(
-    Metric("test_accuracy", "Test accuracy", "test images classified right, at an epoch's end", FRACTION, "higher"),
-    Metric("test_loss", "Test loss", "mean over the test images, at an epoch's end", "nats", "lower"),
-    Metric("train_accuracy", "Train accuracy", "training images right before the update on them", FRACTION, "higher"),
-    Metric("train_loss", "Train loss", "mean over the training images, before the update on them", "nats", "lower"),
-    Metric("gap", "Generalisation gap", "train accuracy less test accuracy", FRACTION, "lower"),
-    Metric("weight_l2", "Weight l2 norm", "of all weight tensors together, without biases, at an epoch's end"),
-    Metric("clipped", "Entries clipped", "entries that a clip changed, of those in clipped tensors", FRACTION),
-)
-"""The columns of an epoch, in addition to `seed`, `epoch`, `stage` and `samples`."""
-
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
-    methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
-    axes=("method", "stages"),
-    x_column="epoch",
-    score="test_accuracy",
-    unit="images",
-    metrics=METRICS,
-    panels=("test_accuracy", "train_accuracy", "gap", "weight_l2"),
-)
-
-
-def compare_with_paper(config: Config) -> Comparison:
-    """The paper's setting and the deviations from it."""
-    method = config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]
-    paper = resolve(Config(stages=config.stages, variant=PAPER, method=method))
-    differing = deviations(config, paper, SCHEMA)
-    if config.method not in PAPER_METHODS or config.variant != PAPER:
-        return None, differing
-    return presets(PAPER)["best"][NAME][config.method], differing

@@ -24,14 +24,13 @@ from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
     NAME,
     PAPER_METHODS,
-    SCHEMA,
     STAGES,
     SWITCH,
     Config,
-    compare_with_paper,
     presets,
     resolve,
 )
+from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class WarmStart(Experiment[Config]):
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         config = Config(problem=problem, **arguments_of(Config, settings))
         if config.stages == 1 and isinstance(config.method, str) and SWITCH in config.method:
-            raise IncompatibleError(f"stages: got 1, but {config.method} acts when the second stage begins; expected 2")
+            raise IncompatibleError(f"stages: got 1, but {config.method} acts when the second stage starts; expected 2")
         return resolve(config)
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:

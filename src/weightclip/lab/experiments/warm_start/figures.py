@@ -1,4 +1,4 @@
-"""Figures of warm-starting runs: the paper's 2, and sensitivity to kappa. They read tables only."""
+"""Figures of warm-starting runs: 2 of the paper, and sensitivity to kappa. Input: tidy tables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.colors import to_hex, to_rgb
 
-from weightclip.lab.analysis.best import chosen_runs, own_runs
+from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiment import ignore
-from weightclip.lab.experiments.warm_start.authors import beside_authors
-from weightclip.lab.experiments.warm_start.config import METRICS, NAME, SCHEMA, STAGES
+from weightclip.lab.experiments.warm_start.authors import compare_with_authors
+from weightclip.lab.experiments.warm_start.config import NAME, STAGES
+from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
-from weightclip.lab.plotting.panels import WIDTH, about_seeds, add_legend, count_along, draw_curve, panels, show_unit
+from weightclip.lab.plotting.panels import (
+    WIDTH,
+    add_legend,
+    draw_curve,
+    format_unit,
+    panels,
+    seeds_caption,
+    set_count_axis,
+)
 from weightclip.lab.plotting.style import Style, style_of
 from weightclip.lab.records.schema import CRITERIA, Criterion
 
@@ -26,7 +35,7 @@ COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high
 
 
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """Test accuracy, generalisation gap and weight norm against passes over all images; paler where in one stage."""
+    """Draw test accuracy, generalization gap and weight norm by passes over all images. One-stage runs are paler."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = pl.concat([_curves(runs, metric) for metric in PANELS])
     lines = _lines(data)
@@ -36,16 +45,16 @@ def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
                 curve = data.filter(method=method, stages=stages, metric=metric)
                 draw_curve(axes, curve, "passes", _style(method, stages))
             axes.set_title(METRICS[metric].label)
-            show_unit(axes, METRICS[metric])
-            count_along(axes, "Passes over all images")
-        add_legend(picture, [_style(*line) for line in lines], marked(about_seeds(data), runs))
+            format_unit(axes, METRICS[metric])
+            set_count_axis(axes, "Passes over all images")
+        add_legend(picture, [_style(*line) for line in lines], marked(seeds_caption(data), runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """The score against kappa, for clipping after every step and once."""
+    """Draw the score by kappa, for clipping after every step and clipping once."""
     notes: list[str] = []
-    runs = main_setup(own_runs(table, NAME), notes.append)
+    runs = main_setup(experiment_runs(table, NAME), notes.append)
     score, error = pl.col("score"), pl.col("error").fill_null(0.0)
     data = (
         sensitivity(runs, "kappa", criterion=criterion)
@@ -65,21 +74,21 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         axes.set_xticks([], minor=True)
         axes.set_xlabel("Clipping parameter $\\kappa$")
         axes.set_ylabel(METRICS["test_accuracy"].label)
-        show_unit(axes, METRICS["test_accuracy"])
+        format_unit(axes, METRICS["test_accuracy"])
         add_legend(
-            picture, [_style(*line) for line in lines], f"{CRITERIA[criterion]}\n{marked(about_seeds(data), runs)}"
+            picture, [_style(*line) for line in lines], f"{CRITERIA[criterion]}\n{marked(seeds_caption(data), runs)}"
         )
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
-def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """Test accuracy here, and in the authors' logs at the epochs that they have: a panel for each schedule."""
+def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
+    """Draw the test accuracy of runs and of the authors' logs, with a panel for each number of stages."""
     notes: list[str] = []
-    data = beside_authors(table, notes.append)
-    shown = [stages for stages in STAGES if stages in data["stages"]]
-    with panels(1, len(shown), WIDTH, 2.6) as (picture, (row,)):
+    data = compare_with_authors(table, notes.append)
+    schedules = [stages for stages in STAGES if stages in data["stages"]]
+    with panels(1, len(schedules), WIDTH, 2.6) as (picture, (row,)):
         styles: dict[str, Style] = {}
-        for axes, stages in zip(row, shown, strict=True):
+        for axes, stages in zip(row, schedules, strict=True):
             groups = data.filter(stages=stages).group_by("method", "kappa", maintain_order=True)
             for (method, kappa), curve in groups:
                 ours = style_of(str(method))
@@ -91,7 +100,7 @@ def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Dr
                     logs["epoch"],
                     logs["authors"],
                     logs["authors_error"],
-                    color=ours.colour,
+                    color=ours.color,
                     linestyle="",
                     marker="D",
                     markersize=4,
@@ -100,24 +109,24 @@ def draw_beside_authors(table: pl.DataFrame, criterion: Criterion = "auc") -> Dr
                     zorder=ours.order + 1,
                 )
             axes.set_title(STAGES[stages].capitalize())
-            show_unit(axes, METRICS["test_accuracy"])
-            count_along(axes, "Epoch")
+            format_unit(axes, METRICS["test_accuracy"])
+            set_count_axis(axes, "Epoch")
         row[0].set_ylabel(METRICS["test_accuracy"].label)
-        add_legend(picture, styles.values(), f"White: the authors' logs. Lines: {about_seeds(data)}")
+        add_legend(picture, styles.values(), f"White: the authors' logs. Lines: {seeds_caption(data)}")
     return Drawing(picture, data, tuple(notes))
 
 
 def _curves(runs: pl.DataFrame, metric: str) -> pl.DataFrame:
-    """`COLUMNS`."""
+    """The curves of a metric, with the columns `COLUMNS`."""
     passes = pl.col("samples") / pl.col("images")
     return curves(runs, metric).with_columns(passes.alias("passes"), pl.lit(metric).alias("metric")).select(COLUMNS)
 
 
 def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
-    """The methods and stages that the data has, in the paper's order."""
-    there = set(data.select("method", "stages").iter_rows())
-    methods: Sequence[str] = SCHEMA.ordered_methods(method for method, _ in there)
-    return [(method, stages) for method in methods for stages in STAGES if (method, stages) in there]
+    """The methods and stages in the data, in the paper's order."""
+    lines = set(data.select("method", "stages").iter_rows())
+    methods: Sequence[str] = SCHEMA.ordered_methods(method for method, _ in lines)
+    return [(method, stages) for method in methods for stages in STAGES if (method, stages) in lines]
 
 
 def _style(method: str, stages: int) -> Style:
@@ -126,14 +135,14 @@ def _style(method: str, stages: int) -> Style:
     return replace(
         style,
         label=f"{style.label}, {STAGES[stages]}",
-        colour=_pale(style.colour) if one else style.colour,
+        color=_pale(style.color) if one else style.color,
         marker="" if one else style.marker,
     )
 
 
-def _pale(colour: str) -> str:
-    """Half of it, half white."""
-    red, green, blue = to_rgb(colour)
+def _pale(color: str) -> str:
+    """Blend a color with an equal part of white."""
+    red, green, blue = to_rgb(color)
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
@@ -143,18 +152,18 @@ def _check_kappas(table: pl.DataFrame) -> None:
 
 
 def _check_authors(table: pl.DataFrame) -> None:
-    beside_authors(table, ignore)
+    compare_with_authors(table, ignore)
 
 
 FIGURES = (
-    Figure("warm-start", "2", "Warm starting on CIFAR-10, in one stage and in two", figure_2, NAME),
+    Figure("warm-start", "2", "Warm starting on CIFAR-10 in one and two stages", figure_2, NAME),
     Figure(
         "warm-start-authors",
         "",
-        "Test accuracy beside the authors' own logs",
-        draw_beside_authors,
+        "Test accuracy compared with the authors' logs",
+        draw_authors_comparison,
         NAME,
         _check_authors,
     ),
-    Figure("warm-start-sensitivity", "", "Test accuracy against kappa", draw_sensitivity, NAME, _check_kappas),
+    Figure("warm-start-sensitivity", "", "Test accuracy by kappa", draw_sensitivity, NAME, _check_kappas),
 )

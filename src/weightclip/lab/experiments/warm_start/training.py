@@ -23,7 +23,8 @@ from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import check_precision, describe_device, find_device, threads
 from weightclip.lab.experiment import Event, Progress, ignore
 from weightclip.lab.experiments.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
-from weightclip.lab.experiments.warm_start.config import NAME, PAPER, SCHEMA, Config, compare_with_paper, resolve
+from weightclip.lab.experiments.warm_start.config import NAME, PAPER, Config, resolve
+from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
 from weightclip.lab.networks.resnet import ResNet, resnet18
 from weightclip.lab.optimizers import at_side, noise_seed
 from weightclip.lab.records.record import Record, identity
@@ -73,7 +74,7 @@ class Trainer:
         return "paper" if self.config.variant == PAPER else "fan_in"
 
     def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
-        """Train for epoch 0, 1, ..., counted over all stages: a row of the table; `last` is the row before."""
+        """Train for epoch 0, 1, ..., counted over all stages, and return its row; `last` is the previous row."""
         seen, accuracy = (int(last["samples"]), last["test_accuracy"]) if last else (0, 0.0)
         switched = self._switch() if epoch == self._epochs and self.config.stages == 2 else 0.0
         trained = self.train(epoch, lambda images: progress(seen + images, accuracy))
@@ -92,7 +93,7 @@ class Trainer:
         }
 
     def train(self, epoch: int, on_images: Callable[[int], None] = ignore) -> dict[str, float]:
-        """One epoch: the number of images and the means over them; `on_images` receives the images done so far."""
+        """Train for one epoch and return the number of images and the means; `on_images` receives the number so far."""
         self.model.train()
         images = 0
         loss_sum = torch.zeros((), device=self.device)
@@ -171,7 +172,7 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
 
     def _switch(self) -> float:
-        """Apply the regularizers that act once, at the switch; the fraction of entries that clipping changed."""
+        """Apply the regularizers that act at the switch and return the fraction of entries that were clipped."""
         settings = self.config.all_settings()
         clipped = 0.0
         if "sp" in self._at_switch:
@@ -223,12 +224,12 @@ def _boxes(model: nn.Module, clipper: Clipper) -> pl.DataFrame:
 
 DATA = "cifar10"
 WHOLE = ("epoch", "stage", "samples")
-"""Columns with whole numbers."""
+"""Integer columns."""
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """CIFAR-10: what to train on and what to test on."""
+    """CIFAR-10: training and test images."""
 
     train: Images
     test: Images
@@ -239,11 +240,11 @@ class Photographs:
 
     @property
     def checksum(self) -> str:
-        """Of both."""
+        """The checksum of both splits."""
         return f"{self.train.source.checksum}+{self.test.source.checksum}"
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of its data."""
+        """The description of the data in a record."""
         return {
             "name": self.train.name,
             "samples": len(self.train.labels),
@@ -255,7 +256,7 @@ class Photographs:
 
 
 def load(data_dir: Path | None = None, event: Event = ignore) -> Photographs:
-    """The data, mapped into memory."""
+    """Load the data, mapped into memory."""
     return Photographs(load_images(DATA, "train", data_dir, event), load_images(DATA, "test", data_dir, event))
 
 
@@ -269,7 +270,7 @@ def run_config(
     on_event: Event = ignore,
     on_row: Callable[[Row], None] = ignore,
 ) -> Record:
-    """Run one configuration, or go on with it after its last epoch, or read its record where it is finished."""
+    """Run one configuration, resume it after its last epoch, or read its record if it is finished."""
     config = check_images(resolve(config), data)
     assert config.epochs is not None  # resolved
 
@@ -297,10 +298,10 @@ def run_config(
 
 
 def check_images(config: Config, data: Photographs) -> Config:
-    """A ValueError if the configuration wants more images than there are."""
-    for name, wanted, images in (("images", config.images, data.train), ("test_images", config.test_images, data.test)):
-        if wanted is not None and wanted > len(images.labels):
-            raise ValueError(f"{name}: got {wanted}, expected at most the {len(images.labels)} of {images.name}")
+    """Raise a ValueError if the configuration needs more images than the data has."""
+    for name, number, images in (("images", config.images, data.train), ("test_images", config.test_images, data.test)):
+        if number is not None and number > len(images.labels):
+            raise ValueError(f"{name}: got {number}, expected at most the {len(images.labels)} of {images.name}")
     return config
 
 
