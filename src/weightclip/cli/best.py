@@ -24,8 +24,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=f"{PROGRAM} best",
         usage="weightclip best RESULTS... [--criterion auc|final] [-o FILE] [options]",
-        description="Show the best setting of each method on each problem, the paper's (Table 2) and the slope\n"
-        "of the score over the last half of the runs. For several problems, also show the\n"
+        description="Show the best setting of each method on each problem, the paper's setting (Table 2), and the\n"
+        "slope of the score over the last half of the runs. For several problems, also show the\n"
         "interquartile mean of each method over them.",
         epilog="examples:\n"
         "  weightclip best results\n"

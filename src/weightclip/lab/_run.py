@@ -40,7 +40,7 @@ def run(
     """Run a problem and return one table with the rows of all seeds.
 
     Args:
-        problem: for example "input-permuted-mnist", "warm-start", "policy-collapse" or "replay-ratio".
+        problem: name of the problem, such as "input-permuted-mnist", "warm-start", "policy-collapse" or "replay-ratio".
         seeds: number of seeds, or the seeds themselves (default: `seed`, or 0).
         out: directory for the records. Finished runs are not repeated; interrupted ones resume.
         data_dir: directory with the data (default: see `weightclip.lab.data.load`).

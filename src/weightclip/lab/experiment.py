@@ -173,7 +173,7 @@ def run_each(
     overwrite: bool,
     callbacks: Callbacks,
 ) -> list[Record]:
-    """Run configurations one by one, for experiments without lockstep."""
+    """Run configurations sequentially, for experiments without lockstep."""
     return [
         run_config(
             config,

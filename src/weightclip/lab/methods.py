@@ -230,7 +230,7 @@ def check_setting(name: str, value: Any, *, built_in: bool = True) -> float:
 
     Args:
         name: the setting.
-        value: its value; True and False count as 1 and 0, for options such as Adam's `amsgrad`.
+        value: value of the setting; True and False become 1 and 0, for options such as Adam's `amsgrad`.
         built_in: whether the method belongs to this package or PyTorch, so that its ranges are known.
     """
     constraint = RANGES.get(name) or (_BUILT_IN_RANGES.get(name) if built_in else None) or Finite()

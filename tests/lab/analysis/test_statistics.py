@@ -153,6 +153,8 @@ def test_the_fraction_sets_the_number_of_rows() -> None:
     )
     with pytest.raises(ValueError, match="fraction: got 2, expected a number above 0 and at most 1"):
         trend(table, fraction=2)
+    with pytest.warns(DeprecationWarning, match="trend: the argument share is now fraction"):
+        assert trend(table, share=0.25).equals(trend(table, fraction=0.25))  # type: ignore[call-arg]
 
 
 def test_one_seed_has_a_slope_but_no_verdict() -> None:

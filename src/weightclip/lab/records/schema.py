@@ -43,7 +43,7 @@ class Schema:
 
     Args:
         experiment: name of the experiment.
-        problems: its problems, in order.
+        problems: problems of the experiment, in order.
         methods: the paper's methods, in the paper's order.
         fields: configuration field -> help, in order.
         settings: fields that are settings of a method; a mapping includes all of its entries.

@@ -36,7 +36,7 @@ Settings = dict[str, Any]
 def read_presets(
     name: str, experiment: Experiment[Any], options: Mapping[str, Any] = NONE, option: str = "--grid"
 ) -> Mapping[str, Any]:
-    """The tables `grid` and `best` of a TOML file; the name "paper" stands for the paper's tables."""
+    """The tables `grid` and `best` of a TOML file; the name "paper" selects the paper's tables."""
     if name == PAPER:
         return experiment.presets(options)
     path = Path(name)

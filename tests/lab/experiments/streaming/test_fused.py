@@ -171,7 +171,7 @@ def test_compiled_code_gets_only_what_fits() -> None:
         Task(0, good.rows, good.columns, good.classes + 1),
         Task(0, good.rows, good.columns, good.classes[:-1]),
     ):
-        with pytest.raises(ValueError, match=r"task: got a task that does not match 60 inputs of 12 and 4 outputs"):
+        with pytest.raises(ValueError, match=r"task: got a task that does not match 60 inputs of size 12 and 4 outputs"):
             learner.learn(wrong)
     with pytest.raises(ValueError, match=r"outputs: got 3, expected at least the 4 classes of tiny"):
         Fused(config("sgd+wc", outputs=3), DATA)

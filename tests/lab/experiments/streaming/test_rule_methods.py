@@ -100,7 +100,7 @@ def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> Non
         ({"kappa": 0.0}, "kappa: got 0.0, expected a positive number"),
         ({"kappa": float("nan")}, "kappa: got nan"),
         ({"sigma": 0.1}, "sigma: got 0.1, but adam.wc has no such setting; it has lr, "),
-        ({"lr": None}, "lr: .*give one"),
+        ({"lr": None}, "lr: .*specify one"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float | None], message: str) -> None:

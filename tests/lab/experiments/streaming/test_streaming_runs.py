@@ -387,7 +387,7 @@ def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ({"seeds": 0}, "seeds: got 0, expected a whole number of at least 1"),
         ({"seeds": 1.5}, "seeds: got 1.5, expected a whole number"),
         ({"seeds": []}, "seeds: got none"),
-        ({"seeds": [0], "seed": 1}, "seed: got 1, but seeds are given as well"),
+        ({"seeds": [0], "seed": 1}, "seed: got 1, but seeds is given too"),
         ({"seeds": [0.5]}, "seed: got 0.5"),
         ({"period": 0}, "period: got 0"),
     ],

@@ -38,7 +38,7 @@ class Step:
 
 
 class Environments:
-    """Environments of one id, stepped one after the other; actions are clipped to the action space.
+    """Environments of one id, stepped sequentially. Actions are clipped to the action space.
 
     Args:
         name: the id, for example "Walker2d-v4"; the action space must be a Box of real numbers.

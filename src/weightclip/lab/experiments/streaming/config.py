@@ -102,7 +102,7 @@ def resolve(config: Config) -> Config:
 
 
 def check_outputs(config: Config, classes: int, dataset: str) -> int:
-    """The number of the network's outputs; a ValueError if the data has more classes."""
+    """The number of outputs of the network. Raise a ValueError if the data has more classes."""
     outputs = classes if config.outputs is None else config.outputs
     if outputs < classes:
         raise ValueError(f"outputs: got {outputs}, expected at least the {classes} classes of {dataset}")

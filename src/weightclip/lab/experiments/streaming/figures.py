@@ -240,7 +240,7 @@ def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = 
     draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
 
 
-ONE, GRADED = "one κ for all layers", "graded (best variant)"
+ONE, GRADED = "one κ for all layers", "graded, best of its variants"
 
 STYLES = {
     ONE: Style(ONE, "#000000", "--", "", 3),

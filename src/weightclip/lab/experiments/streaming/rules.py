@@ -85,7 +85,7 @@ class Rule:
             raise self._error(f"got the snapshot {self.snapshot!r}, expected 'start' or 'first update'")
         for parameter in self._parameters():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise self._error(f"got the argument {str(parameter)!r}, expected names one by one")
+                raise self._error(f"got the argument {str(parameter)!r}, expected named arguments without * or **")
             default = parameter.default
             if default is not parameter.empty and (isinstance(default, bool) or not isinstance(default, int | float)):
                 raise self._error(f"got {default!r} as the default of {parameter.name}, expected a number")
