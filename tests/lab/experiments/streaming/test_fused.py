@@ -171,14 +171,16 @@ def test_compiled_code_gets_only_what_fits() -> None:
         Task(0, good.rows, good.columns, good.classes + 1),
         Task(0, good.rows, good.columns, good.classes[:-1]),
     ):
-        with pytest.raises(ValueError, match=r"task: got a task that does not match 60 inputs of size 12 and 4 outputs"):
+        with pytest.raises(
+            ValueError, match=r"task: got a task that does not match 60 inputs of size 12 and 4 outputs"
+        ):
             learner.learn(wrong)
     with pytest.raises(ValueError, match=r"outputs: got 3, expected at least the 4 classes of tiny"):
         Fused(config("sgd+wc", outputs=3), DATA)
     with pytest.raises(ValueError, match=r"noise: got the shape \(5, 3\)"):
         Fused(config("sgd+wc"), DATA, np.zeros((5, 3)))
     size = sum(weights.size for weights in learner.weights())
-    with pytest.raises(ValueError, match=r"noise: got that of 5 updates"):
+    with pytest.raises(ValueError, match=r"noise: got 5 updates"):
         Fused(config("sgd+wc"), DATA, np.zeros((5, size))).learn(good)
 
 
