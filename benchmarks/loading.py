@@ -1,7 +1,7 @@
 """How much faster `load` reads a store than one record at a time.
 
 20,000 made-up records of ten tasks, with the columns of streaming runs, in a temporary directory. Both ways make one
-table and check every record's seal, and `load` also puts the configurations beside the rows. They run in turn, in one
+table and check the hash of every record; `load` also adds the configurations to the rows. They alternate in one
 process; the ratio is the median over the pairs.
 
     python benchmarks/loading.py [--quick]
@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit
 
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.schema import METRICS, make_schema
 from weightclip.lab.records.record import Record, identity, read_record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.records.table import load
@@ -28,6 +28,7 @@ from weightclip.lab.records.table import load
 FILLED_BY = 18.0
 """Seconds since the process started after which `--quick` writes no more records than it needs."""
 
+SCHEMA = make_schema()
 NEEDED = 50
 TASKS = 10
 METHODS = ("sgd", "adam", "sgd+wc", "adam+wc")
@@ -81,7 +82,7 @@ def fill(store: Path, records: int, quick: bool) -> int:
         config = {**CONFIG, "method": method, "seed": seed}
         name = identity("streaming", config, DATA["checksum"])
         own = table.with_columns(pl.lit(seed, pl.Int64).alias("seed"))
-        record = Record("streaming", name, config, own, DATA, seconds=1.0, versions=VERSIONS, platform="")
+        record = Record(SCHEMA, name, config, own, DATA, seconds=1.0, versions=VERSIONS, platform="")
         write_record(record, record_path(store, f"{method}/seed{seed}", name))
     return records
 

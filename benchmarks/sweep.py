@@ -31,7 +31,7 @@ from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.sweep.executor import Ended, Executor
 from weightclip.lab.sweep.local import Local
-from weightclip.lab.sweep.plan import make_runs
+from weightclip.lab.sweep.plan import data_key, make_runs
 from weightclip.lab.sweep.ray import Ray
 from weightclip.lab.sweep.worker import Shared
 
@@ -97,7 +97,7 @@ def swept(executor: Executor, configs: Sequence[Config], data: Dataset, store: P
     """Seconds until the last run has ended, in all, and since each worker has made a tiny run."""
     tiny = [replace(configs[0], seed=len(configs) + number, steps=10) for number in range(WORKERS)]
     jobs = [(run,) for run in make_runs(EXPERIMENT, [*tiny, *configs], data)]
-    shared = Shared(EXPERIMENT, store, data={EXPERIMENT.data_key(configs[0]): data})
+    shared = Shared(EXPERIMENT, store, data={data_key(EXPERIMENT, configs[0]): data})
     ends = [time.perf_counter()]
     for report in executor.run(shared, jobs):
         if isinstance(report, Ended):
