@@ -1,4 +1,7 @@
-"""Baselines that weight clipping is compared with: L2, L2 Init, and Shrink & Perturb, on any optimizer."""
+"""Baselines for weight clipping on any optimizer: L2, L2 Init, and Shrink & Perturb.
+
+Each is a `weightclip.Regularizer`, the base class for your own.
+"""
 
 from weightclip._lazy import lazily
 
