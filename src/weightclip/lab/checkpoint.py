@@ -79,8 +79,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise ValueError(f"{path}: the checkpoint is damaged ({type(error).__name__})") from error
 
 
-NUMBER, EMPTY = ":number", ":empty"
-"""Suffixes of keys whose arrays represent a Python number, a string or an empty dict."""
+NUMBER, EMPTY, LIST = ":number", ":empty", ":list"
+"""Suffixes of keys whose arrays represent a Python number or string, an empty dict, or a list (as JSON)."""
 
 
 def training_state(model: nn.Module, optimizer: Optimizer) -> Arrays:
@@ -103,19 +103,21 @@ def load_training_state(model: nn.Module, optimizer: Optimizer, state: Arrays) -
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
-    """Convert nested dicts of tensors, numbers and strings to arrays, which are copies named by their path.
+    """Convert nested dicts of tensors, numbers, strings and lists to arrays, which are copies named by their path.
 
-    Keys are strings without a slash, or integers.
+    Keys are strings without a slash, or integers. Lists contain numbers, strings and lists.
 
     Examples:
-        >>> list(flatten({"state": {0: {"v": torch.zeros(2), "step": 3}}, "measured": {}}))
-        ['state/0/v', 'state/0/step:number', 'measured:empty']
+        >>> list(flatten({"state": {0: {"v": torch.zeros(2), "step": 3}}, "measured": {}, "ranges": [["output", 1.0]]}))
+        ['state/0/v', 'state/0/step:number', 'measured:empty', 'ranges:list']
     """
     flat: Arrays = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Tensor):
             flat[path] = value.detach().cpu().numpy().copy()
+        elif isinstance(value, list):
+            flat[path + LIST] = np.array(json.dumps(value))
         elif isinstance(value, (bool, int, float, str)):
             flat[path + NUMBER] = np.array(value)
         elif isinstance(value, Mapping) and value:
@@ -123,7 +125,7 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
         elif isinstance(value, Mapping):
             flat[path + EMPTY] = np.empty(0)
         else:
-            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number, a string or a dict")
+            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number, a string, a list or a dict")
     return flat
 
 
@@ -140,6 +142,8 @@ def unflatten(flat: Arrays) -> dict[Any, Any]:
             branch[_key(name)] = array.item()
         elif kind == EMPTY[1:]:
             branch[_key(name)] = {}
+        elif kind == LIST[1:]:
+            branch[_key(name)] = json.loads(str(array))
         else:
             branch[_key(name)] = torch.from_numpy(array.copy())
     return tree

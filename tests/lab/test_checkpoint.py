@@ -1,7 +1,11 @@
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from weightclip import clip_weights, graded
 from weightclip.lab.checkpoint import flatten, load_training_state, training_state, unflatten
 
 
@@ -10,6 +14,7 @@ def test_a_nested_state_comes_back_with_its_types() -> None:
         "model": {"0.weight": torch.randn(2, 3), "0.bias": torch.zeros(2, dtype=torch.float64)},
         "state": {0: {"step": 3, "v": torch.tensor(2.0)}, 12: {"rate": 0.1, "on": True}},
         "measured": {},
+        "ranges": [["hidden", math.inf], ["output", 1.0]],
         "generators": {"cpu": torch.Generator().get_state()},
     }
     back = unflatten(flatten(tree))
@@ -21,6 +26,7 @@ def test_a_nested_state_comes_back_with_its_types() -> None:
     assert back["state"][0]["v"].shape == ()
     assert back["state"][12] == {"rate": 0.1, "on": True}
     assert back["measured"] == {}
+    assert back["ranges"] == tree["ranges"]
     assert torch.equal(back["generators"]["cpu"], tree["generators"]["cpu"])
 
 
@@ -49,3 +55,20 @@ def test_training_resumes_in_any_memory_format() -> None:
     for trained in (one, other):
         step(*trained, seed=1)
     assert torch.equal(one[0].weight, other[0].weight)
+
+
+@pytest.mark.parametrize("kappa", [2.0, {"output": 1.0, "hidden": math.inf}, graded(output=(0.25, 8.0))])
+def test_training_resumes_with_any_range(kappa: Any) -> None:
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        clip_weights(optimizer, model, kappa=kappa)
+        return model, optimizer
+
+    one, other = made(), made()
+    one[0](torch.ones(1, 3)).sum().backward()
+    one[1].step()
+    load_training_state(*other, training_state(*one))
+    assert training_state(*other).keys() == training_state(*one).keys()
+    assert other[1].state_dict()["weightclip"] == one[1].state_dict()["weightclip"]
