@@ -1,5 +1,6 @@
 """What all tests share, and the examples in docstrings too."""
 
+import math
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +40,12 @@ def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
     for name in ("WEIGHTCLIP_DATA", "WEIGHTCLIP_TRACEBACK", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _every_checkpoint_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that are saved do not depend on the speed of the machine."""
+    monkeypatch.setattr("weightclip.lab.checkpoint.MAX_FRACTION", math.inf)
 
 
 @pytest.fixture

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,29 @@ class Checkpoint:
     state: Arrays
     seconds: float
     resumed: str = "never"
+
+
+MAX_FRACTION = 0.02
+"""Maximum fraction of the run time that is spent on checkpoints."""
+
+
+class CheckpointSchedule:
+    """Decides when to write the next checkpoint: the more one costs, the longer the next one waits."""
+
+    def __init__(self) -> None:
+        self._due = -math.inf
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint; always true before the first one."""
+        return time.perf_counter() >= self._due
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Measure the time to write a checkpoint."""
+        began = time.perf_counter()
+        yield
+        now = time.perf_counter()
+        self._due = now + (now - began) / MAX_FRACTION
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
@@ -125,7 +151,9 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> Arrays:
         elif isinstance(value, Mapping):
             flat[path + EMPTY] = np.empty(0)
         else:
-            raise TypeError(f"{path}: got {type(value).__name__}, expected a tensor, a number, a string, a list or a dict")
+            raise TypeError(
+                f"{path}: got {type(value).__name__}, expected a tensor, a number, a string, a list or a dict"
+            )
     return flat
 
 

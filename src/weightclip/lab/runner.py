@@ -1,4 +1,4 @@
-"""Train row by row, with a checkpoint after each row and a record at the end."""
+"""Train row by row, with checkpoints between rows and a record at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
-from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, read_checkpoint, write_checkpoint
+from weightclip.lab.checkpoint import (
+    Arrays,
+    Checkpoint,
+    CheckpointSchedule,
+    Row,
+    read_checkpoint,
+    write_checkpoint,
+)
 from weightclip.lab.experiment import Comparison, Event
 from weightclip.lab.files import make_directory, remove_leftovers
 from weightclip.lab.records.record import RESTARTED, Record, Resumed, read_record, write_record
@@ -49,7 +56,8 @@ class Trial(Generic[L]):
         loss: column that shows divergence.
         tables: returns additional tables of the record, given the trained learner.
         platform: platform in the record.
-        resumes_exactly: whether a resumed run continues bit for bit; otherwise its environments start new episodes.
+        restarted: given a learner whose state was loaded, why its environments started new episodes; None if the run
+            continues bit for bit.
     """
 
     schema: Schema
@@ -67,7 +75,7 @@ class Trial(Generic[L]):
     loss: str = "loss"
     tables: Callable[[L], Mapping[str, pl.DataFrame]] = lambda _: {}
     platform: str = field(default_factory=platform.platform)
-    resumes_exactly: bool = True
+    restarted: Callable[[L], str | None] = lambda _: None
 
 
 def run_trial(
@@ -162,7 +170,7 @@ def _learn_rows(
     """The learner, all rows, their seconds, and how the run was resumed."""
     start = time.perf_counter()
     learner, rows, before, resumed = _resume(trial, path, on_event)
-    unit = trial.schema.x_column
+    unit, schedule = trial.schema.x_column, CheckpointSchedule()
     for row in rows:
         on_row(row)
     for index in range(len(rows), trial.rows):
@@ -171,9 +179,10 @@ def _learn_rows(
         seconds = before + time.perf_counter() - start
         if not math.isfinite(rows[-1][trial.loss]) and (index == 0 or math.isfinite(rows[-2][trial.loss])):
             on_event(f"{trial.label}: the loss diverged in {unit} {index + 1}")
-        if path is not None and index + 1 < trial.rows:
-            checkpoint = Checkpoint(trial.identity, rows, learner.state(), seconds, resumed)
-            write_checkpoint(checkpoint, checkpoint_path(path))
+        if path is not None and index + 1 < trial.rows and schedule.is_due():
+            with schedule.writing():
+                checkpoint = Checkpoint(trial.identity, rows, learner.state(), seconds, resumed)
+                write_checkpoint(checkpoint, checkpoint_path(path))
     return learner, rows, before + time.perf_counter() - start, resumed
 
 
@@ -189,8 +198,16 @@ def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, lis
         on_event(f"{error}: restarting from the first {trial.schema.x_column}")
         return trial.make(), [], 0.0, "never"
     on_event(f"{trial.label}: resuming after {trial.schema.x_column} {len(checkpoint.rows)}")
-    resumed: Resumed = "exact" if trial.resumes_exactly and checkpoint.resumed != RESTARTED else RESTARTED
+    reason = trial.restarted(learner)
+    if reason is not None:
+        on_event(new_episode(trial.label, reason))
+    resumed: Resumed = "exact" if reason is None and checkpoint.resumed != RESTARTED else RESTARTED
     return learner, checkpoint.rows, checkpoint.seconds, resumed
+
+
+def new_episode(label: str, reason: str) -> str:
+    """The message that a resumed run does not continue bit for bit."""
+    return f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {reason}"
 
 
 def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:

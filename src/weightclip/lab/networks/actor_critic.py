@@ -51,8 +51,9 @@ def _tanh_network(widths: Sequence[int], last_gain: float) -> nn.Sequential:
 class Stack:
     """Several networks of the same shape in one tensor, so that they share batched products.
 
-    `weights` [learners, entries] contains all parameters, with their gradients. The parameters of each network are
-    views of it, so an optimizer with regularizers can be used for each network as for any module.
+    `weights` [learners, entries] contains all parameters, with their gradients; its rows end with some zeros. The
+    parameters of each network are views of it, so an optimizer with regularizers can be used for each network as for
+    any module.
 
     Args:
         members: the networks, which share memory with the stack afterwards.
@@ -61,8 +62,11 @@ class Stack:
     def __init__(self, members: Sequence[ActorCritic]) -> None:
         self.members = list(members)
         self._shapes = {name: one.shape for name, one in members[0].named_parameters()}
-        rows = [torch.cat([p.detach().flatten() for p in member.parameters()]) for member in members]
-        self.weights = torch.stack(rows).requires_grad_()
+        rows = torch.stack([torch.cat([p.detach().flatten() for p in member.parameters()]) for member in members])
+        self._entries = rows.shape[1]
+        self.weights = torch.zeros(len(rows), aligned(self._entries))
+        self.weights[:, : self._entries] = rows
+        self.weights.requires_grad_()
         self.gradients = torch.zeros_like(self.weights)
         self.weights.grad = self.gradients
         for s, member in enumerate(members):
@@ -75,10 +79,25 @@ class Stack:
         """The parameters of all networks by name, [learners, ...] each: views of the weights."""
         return self._split(self.weights)
 
+    def row(self, s: int) -> Tensor:
+        """All parameters of network s, [parameters]: a view without gradient."""
+        return self.weights.detach()[s, : self._entries]
+
     def _split(self, whole: Tensor) -> dict[str, Tensor]:
         # A single operation, so that its gradient is a single one.
-        parts = torch.split(whole, [shape.numel() for shape in self._shapes.values()], dim=1)
+        *parts, _ = torch.split(
+            whole, [*map(torch.Size.numel, self._shapes.values()), whole.shape[1] - self._entries], 1
+        )
         return {name: part.view(-1, *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+
+ALIGNMENT = 16
+"""Numbers in 64 bytes. Matrix products of small matrices round differently if their memory is aligned differently."""
+
+
+def aligned(entries: int) -> int:
+    """The number of entries of a row, rounded up so that all rows of a matrix have the same alignment."""
+    return -(-entries // ALIGNMENT) * ALIGNMENT
 
 
 def layers_of(tensors: Mapping[str, Tensor], network: str) -> Layers:
@@ -91,7 +110,14 @@ def batched(layers: Layers, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Apply stacked layers with tanh between them: [s, n, in] -> [s, n, out], and the outputs of the tanh units."""
     units: list[Tensor] = []
     for weight, bias in layers[:-1]:
-        x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)).tanh()
+        x = _batched_linear(weight, bias, x).tanh()
         units.append(x)
-    weight, bias = layers[-1]
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2)), units
+    return _batched_linear(*layers[-1], x), units
+
+
+def _batched_linear(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """[s, out, in], [s, out], [s, n, in] -> [s, n, out]."""
+    if weight.shape[:2] == (1, 1):
+        # A single product with a vector rounds differently: a learner alone would differ from itself in lockstep.
+        return torch.baddbmm(bias.unsqueeze(1), x.expand(2, -1, -1), weight.expand(2, -1, -1).transpose(1, 2))[:1]
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))

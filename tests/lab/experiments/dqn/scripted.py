@@ -28,7 +28,7 @@ class Scripted:
         constant: show the same frame at all times.
     """
 
-    actions, frame = 3, (1, 10, 10)
+    actions, frame, resumable = 3, (1, 10, 10), False
 
     def __init__(self, *scripts: Sequence[Event], beginning: int = 0, constant: bool = False) -> None:
         self._scripts, self._beginning, self._constant = scripts, beginning, constant
@@ -57,6 +57,12 @@ class Scripted:
         )
         rewards = np.array([event.reward for event in events])
         return Step(self._frames(), rewards, lost, terminated, truncated, final, [])
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        raise AssertionError
 
     def close(self) -> None:
         pass

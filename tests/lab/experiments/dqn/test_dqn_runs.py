@@ -1,5 +1,6 @@
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,8 +13,11 @@ from weightclip.lab.experiments.dqn.environments import Atari, Step
 from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
 from weightclip.lab.experiments.dqn.schema import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer, run_config
+from weightclip.lab.records.record import Record
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.records.table import load
+
+SPEEDS = ["frames_per_second", "updates_per_second"]
 
 
 def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:
@@ -43,7 +47,6 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
         "eval_episodes": 1,
     }
     monkeypatch.setattr(training, "MAX_EVAL_STEPS", 3)  # steps of an evaluation
-    numbers = ["frames_per_second", "updates_per_second"]
     found = run_config(config(agent, **more)).table
     assert found["samples"].to_list() == [240, 480]
     assert found["updates"].to_list() == [0, 60]
@@ -54,32 +57,49 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
         return receive(self)
 
     monkeypatch.setattr(Atari, "receive", late)
-    assert_frame_equal(run_config(config(agent, **more)).table.drop(numbers), found.drop(numbers), check_exact=True)
+    assert_frame_equal(run_config(config(agent, **more)).table.drop(SPEEDS), found.drop(SPEEDS), check_exact=True)
 
 
-def test_an_interrupted_run_resumes_with_new_games(tmp_path: Path) -> None:
+def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
+    """A run that is interrupted in its third part and resumed, and the messages of the second command."""
+
     def stop(frames: int, score: float) -> None:
         if frames > 250:
             raise KeyboardInterrupt
 
-    def interrupted(out: Path) -> pl.DataFrame:
-        with pytest.raises(KeyboardInterrupt):
-            run_config(config(), out=out, on_progress=stop)
-        lines: list[str] = []
-        record = run_config(config(), out=out, on_event=lines.append)
-        assert lines == ["breakout dqn adam+wc seed 0: resuming after part 2"]
-        assert not list(out.rglob("*.checkpoint.*"))
-        assert record.resumed == "restarted episodes"
-        assert run_config(config(), out=out).resumed == "restarted episodes"  # in the record
-        return record.table.drop("frames_per_second", "updates_per_second")
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(**more), out=out, on_progress=stop)
+    lines: list[str] = []
+    record = run_config(config(**more), out=out, on_event=lines.append)
+    assert not list(out.rglob("*.checkpoint.*"))
+    assert run_config(config(**more), out=out).resumed == record.resumed  # in the record
+    return record, lines
 
-    undisturbed = run_config(config())
-    assert undisturbed.resumed == "never"
-    whole = undisturbed.table
-    first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
-    assert_frame_equal(first, second, check_exact=True)
-    assert_frame_equal(first[:2], whole[:2].select(first.columns), check_exact=True)
-    assert first["updates"].to_list() == whole["updates"].to_list()
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+@pytest.mark.parametrize("kappa", [1.0, "graded", "hidden=inf,output=1"])
+def test_an_interrupted_run_ends_as_if_undisturbed(agent: str, kappa: Any, tmp_path: Path) -> None:
+    more = {"agent": agent, "kappa": kappa, "covariance": 5}
+    undisturbed = run_config(config(**more))
+    record, lines = interrupted(tmp_path, **more)
+    assert lines == [f"breakout {agent} adam+wc seed 0: resuming after part 2"]
+    assert (undisturbed.resumed, record.resumed) == ("never", "exact")
+    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(record.tables["covariance"], undisturbed.tables["covariance"], check_exact=True)
+
+
+def test_without_the_replay_buffer_an_interrupted_run_starts_new_games(tmp_path: Path) -> None:
+    whole = run_config(config()).table
+    (first, lines), (second, _) = (interrupted(tmp_path / name, save_buffer=False) for name in "ab")
+    assert lines == [
+        "breakout dqn adam+wc seed 0: resuming after part 2",
+        "breakout dqn adam+wc seed 0: starting new episodes, so the numbers differ from an uninterrupted run: "
+        "the checkpoint has no replay buffer",
+    ]
+    assert first.resumed == "restarted episodes"
+    assert_frame_equal(first.table.drop(SPEEDS), second.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(first.table.drop(SPEEDS)[:2], whole.drop(SPEEDS)[:2], check_exact=True)
+    assert first.table["updates"][-1] == whole["updates"][-1]  # it catches up
 
 
 def test_before_the_first_update_there_is_no_loss() -> None:

@@ -126,14 +126,42 @@ def test_progress_is_reported_after_learning_starts() -> None:
     trainer.close()
 
 
+def without_games(trainer: Trainer) -> dict[str, Any]:
+    """The state of a trainer whose games cannot be saved."""
+    return {name: array for name, array in trainer.state().items() if not name.startswith("games/")}
+
+
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_it_resumes_everything_but_the_games(agent: str) -> None:
+@pytest.mark.parametrize("game", ["asterix", "breakout", "freeway", "seaquest", "space_invaders"])
+def test_it_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MAX_EVAL_STEPS", 20)
+    more = {"game": game, "buffer_size": 150, "num_envs": 2}
+    trainer, _ = trained(2, agent=agent, **more)
+    other = Trainer(config(agent, **more), CPU)
+    other.load_state(trainer.state())
+    assert other.restarted is None
+    for part in (2, 3):
+        np.testing.assert_equal(without_speed([other.learn(part)]), without_speed([trainer.learn(part)]))
+    np.testing.assert_equal(other.state(), trainer.state())
+
+
+def test_games_of_another_format_start_again() -> None:
+    trainer, _ = trained(1)
+    other = Trainer(config(), CPU)
+    other.load_state({**trainer.state(), "games/version": np.array(0)})
+    assert other.restarted == "environment: got a state of format 0, expected 1"
+    other.learn(1)
+
+
+@pytest.mark.parametrize("agent", ["dqn", "rainbow"])
+def test_without_the_games_it_resumes_everything_else(agent: str) -> None:
     trainer, _ = trained(2, agent=agent)
-    state = trainer.state()
+    state = without_games(trainer)
     rows = []
     for _ in range(2):
         other = Trainer(config(agent), CPU)
         other.load_state(state)
+        assert other.restarted == "the checkpoint has no games"
         assert other.steps == 200
         assert len(other.replay_buffer) == 200  # of the games under way, too: they were cut
         rows.append([other.learn(part) for part in (2, 3)])
@@ -141,10 +169,10 @@ def test_it_resumes_everything_but_the_games(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
-def test_it_resumes_with_the_next_random_draws() -> None:
+def test_without_the_games_it_resumes_with_the_next_random_draws() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
-    other.load_state(trainer.state())
+    other.load_state(without_games(trainer))
     trainer._start_episodes()  # as the other one did
     for key, generator in trainer._generators.items():
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
@@ -155,7 +183,7 @@ def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> Non
     more = {"points": 200, "replay_ratio": 0.01}
     trainer, rows = trained(100, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
-    other.load_state(trainer.state())
+    other.load_state(without_games(trainer))
     row = other.learn(100)  # two steps of a new game, and no update
     assert (row["ended"], row["updates"]) == (0, rows[-1]["updates"])
     for name in ("return", "length", "training_loss", "q", "gradient_l2"):
@@ -180,8 +208,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_it_resumes_with_new_games(begun: list[list[int]]) -> None:
-    state = Trainer(config(), CPU).state()
+def test_without_the_games_it_resumes_with_new_ones(begun: list[list[int]]) -> None:
+    state = without_games(Trainer(config(), CPU))
     Trainer(config(), CPU).load_state(state)
     first, again, later = begun
     assert first == again != later

@@ -39,9 +39,8 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
                 assert rows[seed][name] == pytest.approx(row[name], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
-# In Ant, chaos enlarges the first rounding to something that can be seen within an episode.
-@pytest.mark.parametrize(("env", "iterations"), [("Walker2d-v4", 3), ("Ant-v5", 1)])
-def test_in_lockstep_each_seed_learns_what_it_learns_alone_on_mujoco(env: str, iterations: int) -> None:
+@pytest.mark.parametrize("env", ["Walker2d-v4", "Ant-v5", "InvertedPendulum-v4"])
+def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(env: str) -> None:
     def made(seeds: range) -> Learners:
         configs = [
             Config(env=env, num_steps=256, num_minibatches=4, update_epochs=4, steps=1024, seed=seed) for seed in seeds
@@ -49,11 +48,11 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone_on_mujoco(env: str, i
         return Learners([resolve(one) for one in configs])
 
     together, alone = made(range(8)), made(range(5, 6))
-    for iteration in range(iterations):
+    for iteration in range(3):
         rows, (row,) = together.iterate(iteration)[0], alone.iterate(iteration)[0]
-        torch.testing.assert_close(together.stack.weights[5], alone.stack.weights[0], rtol=0, atol=1e-6)
+        assert torch.equal(together.stack.row(5), alone.stack.row(0))
         for name in set(row) - {"speed"}:
-            assert rows[5][name] == pytest.approx(row[name], rel=1e-3, abs=1e-5, nan_ok=True), name
+            assert rows[5][name] == pytest.approx(row[name], rel=0, abs=0, nan_ok=True), name
 
 
 # HalfCheetah is chaotic: rounding errors grow tenfold within some tens of steps. Adam divides gradients by at least its
@@ -265,7 +264,8 @@ def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> N
     for name in ("mean", "var"):
         np.testing.assert_array_equal(after[1][name], before[1][name])
         assert not np.array_equal(after[0][name], before[0][name])
-    ours.begin_episodes()  # as a run that goes on does
+    for s in (0, 1):
+        ours.load_state(s, ours.state(s))  # as a resumed run does; the environment cannot be saved
     for name in ("mean", "var"):
         np.testing.assert_array_equal(ours.policy(1)[name], before[1][name])
         assert not np.array_equal(ours.policy(0)[name], after[0][name])
@@ -289,15 +289,14 @@ def test_it_learns() -> None:
     assert last > first + 2
 
 
-def test_a_learner_resumes_everything_but_its_episode() -> None:
+def test_without_the_state_of_its_environment_a_learner_resumes_everything_but_its_episode() -> None:
     ours = learners("adam+sp", range(2), decay=0.01, sigma=0.01)
     ours.iterate(0)
     states = [ours.state(s) for s in range(2)]
     others = [learners("adam+sp", range(2), decay=0.01, sigma=0.01) for _ in range(2)]
     for other in others:
         for s, state in enumerate(states):
-            other.load_state(s, state)
-        other.begin_episodes()
+            assert other.load_state(s, state) == "the checkpoint has no state of the environment"
         for name, array in other.normalizer.arrays().items():
             if not name.startswith("observations"):  # which have seen a new episode's first one
                 np.testing.assert_array_equal(array, ours.normalizer.arrays()[name])

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,16 @@ from pushed_point import NAME, config, identify, path_of
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import training as ppo_runs
+from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.ppo import Learners
 from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.training import episode_table, run_configs
 from weightclip.lab.records.record import Record, read_record, write_record
 
+NO_STATE = (
+    "starting new episodes, so the numbers differ from an uninterrupted run: "
+    "the checkpoint has no state of the environment"
+)
 ROWS = ["seed", "iteration", "samples", "episodes", "return", "length"]
 
 
@@ -48,20 +54,32 @@ def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path
     )
 
 
-def test_an_interrupted_run_resumes_with_a_new_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    configs = [config(seed=seed) for seed in (0, 1)]
+def resuming(iterations: Mapping[int, int]) -> list[str]:
+    """The messages of seeds that resume after these iterations, in an environment that cannot be saved."""
+    return [f"{NAME} adam+wc seed {seed}: resuming after iteration {one}" for seed, one in iterations.items()]
 
-    def stop(steps: int, score: float) -> None:
-        if steps == 128:
+
+def stop_after(steps: int) -> Callable[[int, float], None]:
+    def stop(done: int, score: float) -> None:
+        if done == steps:
             raise KeyboardInterrupt
+
+    return stop
+
+
+def without_state(*seeds: int) -> list[str]:
+    return [f"{NAME} adam+wc seed {seed}: {NO_STATE}" for seed in seeds]
+
+
+def test_without_the_state_of_the_environment_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
+    configs = [config(seed=seed) for seed in (0, 1)]
 
     def interrupted(out: Path) -> list[Record]:
         with pytest.raises(KeyboardInterrupt):
-            run_configs(configs, out, callbacks=Callbacks(on_progress=stop))
+            run_configs(configs, out, callbacks=Callbacks(on_progress=stop_after(128)))
         lines: list[str] = []
         found = run_configs(configs, out, callbacks=Callbacks(on_event=lines.append))
-        assert lines == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
+        assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
         assert not list(out.rglob("*.checkpoint.*"))
         assert [one.resumed for one in found] == ["restarted episodes"] * 2
         assert [one.resumed for one in run_configs(configs, out)] == ["restarted episodes"] * 2  # in the records
@@ -95,14 +113,10 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
     lines: list[str] = []
     found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=lines.append))
-    assert lines == [f"{NAME} adam+wc seed {seed}: resuming after iteration 2" for seed in (0, 1)]
-
-    def stop(steps: int, score: float) -> None:
-        if steps == 128:
-            raise KeyboardInterrupt
+    assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
 
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop))
+        run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop_after(128)))
     for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
@@ -121,20 +135,18 @@ def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatc
 def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path: Path) -> None:
     configs = [config(seed=seed) for seed in (0, 1)]
 
-    def stop(steps: int, score: float) -> None:
-        if steps == 128:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop))
+        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
     path = tmp_path / f"{path_of(config(seed=1))}_{identify(config(seed=1))}.checkpoint.npz"
     saved = read_checkpoint(path)
     write_checkpoint(replace(saved, state={**saved.state, "model/critic.0.weight": np.zeros((2, 2))}), path)
     lines: list[str] = []
     first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[2:] == [
+        *without_state(0),
         f"{NAME} adam+wc seed 1: incompatible checkpoint (RuntimeError): restarting from the first iteration",
         "training seed 1 first; ahead: seed 0",
+        *without_state(0),
     ]
     assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
@@ -153,19 +165,13 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
 
-def test_runs_at_different_iterations_resume_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-
-    def stop_at(steps: int) -> Any:
-        def stop(done: int, score: float) -> None:
-            if done == steps:
-                raise KeyboardInterrupt
-
-        return stop
+def test_without_the_state_of_the_environment_runs_at_different_iterations_resume_separately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     for seed, steps in ((0, 64), (1, 128)):
         with pytest.raises(KeyboardInterrupt):
-            run_configs([config(seed=seed)], tmp_path, callbacks=Callbacks(on_progress=stop_at(steps)))
+            run_configs([config(seed=seed)], tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
     lines: list[str] = []
     sizes: list[int] = []
     train = ppo_runs._train
@@ -174,9 +180,10 @@ def test_runs_at_different_iterations_resume_separately(tmp_path: Path, monkeypa
         [config(seed=seed) for seed in (0, 1, 2)], tmp_path, callbacks=Callbacks(on_event=lines.append)
     )
     assert lines == [
-        *(f"{NAME} adam+wc seed {seed}: resuming after iteration {seed + 1}" for seed in (0, 1)),
+        *resuming({0: 1, 1: 2}),
         "training seed 2 first; ahead: seeds 0, 1",
         "training seed 0 first; ahead: seed 1",
+        *without_state(0, 1),
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
@@ -184,16 +191,48 @@ def test_runs_at_different_iterations_resume_separately(tmp_path: Path, monkeypa
     assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
 
 
+@pytest.mark.parametrize("kappa", [3.0, "graded", "hidden=inf,output=1"])
+def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturbed(kappa: Any, tmp_path: Path) -> None:
+    def made(seeds: Sequence[int]) -> list[Config]:
+        return [config(seed=seed, env="Hopper-v4", kappa=kappa) for seed in seeds]
+
+    whole = run_configs(made(range(4)))
+    for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):
+        with pytest.raises(KeyboardInterrupt):
+            run_configs(made(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
+    lines: list[str] = []
+    found = run_configs(made(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
+    assert [record.resumed for record in found] == ["exact"] * 4
+    for one, undisturbed in zip(found, whole):
+        assert_frame_equal(numbers(one), numbers(undisturbed), check_exact=True)
+        assert_frame_equal(one.tables["episodes"], undisturbed.tables["episodes"], check_exact=True)
+        for name, array in one.arrays.items():
+            np.testing.assert_array_equal(array, undisturbed.arrays[name])
+
+
+def test_once_a_run_has_started_a_new_episode_its_record_says_so(tmp_path: Path) -> None:
+    """Even if it resumes bit for bit afterwards."""
+    one = config(env="Hopper-v4")
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(64)))
+    path = tmp_path / f"{path_of(one)}_{identify(one)}.checkpoint.npz"
+    saved = read_checkpoint(path)
+    other = {**saved.state, "environment/version": np.array("format 1, mujoco 2.3.0")}
+    write_checkpoint(replace(saved, state=other), path)
+    lines: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(lines.append, on_progress=stop_after(128)))
+    assert "environment: got a state of format 1, mujoco 2.3.0, expected format 1, mujoco" in lines[1]
+    (record,) = run_configs([one], tmp_path)
+    assert record.resumed == "restarted episodes"
+
+
 def test_runs_at_the_same_iteration_resume_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     some, more = ([config(seed=seed) for seed in range(number)] for number in (2, 4))
 
-    def stop(done: int, score: float) -> None:
-        if done == 128:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_configs(some, tmp_path, callbacks=Callbacks(on_progress=stop))
+        run_configs(some, tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
     sizes: list[int] = []
     train = ppo_runs._train
     monkeypatch.setattr(ppo_runs, "_train", lambda runs, *rest: (sizes.append(len(runs)), train(runs, *rest)))
@@ -212,7 +251,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path) -
 
 
 def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     iterate = Learners.iterate
 
     def broken(self: Learners, iteration: int) -> Any:
@@ -246,15 +284,10 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
 
 
 def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     configs = [config("sgd", seed, lr=1e30, steps=8 * 64) for seed in (0, 1)]
 
-    def stop(done: int, score: float) -> None:
-        if done == 5 * 64:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop))
+        run_configs(configs, tmp_path, callbacks=Callbacks(on_progress=stop_after(5 * 64)))
     for record in run_configs(configs, tmp_path):
         assert record.table["iteration"].to_list() == list(range(1, 9))
         assert record.table["samples"].to_list() == list(range(64, 9 * 64, 64))

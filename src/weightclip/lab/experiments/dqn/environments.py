@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from weightclip._validation import check_name
 
+Arrays = dict[str, NDArray[Any]]
 Frames = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
@@ -72,6 +74,8 @@ class Environments(Protocol):
 
     actions: int
     frame: tuple[int, int, int]
+    resumable: bool
+    """Whether `state` contains everything that determines the next steps."""
 
     def reset(self, seeds: Sequence[int]) -> Frames:
         """Start new games and return the first frames [e, channels, height, width]."""
@@ -83,6 +87,14 @@ class Environments(Protocol):
 
     def receive(self) -> Step:
         """Finish the step and return its result."""
+        ...
+
+    def state(self) -> Arrays:
+        """The state of all games between two steps; empty if the games are not resumable."""
+        ...
+
+    def load_state(self, state: Arrays) -> None:
+        """Restore a `state` that is not empty. A ValueError names an incompatible one."""
         ...
 
     def close(self) -> None:
@@ -175,6 +187,7 @@ class Atari:
         )
         self.actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
         self.frame = (1, 84, 84)
+        self.resumable = False
         self._lives = np.zeros(number, np.int64)
         self._scores = _Scores(number)
 
@@ -200,6 +213,12 @@ class Atari:
         episodes = self._scores.add(rewards, over)
         return Step(frames, rewards, lost, np.array(terminated), np.array(truncated), final, episodes)
 
+    def state(self) -> Arrays:
+        return {}
+
+    def load_state(self, state: Arrays) -> None:
+        raise ValueError("environment: AtariVectorEnv cannot restore a state")
+
     def close(self) -> None:
         self._games.close()
 
@@ -219,6 +238,7 @@ class MinAtar:
         self.actions = int(self._games[0].num_actions())
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
+        self.resumable = True
         self._scores = _Scores(number)
         self._sent = np.zeros(number, np.int64)
 
@@ -244,11 +264,55 @@ class MinAtar:
         nothing = np.zeros_like(over)
         return Step(frames, rewards, nothing, over, nothing, final, self._scores.add(rewards, over))
 
+    def state(self) -> Arrays:
+        games = [_game_state(game) for game in self._games]
+        return {"version": np.array(_MINATAR_FORMAT), "games": np.array(json.dumps(games)), **self._scores.state()}
+
+    def load_state(self, state: Arrays) -> None:
+        if int(state["version"]) != _MINATAR_FORMAT:
+            raise ValueError(f"environment: got a state of format {state['version']}, expected {_MINATAR_FORMAT}")
+        for game, saved in zip(self._games, json.loads(str(state["games"])), strict=True):
+            _load_game_state(game, saved)
+        self._scores.load_state(state)
+
     def close(self) -> None:
         self._games.clear()
 
     def _seen(self) -> Frames:
         return np.stack([game.state() for game in self._games]).transpose(0, 3, 1, 2).astype(np.uint8)
+
+
+_MINATAR_FORMAT = 1
+_ARRAY = "array"
+
+
+def _game_state(game: Any) -> dict[str, Any]:
+    """The state of a MinAtar game as JSON: the attributes of the game, the last action, and the shared generator."""
+    attributes = {name: value for name, value in vars(game.env).items() if name != "random"}
+    name, keys, *rest = game.random.get_state()
+    return {
+        "attributes": json.loads(json.dumps(attributes, default=_as_json)),
+        "last_action": int(game.last_action),
+        "generator": [name, keys.tolist(), *rest],
+    }
+
+
+def _load_game_state(game: Any, saved: dict[str, Any]) -> None:
+    """Restore a `_game_state`."""
+    game.seed(0)  # a generator that both levels of the game share
+    name, keys, *rest = saved["generator"]
+    game.random.set_state((name, np.array(keys, np.uint32), *rest))
+    game.last_action = saved["last_action"]
+    for name, value in saved["attributes"].items():
+        is_array = isinstance(value, dict) and _ARRAY in value
+        setattr(game.env, name, np.array(value[_ARRAY], value["dtype"]) if is_array else value)
+
+
+def _as_json(value: Any) -> Any:
+    """Arrays and NumPy's scalars, for `json.dumps`."""
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: value.tolist(), "dtype": value.dtype.str}
+    return value.item()
 
 
 class _Scores:
@@ -260,6 +324,12 @@ class _Scores:
     def reset(self) -> None:
         self._returns[:] = 0.0
         self._lengths[:] = 0
+
+    def state(self) -> Arrays:
+        return {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
+
+    def load_state(self, state: Arrays) -> None:
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
 
     def add(self, rewards: NDArray[np.float64], over: Bools) -> list[tuple[float, int]]:
         """Add a step and return the return and length of each episode that ended."""

@@ -68,6 +68,8 @@ class Trainer:
         self.steps = 0
         self._generators = {key: np.random.default_rng([config.seed, key]) for key in (_PLAY, _SAMPLE, _EPISODES)}
         self._covariances: Arrays = {}
+        self.restarted: str | None = None
+        """Why a loaded run started new games; None if it continues bit for bit."""
         self._returns = self._lengths = math.nan
         self._loss = self._value = self._gradient = 0.0
         self._start_episodes()
@@ -255,7 +257,7 @@ class Trainer:
         return dict(self._covariances)
 
     def state(self) -> Arrays:
-        """The state without the unfinished episodes, which a resumed run replaces by new ones."""
+        """The state at the end of a part, with the replay buffer and the games if they are saved."""
         found = {
             **{f"agent/{name}": array for name, array in self.agent.state().items()},
             **{f"generator/{key}": to_array(generator) for key, generator in self._generators.items()},
@@ -265,11 +267,12 @@ class Trainer:
         }
         if self.config.save_buffer:
             found |= {f"memory/{name}": array for name, array in self.replay_buffer.state().items()}
-            found["frames"] = self._frames
+            found |= {"frames": self._frames, "stacks": self._stacks}
+            found |= {f"games/{name}": array for name, array in self.envs.state().items()}
         return found
 
     def load_state(self, state: Arrays) -> None:
-        """Restore a `state`; new episodes start."""
+        """Restore a `state`. Without the games, new ones start; `restarted` is the reason."""
 
         def part(name: str) -> Arrays:
             return {key.removeprefix(name): array for key, array in state.items() if key.startswith(name)}
@@ -280,11 +283,27 @@ class Trainer:
         self._covariances = part("covariance/")
         self.steps = int(state["steps"])
         self._returns, self._lengths, self._loss, self._value, self._gradient = state["last"].tolist()
-        buffer = part("memory/")
+        buffer, games = part("memory/"), part("games/")
         if buffer:
             self.replay_buffer.load_state(buffer)
-            self.replay_buffer.truncate_episodes(state["frames"])
-        self._start_episodes()
+        self.restarted = (
+            self._load_games(games, state)
+            if games
+            else f"the checkpoint has no {'games' if buffer else 'replay buffer'}"
+        )
+        if self.restarted is not None:
+            if buffer:
+                self.replay_buffer.truncate_episodes(state["frames"])
+            self._start_episodes()
+
+    def _load_games(self, games: Arrays, state: Arrays) -> str | None:
+        """Continue the saved games, or return why this is impossible."""
+        try:
+            self.envs.load_state(games)
+        except ValueError as error:
+            return str(error)
+        self._frames, self._stacks = state["frames"], state["stacks"]
+        return None
 
     def close(self) -> None:
         """Close the environments."""
@@ -319,7 +338,8 @@ def run_config(
 ) -> Record:
     """Run one configuration, resume it after its last part, or read its record if it is finished.
 
-    A checkpoint contains no games, and the replay buffer only with `save_buffer`. A resumed run starts new games.
+    A resumed run continues bit for bit if the games can be saved (`Environments.resumable`) and `save_buffer` is set;
+    otherwise it starts new games.
     """
     config = resolve(config)
     device = find_device(config.device)
@@ -349,7 +369,7 @@ def run_config(
             table=lambda rows: _table(config, rows),
             tables=lambda trainer: _covariances(trainer.covariances()),
             platform=describe_device(device),
-            resumes_exactly=False,  # it starts new games
+            restarted=lambda trainer: trainer.restarted,
         )
         return run_trial(trial, out, overwrite, on_event, on_row)
 

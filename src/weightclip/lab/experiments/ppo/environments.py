@@ -12,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import Arrays
+from weightclip.lab.experiments.ppo import mujoco_state
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS
 
 Array = NDArray[np.float64]
@@ -56,12 +58,35 @@ class Environments:
         self._returns = np.zeros(number)
         self._lengths = np.zeros(number, dtype=np.int64)
         self._now = np.zeros((number, self.observations))
+        self.resumable = mujoco_state.has_state(first)
+        """Whether `state` contains everything that determines the next steps."""
 
     def reset(self, seeds: Sequence[int]) -> Array:
         """Start new episodes in all environments and return the observations [s, d]."""
         for i, (environment, seed) in enumerate(zip(self._environments, seeds, strict=True)):
             self._begin(i, environment, seed)
         return self._now.copy()
+
+    def restart(self, i: int, seed: int) -> Array:
+        """Start a new episode in environment i and return the observations of all environments [s, d]."""
+        self._begin(i, self._environments[i], seed)
+        return self._now.copy()
+
+    def state(self, i: int) -> Arrays:
+        """The state of environment i and its episode; empty if the environment is not resumable."""
+        if not self.resumable:
+            return {}
+        episode = {
+            "return": np.array(self._returns[i]),
+            "length": np.array(self._lengths[i]),
+            "now": self._now[i].copy(),
+        }
+        return {**episode, **mujoco_state.state(self._environments[i])}
+
+    def load_state(self, i: int, state: Arrays) -> None:
+        """Restore a `state` that is not empty. A ValueError names an incompatible one."""
+        mujoco_state.load_state(self._environments[i], state)
+        self._returns[i], self._lengths[i], self._now[i] = state["return"], state["length"], state["now"]
 
     def step(self, actions: NDArray[Any], stopped: Container[int] = ()) -> Step:
         """Step with actions [s, a]; the environments of stopped learners are not stepped."""

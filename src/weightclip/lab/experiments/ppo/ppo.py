@@ -24,7 +24,7 @@ from weightclip.diagnostics import approximate_kl, l2_norm, saturated_fraction, 
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
-from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, batched, layers_of
+from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, aligned, batched, layers_of
 from weightclip.lab.optimizers import fraction_at_bound
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -34,6 +34,9 @@ WEIGHT_METRICS = ("weight_l2", "clipped", "lipschitz_policy", "lipschitz_value",
 
 _NOISE, _ORDER, _EPISODES = range(3)
 """Separate the random streams of one seed."""
+
+_ENVIRONMENT = "environment/"
+"""Prefix of the environment's state in the state of a learner."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +325,7 @@ class Learners:
     def policy(self, s: int) -> Arrays:
         """The policy of learner s: all weights of its networks in one row, and the statistics of observations."""
         running = self.normalizer.observations
-        weights = self.stack.weights.detach()[s].numpy().copy()
+        weights = self.stack.row(s).numpy().copy()
         return {"weights": weights, "mean": running.mean[s].copy(), "var": running.var[s].copy()}
 
     def close(self) -> None:
@@ -330,16 +333,24 @@ class Learners:
         self.environments.close()
 
     def state(self, s: int) -> Arrays:
-        """The state of learner s without the unfinished episode, which a resumed run replaces by a new one."""
+        """The state of learner s at the end of an iteration, with its environment if that can be saved."""
         return {
             **training_state(self.stack.members[s], self.optimizers[s]),
             **{f"normalizer/{name}": array[s].copy() for name, array in self.normalizer.arrays().items()},
             **{f"generator/{key}": to_array(own) for key, own in enumerate(self.generators[s])},
+            **{f"{_ENVIRONMENT}{name}": array for name, array in self.environments.state(s).items()},
+            "now": self._now[s].copy(),
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
 
-    def load_state(self, s: int, state: Arrays) -> None:
-        """Restore the state of learner s; call `begin_episodes` once all learners have theirs."""
+    def load_state(self, s: int, state: Arrays) -> str | None:
+        """Restore the state of learner s.
+
+        Without the state of its environment, the learner starts a new episode, seeded by its own generator.
+
+        Returns:
+            The reason for a new episode, or None if the learner continues bit for bit.
+        """
         own = {name: array for name, array in state.items() if name.startswith(("model/", "optimizer/"))}
         load_training_state(self.stack.members[s], self.optimizers[s], own)
         for name, array in self.normalizer.arrays().items():
@@ -347,11 +358,21 @@ class Learners:
         for key, generator in enumerate(self.generators[s]):
             from_array(generator, state[f"generator/{key}"])
         self._returns[s], self._lengths[s] = state["last"]
-
-    def begin_episodes(self) -> None:
-        """Start a new episode in every environment, seeded by the learner's own generator."""
-        seeds = [int(own[_EPISODES].integers(2**31)) for own in self.generators]
-        self._now = self.normalizer.observe(self.environments.reset(seeds), self._active())
+        saved = {
+            name.removeprefix(_ENVIRONMENT): array for name, array in state.items() if name.startswith(_ENVIRONMENT)
+        }
+        reason = "the checkpoint has no state of the environment"
+        if saved:
+            try:
+                self.environments.load_state(s, saved)
+                self._now[s] = state["now"]
+                return None
+            except ValueError as error:
+                reason = str(error)
+        first = self.environments.restart(s, int(self.generators[s][_EPISODES].integers(2**31)))
+        if s not in self.stopped:
+            self._now[s] = self.normalizer.observe(first, np.arange(len(self.configs)) == s)[s]
+        return reason
 
 
 class _Policy:
@@ -388,5 +409,7 @@ def discounted_sums(deltas: Tensor, factors: Tensor) -> Tensor:
 
 
 def _by_learner(array: NDArray[np.float32]) -> Tensor:
-    """[t, s, ...] -> [s, t, ...]."""
-    return torch.from_numpy(np.ascontiguousarray(np.swapaxes(array, 0, 1)))
+    """[t, s, ...] -> [s, t, ...], with the same alignment for each learner."""
+    steps, learners, *shape = array.shape
+    found = torch.empty(learners, aligned(steps), *shape)[:, :steps]
+    return found.copy_(torch.from_numpy(np.swapaxes(array, 0, 1)))

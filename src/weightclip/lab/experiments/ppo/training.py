@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from weightclip.lab.checkpoint import Arrays, Checkpoint, Row, write_checkpoint
+from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.experiments.ppo.config import NAME, Config, resolve
@@ -20,9 +20,8 @@ from weightclip.lab.experiments.ppo.ppo import Episode, Learners
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
-from weightclip.lab.runner import find_checkpoint, find_finished, finish, simulator
+from weightclip.lab.runner import find_checkpoint, find_finished, finish, new_episode, simulator
 
-SECONDS_BETWEEN_CHECKPOINTS = 30.0
 WHOLE = ("iteration", "samples", "episodes")
 """Integer columns."""
 
@@ -39,8 +38,8 @@ def run_configs(
 ) -> list[Record]:
     """Run configurations that differ only in their seeds, resume them, or read the records of finished ones.
 
-    Runs at the same iteration train in lockstep to the end, one group after the other. A checkpoint does not contain
-    the environment: a resumed run starts a new episode, seeded by its generator.
+    Runs at the same iteration train in lockstep. Runs that are behind catch up first. A resumed run continues bit for
+    bit if its environment can be saved (`Environments.resumable`); otherwise it starts a new episode.
     """
     runs = [_Run(config, out) for config in configs]
     for run in runs:
@@ -52,12 +51,11 @@ def run_configs(
             callbacks.on_row(run.requested, row)
     with threads(1):  # more threads are slower on networks of this size
         while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
-            # Runs do not join others that are ahead, because those would have to abandon their episodes.
             group = [run for run in unfinished if len(run.rows) == behind]
             ahead = [run for run in unfinished if behind < len(run.rows) < total]
             if ahead:
                 callbacks.on_event(f"training {_seeds_text(group)} first; ahead: {_seeds_text(ahead)}")
-            _train(group, runs, callbacks)
+            _train(group, min((len(run.rows) for run in ahead), default=total), runs, callbacks)
     return [run.finished() for run in runs]
 
 
@@ -111,17 +109,21 @@ class _Run:
             if _STOPPED in state:
                 self.stopped = int(state[_STOPPED]), str(state[_REASON])
             self.snapshot = _Snapshot(len(self.rows), len(self.episodes), self.seconds, state)
-            self.resumed = RESTARTED
+            self.resumed = RESTARTED if checkpoint.resumed == RESTARTED else "exact"
             event(f"{self.label}: resuming after iteration {len(self.rows)}")
 
     def load(self, learners: Learners, s: int, event: Event) -> None:
-        """Restore learner s from the checkpoint. If the checkpoint is incompatible, the run restarts."""
+        """Restore learner s from the snapshot. If it is incompatible, the run restarts."""
         assert self.snapshot is not None
         try:
-            learners.load_state(s, self.snapshot.state)
+            reason = learners.load_state(s, self.snapshot.state)
         except (KeyError, RuntimeError, ValueError) as error:
             self.reset()
             event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
+            return
+        if reason is not None:
+            self.resumed = RESTARTED
+            event(new_episode(self.label, reason))
 
     def take_snapshot(self, learners: Learners, s: int) -> None:
         """Take a snapshot, which a checkpoint uses if the next iteration is interrupted."""
@@ -196,12 +198,17 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
-    """Train runs at the same iteration to the end. Return early if one of them has to restart."""
+def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
+    """Train runs at the same iteration to iteration `until`, where others continue with them, or to the end.
+
+    Return early if one of them has to restart. Runs in environments that cannot be saved train to the end, because they
+    would have to abandon their episodes.
+    """
     learners = Learners([run.config for run in runs])
+    end = until if learners.environments.resumable else runs[0].config.iterations
     try:
         if _restore(learners, runs, callbacks.on_event):
-            _iterate(learners, runs, all_runs, callbacks)
+            _iterate(learners, runs, end, all_runs, callbacks)
     except KeyboardInterrupt:  # only the current iteration is lost
         for run in runs:
             run.save()
@@ -210,10 +217,12 @@ def _train(runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks)
         learners.close()
 
 
-def _iterate(learners: Learners, runs: Sequence[_Run], all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
+def _iterate(
+    learners: Learners, runs: Sequence[_Run], end: int, all_runs: Sequence[_Run], callbacks: Callbacks
+) -> None:
     config = runs[0].config
-    began = saved = time.perf_counter()
-    for iteration in range(len(runs[0].rows), config.iterations):
+    began, schedule = time.perf_counter(), CheckpointSchedule()
+    for iteration in range(len(runs[0].rows), end):
         rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_empty_rows(runs), [])
         now = time.perf_counter()
         for s, run in enumerate(runs):
@@ -227,12 +236,13 @@ def _iterate(learners: Learners, runs: Sequence[_Run], all_runs: Sequence[_Run],
         steps = sum(run.iterations() for run in all_runs) * config.num_steps // len(all_runs)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
         callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)
-        if now - saved >= SECONDS_BETWEEN_CHECKPOINTS:
-            saved = now
-            for run in runs:
-                run.save()
-    for s, run in enumerate(runs):
-        run.finish_record(learners.policy(s))
+        if schedule.is_due():
+            with schedule.writing():
+                for run in runs:
+                    run.save()
+    if end == config.iterations:
+        for s, run in enumerate(runs):
+            run.finish_record(learners.policy(s))
 
 
 def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
@@ -242,10 +252,7 @@ def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
     learners.stopped = {s: run.stopped[1] for s, run in enumerate(runs) if run.stopped is not None}
     for s, run in enumerate(runs):
         run.load(learners, s, event)
-    if not all(run.rows for run in runs):
-        return False
-    learners.begin_episodes()
-    return True
+    return all(run.rows for run in runs)
 
 
 def _seeds_text(runs: Sequence[_Run]) -> str:

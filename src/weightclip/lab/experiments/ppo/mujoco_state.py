@@ -1,0 +1,73 @@
+"""The complete state of a Gymnasium MuJoCo environment as arrays.
+
+The integration state (time, qpos, qvel, ...) is not enough: Ant and Humanoid compute rewards from body positions of the
+previous step, which MuJoCo keeps in its other buffers. The whole `MjData` is therefore saved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from weightclip.lab.checkpoint import Arrays, from_array, to_array
+
+FORMAT = 1
+"""Version of the format of the arrays."""
+
+_MODULE = "gymnasium.envs.mujoco."
+_WRAPPERS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.FlattenObservation)
+"""Wrappers without state between two steps of an episode."""
+
+
+def has_state(environment: gym.Env[Any, Any]) -> bool:
+    """Whether `state` contains everything that determines the next steps of the environment."""
+    return type(environment.unwrapped).__module__.startswith(_MODULE) and all(
+        isinstance(wrapper, (*_WRAPPERS, gym.wrappers.TimeLimit)) for wrapper in _wrappers(environment)
+    )
+
+
+def state(environment: gym.Env[Any, Any]) -> Arrays:
+    """The state of an environment after a reset or a step: its MjData (about 0.7 MB), generator and time limit."""
+    unwrapped: Any = environment.unwrapped
+    return {
+        "version": np.array(_version()),
+        "data": np.frombuffer(unwrapped.data.__getstate__(), np.uint8),
+        "generator": to_array(unwrapped.np_random),
+        "elapsed": np.array([one._elapsed_steps for one in _time_limits(environment)], np.int64),
+    }
+
+
+def load_state(environment: gym.Env[Any, Any], state: Arrays) -> None:
+    """Restore a `state`. A ValueError names a state of another version, which MuJoCo cannot read."""
+    import mujoco  # type: ignore[import-untyped]
+
+    if str(state["version"]) != _version():
+        raise ValueError(f"environment: got a state of {state['version']}, expected {_version()}")
+    environment.reset()  # OrderEnforcing requires a reset before the first step
+    unwrapped: Any = environment.unwrapped
+    saved = mujoco.MjData.__new__(mujoco.MjData)
+    saved.__setstate__(state["data"].tobytes())
+    mujoco.mj_copyData(unwrapped.data, unwrapped.model, saved)
+    from_array(unwrapped.np_random, state["generator"])
+    for wrapper, steps in zip(_time_limits(environment), state["elapsed"].tolist(), strict=True):
+        wrapper._elapsed_steps = steps
+
+
+def _wrappers(environment: gym.Env[Any, Any]) -> list[Any]:
+    found = []
+    while isinstance(environment, gym.Wrapper):
+        found.append(environment)
+        environment = environment.env
+    return found
+
+
+def _time_limits(environment: gym.Env[Any, Any]) -> list[Any]:
+    return [one for one in _wrappers(environment) if isinstance(one, gym.wrappers.TimeLimit)]
+
+
+def _version() -> str:
+    import mujoco
+
+    return f"format {FORMAT}, mujoco {mujoco.__version__}"

@@ -1,0 +1,65 @@
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from weightclip.lab.experiments.ppo import mujoco_state
+from weightclip.lab.experiments.ppo.environments import Environments, make_environment
+
+NAMES = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum")
+NAMES += ("Pusher", "Reacher", "Swimmer", "Walker2d")
+ENVIRONMENTS = [f"{name}-{version}" for name in NAMES for version in ("v4", "v5") if f"{name}-{version}" != "Pusher-v4"]
+"""All MuJoCo environments of Gymnasium that the installed MuJoCo supports."""
+
+
+def play(environment: gym.Env[Any, Any], actions: Any) -> list[Any]:
+    """Observations, rewards and ends of steps; a new episode starts where one ended."""
+    found: list[Any] = []
+    for action in actions:
+        seen, reward, terminated, truncated, _ = environment.step(action)
+        found.append((seen.tolist(), reward, terminated, truncated))
+        if terminated or truncated:
+            found.append(environment.reset()[0].tolist())
+    return found
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_restored_environment_continues_bit_for_bit(name: str) -> None:
+    environment, other = make_environment(name), make_environment(name)
+    environment.reset(seed=3)
+    assert mujoco_state.has_state(environment)
+    space, generator = environment.action_space, np.random.default_rng(0)
+    actions = [generator.uniform(space.low, space.high) for _ in range(150)]
+    play(environment, actions[:60])
+    saved = mujoco_state.state(environment)
+    undisturbed = play(environment, actions[60:])
+    mujoco_state.load_state(other, saved)
+    assert play(other, actions[60:]) == undisturbed
+
+
+def test_the_time_limit_is_restored() -> None:
+    environments = Environments("Swimmer-v4", 2)
+    environments.reset([0, 1])
+    zero = np.zeros((2, 2))
+    for _ in range(900):
+        environments.step(zero, stopped=[1])
+    other = Environments("Swimmer-v4", 2)
+    other.reset([7, 8])
+    other.load_state(1, environments.state(0))
+    lengths = [length for _ in range(100) for _, _, length in other.step(zero, stopped=[0]).episodes]
+    assert lengths == [1000]
+
+
+def test_a_state_of_another_version_is_rejected() -> None:
+    environment = make_environment("Hopper-v4")
+    environment.reset(seed=0)
+    saved = {**mujoco_state.state(environment), "version": np.array("format 0, mujoco 1.0")}
+    with pytest.raises(ValueError, match=r"environment: got a state of format 0, mujoco 1\.0, expected format 1"):
+        mujoco_state.load_state(environment, saved)
+
+
+def test_other_environments_and_wrappers_are_not_saved() -> None:
+    assert not mujoco_state.has_state(make_environment("Pendulum-v1"))
+    wrapped = gym.wrappers.FrameStackObservation(make_environment("Hopper-v4"), 2)
+    assert not mujoco_state.has_state(wrapped)
