@@ -1,6 +1,7 @@
 """Optimizer checkpoints of version 0.1.0 load, and training continues bit for bit as with 0.1.0."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def check_next_steps(model: nn.Module, optimizer: Optimizer, saved: dict[str, An
         assert torch.equal(parameters_to_vector(model.parameters()), expected)
 
 
+def restores(name: str) -> AbstractContextManager[object]:
+    """A warning names the rule of the checkpoint, which differs from the attached one; a number needs none."""
+    rules = {"clip_graded": r"kappa=graded\(0.25, 4, output=0.5-2\)", "clip_by_layer": "kappa=output=0.5,hidden=1"}
+    return pytest.warns(UserWarning, match=f"{rules[name]}, which replaces") if name in rules else nullcontext()
+
+
 def test_every_file_is_loaded() -> None:
     files = list(FOLDER.glob("*.pt"))
     assert {file.stem for file in files} == set(ATTACH)
@@ -63,7 +70,8 @@ def test_training_continues(name: str) -> None:
     model, optimizer, saved = load(name)
     ATTACH[name](optimizer, model)
     vector_to_parameters(saved["model"], model.parameters())
-    optimizer.load_state_dict(saved["optimizer"])
+    with restores(name):
+        optimizer.load_state_dict(saved["optimizer"])
     check_next_steps(model, optimizer, saved)
 
 
@@ -72,7 +80,31 @@ def test_training_continues_if_the_optimizer_was_loaded_first(name: str) -> None
     model, optimizer, saved = load(name)
     vector_to_parameters(saved["model"], model.parameters())
     optimizer.load_state_dict(saved["optimizer"])
-    ATTACH[name](optimizer, model)
+    with restores(name):
+        ATTACH[name](optimizer, model)
+    check_next_steps(model, optimizer, saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "kappa", "message"),
+    [
+        ("clip", wc.graded(), "kappa=0.5, which replaces kappa=graded"),
+        ("clip_graded", 9.0, r"kappa=graded\(0.25, 4, output=0.5-2\), which replaces kappa=9"),
+    ],
+)
+def test_a_number_replaces_a_rule_that_is_attached_now_and_the_reverse(name: str, kappa: Any, message: str) -> None:
+    model, optimizer, saved = load(name)
+    vector_to_parameters(saved["model"], model.parameters())
+    wc.clip_weights(optimizer, model, kappa)
+    with pytest.warns(UserWarning, match=message):
+        optimizer.load_state_dict(saved["optimizer"])
+    check_next_steps(model, optimizer, saved)
+
+    model, optimizer, saved = load(name)
+    vector_to_parameters(saved["model"], model.parameters())
+    optimizer.load_state_dict(saved["optimizer"])
+    with pytest.warns(UserWarning, match=message):
+        wc.clip_weights(optimizer, model, kappa)
     check_next_steps(model, optimizer, saved)
 
 

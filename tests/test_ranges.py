@@ -303,9 +303,11 @@ def test_the_rule_is_in_the_checkpoint_which_brings_it_along() -> None:
     assert state["weightclip"]["clip_weights"]["rule"] == rule
     other = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, 2.0)
     scalar = other.optimizer.state_dict()
-    other.optimizer.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"graded\(0.3, 7, output=0.1-3\), which replaces kappa=2"):
+        other.optimizer.load_state_dict(state)
     assert other.rule == wc.graded(0.3, 7.0, output=(0.1, 3.0))
-    graded.optimizer.load_state_dict(scalar)
+    with pytest.warns(UserWarning, match=r"has kappa=2, which replaces kappa=graded\(0.3, 7, output=0.1-3\)"):
+        graded.optimizer.load_state_dict(scalar)
     assert graded.rule is None
     assert graded.optimizer.param_groups[0]["kappa"] == 2.0
 

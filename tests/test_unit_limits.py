@@ -92,6 +92,16 @@ def test_clipping_by_unit_costs_little_more_than_by_one_kappa_wherever_the_units
     assert statistics.median(times["graded"]) < 5 * statistics.median(times["one"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_limits_of_large_tensors_stay_in_the_innermost_cache(dtype: torch.dtype) -> None:
+    """Short rows of limits are repeated, because each row has a cost; rows beyond 4 KB are slower again."""
+    layer = nn.ConvTranspose1d(512, 100, 1).to(dtype)
+    clipper = attach(layer)
+    (limits,) = (high for part, _, high in clipper._boxes[0].plan if part.numel() == layer.weight.numel())
+    assert isinstance(limits, Tensor)
+    assert 1024 < limits.numel() * limits.element_size() <= 4096
+
+
 def test_changing_kappa_does_not_compute_the_ranges_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clipper = attach(nn.Linear(4, 3))
     clipper.clip()

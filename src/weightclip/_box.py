@@ -117,7 +117,10 @@ SHORT_RUN = 64
 """Runs of at most this many adjacent entries of one unit get limits for every entry instead of one per run."""
 
 LONG_ROW = 2**12
-"""Rows of limits are repeated up to this length; each row of a broadcast operation has a cost of its own."""
+"""Rows of limits are repeated up to this many bytes.
+
+Each row of a broadcast operation has a cost of its own, but lower and upper limits must stay in the innermost cache.
+"""
 
 ALIGNED = 64
 """The limits of each tensor start at a multiple of this many entries."""
@@ -201,7 +204,7 @@ def _clamp_view(part: Tensor, dim: int) -> tuple[Tensor, Tensor | None]:
     if run > SHORT_RUN:
         return ordered.reshape(outer, units, run), None
     row, repeats = units * run, 1
-    while outer % (2 * repeats) == 0 and 2 * repeats * row <= LONG_ROW:
+    while outer % (2 * repeats) == 0 and 2 * repeats * row * part.element_size() <= LONG_ROW:
         repeats *= 2
     return ordered.reshape(outer // repeats, repeats * row), each.repeat_interleave(run).repeat(repeats)
 

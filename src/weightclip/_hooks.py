@@ -91,21 +91,20 @@ class Regularizer:
         optimizer = self.optimizer
         hooks = _Hooks.of(optimizer)
         places = (optimizer.defaults, *optimizer.param_groups)
-        before = [{key: place[key] for key in self.settings if key in place} for place in places]
+        before = [dict(place) for place in places]
         hooks.add(self)
         try:
             # Groups that are added later take their settings from the defaults, as they take their step size.
             optimizer.defaults.update(self.settings)
             for group in optimizer.param_groups:
-                group.update({key: value for key, value in self.settings.items() if key not in group})
                 if self.key in group.get(CHECKPOINT_KEY, {}):
                     self.load_group_state(group, group[CHECKPOINT_KEY][self.key])
+                self.write_settings(group)
             self.on_attach()
         except BaseException:
             hooks.discard(self)
             for place, values in zip(places, before, strict=True):
-                for key in self.settings:
-                    place.pop(key, None)
+                place.clear()
                 place.update(values)
             raise
         for group in optimizer.param_groups:
@@ -122,6 +121,14 @@ class Regularizer:
         for values in (self.optimizer.defaults, *self.optimizer.param_groups):
             for key in self.group_keys:
                 values.pop(key, None)
+
+    def write_settings(self, group: dict[str, Any]) -> None:
+        """Write the settings to a group; by default those that it does not have."""
+        group.update({key: value for key, value in self.settings.items() if key not in group})
+
+    def kept_settings(self, group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+        """The settings that `group` keeps when it loads the group `saved`; by default those that it does not have."""
+        return {key: group[key] for key in self.group_keys if key in group and key not in saved}
 
     def on_attach(self) -> None:
         """Run after attaching, when the settings are in the groups; an exception undoes the attachment."""
@@ -146,8 +153,8 @@ class Regularizer:
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Restore the result of `group_state`."""
 
-    def loaded_without_state(self) -> None:
-        """Run after loading a checkpoint that has the hyper-parameters in its groups, but no saved state."""
+    def on_load(self) -> None:
+        """Run after loading a checkpoint that has the hyper-parameters in its groups, when the state is restored."""
 
     def state_dict(self) -> dict[str, Any]:
         """State that resuming needs: tensors, numbers and strings, per parameter keyed by position."""
@@ -358,25 +365,22 @@ class _Hooks:
         # Applied in _after_load: PyTorch may still reject the checkpoint.
         self._loaded = state_dict.get(CHECKPOINT_KEY, {})
         self._loaded_keys = {key for group in state_dict["param_groups"] for key in group}
-        keys = [key for regularizer in self.regularizers for key in regularizer.group_keys]
-        kept = [{key: group[key] for key in keys if key in group} for group in optimizer.param_groups]
-        kept += [{}] * (len(state_dict["param_groups"]) - len(kept))
-        groups = [{**mine, **saved} for mine, saved in zip(kept, state_dict["param_groups"], strict=False)]
+        groups = [dict(saved) for saved in state_dict["param_groups"]]
+        for group, saved in zip(optimizer.param_groups, groups, strict=False):
+            for regularizer in self.regularizers:
+                saved.update(regularizer.kept_settings(group, saved))
         return {**state_dict, "param_groups": groups}
 
     def _after_load(self, optimizer: Optimizer) -> None:
         states = [group.pop(CHECKPOINT_KEY, {}) for group in optimizer.param_groups]
         for regularizer in self.regularizers:
+            for group, state in zip(optimizer.param_groups, states, strict=True):
+                if regularizer.key in state:
+                    regularizer.load_group_state(group, state[regularizer.key])
             if regularizer.key in self._loaded:
                 regularizer.load_state_dict(self._loaded[regularizer.key])
-                continue
-            found = [
-                (g, each) for g, each in zip(optimizer.param_groups, states, strict=True) if regularizer.key in each
-            ]
-            for group, state in found:
-                regularizer.load_group_state(group, state[regularizer.key])
-            if not found and not self._loaded_keys.isdisjoint(regularizer.group_keys):
-                regularizer.loaded_without_state()
+            if not self._loaded_keys.isdisjoint(regularizer.group_keys):
+                regularizer.on_load()
         self._loaded = {}
 
 

@@ -42,6 +42,12 @@ KEY = "clip_weights"
 OTHER_STEPS = ("second_step", "fused_backward")
 """Methods that update the weights instead of `step`: those of SAM and LOMO."""
 
+SCALES_RULE = "kappa_scales_rule"
+"""Key in the groups whose kappa scales a range rule; the kappa of a group without it is a single kappa.
+
+A single kappa has no mark: `torch.distributed.checkpoint` loads only checkpoints with all keys of the optimizer.
+"""
+
 WARN_ABOVE = 0.1
 """Fraction of the weight entries in layers without a bound rule above which `clip_weights` warns."""
 
@@ -82,7 +88,8 @@ def clip_weights(
     both sequences are clipped, so the weights are in the box in training and in evaluation.
 
     `kappa` is stored in `optimizer.param_groups`: a group that already has one keeps it, checkpoints save it, and
-    assigning `group["kappa"]` changes it from the next step. Loading a checkpoint restores its kappa, if it has one.
+    assigning `group["kappa"]` changes it from the next step. Like a step size, it is restored by loading a checkpoint,
+    a number or a rule with its scale; if a rule is replaced or restored in this way, a warning names both.
     Copied and unpickled optimizers lose their hooks: call `clip_weights` on them again (a step without hooks warns).
 
     Args:
@@ -93,8 +100,7 @@ def clip_weights(
         kappa: the clipping range in units of s_l: a positive number, which may be infinite; a mapping of names, glob
             patterns, "output" or "hidden" to numbers, whose first match applies and which skips all other tensors; or
             `weightclip.graded()`, a range per unit. With a mapping or `graded`, the kappa in `param_groups` is 1
-            initially and scales all ranges; a group that already has another one, such as that of a checkpoint with a
-            single kappa, keeps it, with a warning.
+            initially and scales all ranges; a group that already has a kappa keeps it as its single kappa.
         bounds: `"fan_in"`, `"init"`, `"paper"`, a mapping or a function: see `resolve_bounds`.
         include: names or glob patterns; every other tensor is skipped.
         exclude: names or glob patterns of tensors to skip.
@@ -128,7 +134,6 @@ def clip_weights(
         optimizer, resolver, number, rule=rule, every=every, track_clipped=track_clipped, strict=strict, outer=outer
     )
     clipper.warn_of_unknown_layers()
-    clipper.warn_of_scaled_rule([g for g in optimizer.param_groups if KEY not in g.get(CHECKPOINT_KEY, {})])
     return clipper.attach()
 
 
@@ -162,6 +167,7 @@ class Clipper(Regularizer):
         self.track_clipped = check_truth("track_clipped", track_clipped)
         self.strict = check_truth("strict", strict)
         self.rule = rule
+        self._saved_rule: RangeRule | None = None
         self._resolver = resolver
         self._outer = optimizer if outer is None else outer
         check_nested(optimizer, nested_optimizers(self._outer))
@@ -173,14 +179,21 @@ class Clipper(Regularizer):
         self._undo: list[Callable[[], None]] = []
         self._boxes: list[Box] = []
         self._watched: set[int] = set()
+        for group in optimizer.param_groups:
+            if "kappa" in group and "rule" in _loaded_state(group):
+                self._saved_rule = rule_from_state(_loaded_state(group)["rule"])
+        replaced = self._choose_rule()
         self._entries = self._resolve()
         if strict and all(entry.bound.reason == FOREIGN for entry in self._entries):
             raise ValueError("optimizer: got none of the model's parameters, expected at least one")
         if strict and not self._clipped():
             raise NothingToClipError(f"model: there is nothing to clip; {self._skipped()}")
+        if replaced:
+            warnings.warn(f"kappa: the param_groups have {replaced}", UserWarning, stacklevel=4)
 
     def on_attach(self) -> None:
         """Make the boxes, and clip wherever an optimizer moves or swaps weights outside of `step`."""
+        self._saved_rule = None
         self._make_boxes()
         _clippers.add(self)
         # Wrappers may move the weights after the inner step.
@@ -213,24 +226,69 @@ class Clipper(Regularizer):
                 stacklevel=4,
             )
 
-    def warn_of_scaled_rule(self, groups: Sequence[dict[str, Any]], stacklevel: int = 4) -> None:
-        """Warn if the kappa of one of the groups, which the rule did not set, multiplies the rule.
+    def write_settings(self, group: dict[str, Any]) -> None:
+        """Write kappa to a group without one, and whether it scales the rule."""
+        scales = self._scales_rule(group)
+        if "kappa" not in group or (scales and self.rule is None):
+            group["kappa"] = self.settings["kappa"]
+        group.pop(SCALES_RULE, None)
+        if scales and self.rule is not None:
+            group[SCALES_RULE] = True
 
-        A checkpoint that was saved with a single kappa has no mark that tells it from the scale of a rule.
+    def kept_settings(self, group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+        """The kappa of `group` if the checkpoint has none, and whether it scales the rule."""
+        return {} if "kappa" in saved else {key: group[key] for key in ("kappa", SCALES_RULE) if key in group}
+
+    def on_load(self) -> None:
+        """Continue with the kappa of the checkpoint: a number, or a rule and its scale."""
+        replaced = self._choose_rule()
+        self.optimizer.defaults.pop(SCALES_RULE, None)
+        self.optimizer.defaults.update(self.settings)
+        for group in self.optimizer.param_groups:
+            self.write_settings(group)
+        self._follow()
+        if replaced:
+            warnings.warn(f"kappa: the checkpoint has {replaced}", UserWarning, stacklevel=6)
+
+    def _scales_rule(self, group: dict[str, Any]) -> bool:
+        """Whether the kappa of a group scales a rule: one that it has, or the one that it will get."""
+        if "kappa" not in group:
+            return self.rule is not None
+        return bool(group.get(SCALES_RULE)) or "rule" in _loaded_state(group)
+
+    def _choose_rule(self) -> str:
+        """Prefer the kappa that the groups have to the argument; return a warning if a rule is replaced, or "".
+
+        The rule that the kappa of a group scales is that of its checkpoint. The groups of a copied optimizer do not
+        have it, and scale the rule of the argument.
         """
-        kappas = sorted({group["kappa"] for group in groups if group.get("kappa", 1.0) not in (1.0, math.inf)})
-        if self.rule is not None and kappas:
-            listed = ", ".join(f"{kappa:g}" for kappa in kappas)
-            warnings.warn(
-                f"kappa: optimizer.param_groups have kappa={listed}, which multiplies {self.rule}; if it is the single "
-                "kappa of a loaded checkpoint, set group['kappa'] = 1.0",
-                UserWarning,
-                stacklevel=stacklevel,
+        groups, given, saved = self.optimizer.param_groups, self.rule, self._saved_rule
+        self._saved_rule = None
+        owned = [group for group in groups if "kappa" in group]
+        scales = any(self._scales_rule(group) for group in owned)
+        number = self.settings["kappa"]
+        argument = f"kappa={number:g}" if given is None else f"kappa={given}"
+        if scales:
+            self.rule = saved or given
+        elif given is not None and len(owned) == len(groups) > 0:
+            self.rule, number = None, owned[0]["kappa"]
+        self.settings = {"kappa": number} if self.rule is None else {"kappa": 1.0, SCALES_RULE: True}
+        if self.rule != given:
+            return (
+                f"{self._kappa_text()}, which replaces {argument}; to use {argument}, call remove() on the clipper, "
+                "then clip_weights again"
             )
+        return f"the scale of a rule, but not the rule; {argument} is used" if scales and given is None else ""
 
-    def loaded_without_state(self) -> None:
-        """Warn if the kappa of a checkpoint without a range rule now multiplies the rule of this clipper."""
-        self.warn_of_scaled_rule(self.optimizer.param_groups, stacklevel=6)
+    def _kappa_text(self) -> str:
+        """The different kappas of the groups: numbers, and the rule with its scale."""
+        texts: dict[str, None] = {}
+        for group in self.optimizer.param_groups:
+            if "kappa" in group:
+                number = f"{group['kappa']:g}"
+                scaled = str(self.rule) if number == "1" else f"{number} x {self.rule}"
+                texts[scaled if self._scales_rule(group) else number] = None
+        return f"kappa={', '.join(texts)}"
 
     def clip(self) -> None:
         """Clip the weights now."""
@@ -314,14 +372,16 @@ class Clipper(Regularizer):
         """The number of steps, the range rule and the measured bounds, where used."""
         measured = [self._measured.get(p) for p in group["params"]]
         state: dict[str, Any] = {"steps": self._steps} if self.every > 1 else {}
-        if self.rule is not None:
+        if self.rule is not None and self._scales_rule(group):
             state["rule"] = self.rule.state()
         return {**state, "measured": measured} if any(s is not None for s in measured) else state
 
     def load_group_state(self, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Restore the result of `group_state`."""
         self._steps = state.get("steps", self._steps)
-        self.rule = rule_from_state(state.get("rule"))
+        if "rule" in state and "kappa" in group:
+            group[SCALES_RULE] = True
+            self._saved_rule = rule_from_state(state["rule"])
         measured = zip(group["params"], state.get("measured", ()), strict=False)
         self._measured.update({p: s for p, s in measured if s is not None})
         self._entries = self._resolve()
@@ -333,15 +393,18 @@ class Clipper(Regularizer):
         return {"steps": self._steps, "measured": measured} | ({} if self.rule is None else {"rule": self.rule.state()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, including the range rule."""
+        """Restore the result of `state_dict`; the range rule is used after loading the groups, which have its scale."""
         tensors = self.parameters()
         self._steps = state["steps"]
-        self.rule = rule_from_state(state.get("rule"))
+        self._saved_rule = rule_from_state(state.get("rule"))
         self._measured.update({tensors[i]: s for i, s in state["measured"].items()})
         self._follow()
 
     def remove(self) -> None:
         """Stop clipping and delete kappa from the optimizer's groups."""
+        if self.is_attached():
+            for values in (self.optimizer.defaults, *self.optimizer.param_groups):
+                values.pop(SCALES_RULE, None)
         super().remove()
         while self._undo:
             self._undo.pop()()
@@ -352,11 +415,8 @@ class Clipper(Regularizer):
 
     def __repr__(self) -> str:
         optimizer = type(self.optimizer).__name__
-        kappas = {f"{group['kappa']:g}": None for group in self.optimizer.param_groups if "kappa" in group}
-        if self.rule is not None:
-            kappas = {(f"{kappa} x " if kappa != "1" else "") + str(self.rule): None for kappa in kappas}
         counts = f"{len(self._clipped())} of {len({*self.bounds, *self._resolver.absent(self.parameters())})}"
-        return f"Clipper({optimizer}, kappa={', '.join(kappas)}: clips {counts} tensors)"
+        return f"Clipper({optimizer}, {self._kappa_text()}: clips {counts} tensors)"
 
     def __str__(self) -> str:
         rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now", "at the bound")]
@@ -388,6 +448,10 @@ class Clipper(Regularizer):
         groups = [i for i, group in enumerate(params) for _ in group]
         entries: list[Entry] = []
         resolved = self._resolver.resolve(params, self.rule)
+        single = [not self._scales_rule(group) for group in self.optimizer.param_groups]
+        if self.rule is not None and any(single):
+            plain = self._resolver.resolve(params, None)
+            resolved = [plain[i] if single[group] else resolved[i] for i, group in enumerate(groups)]
         for tensor, (name, bound, layers), group in zip(self.parameters(), resolved, groups, strict=True):
             if bound.s is not None and bound.rule.startswith("init"):  # measured once, when attaching
                 bound = replace(bound, s=self._measured.setdefault(tensor, bound.s))
@@ -453,6 +517,12 @@ class Clipper(Regularizer):
         counts = [count for chunk in self._counts or () for count in chunk.tolist()] or [0.0] * len(entries)
         found = {e.name: (count, local(e.tensor).numel()) for e, count in zip(entries, counts, strict=True)}
         return {e.name: found.get(e.name, (0.0, local(e.tensor).numel())) for e in self._clipped()}
+
+
+def _loaded_state(group: dict[str, Any]) -> dict[str, Any]:
+    """The state of a clipper that a plain optimizer loaded with this group."""
+    state: dict[str, Any] = group.get(CHECKPOINT_KEY, {}).get(KEY, {})
+    return state
 
 
 def _interval(ends: Sequence[float], form: str) -> str:

@@ -36,13 +36,15 @@ def make_module(optimizers: int = 1) -> Any:
     return Module()
 
 
-def fit(module: Any, directory: Path, epochs: int, checkpoint: Path | None = None, **options: Any) -> Any:
+def fit(
+    module: Any, directory: Path, epochs: int, checkpoint: Path | None = None, kappa: Any = 1.0, **options: Any
+) -> Any:
     from lightning.pytorch import Trainer
 
     from weightclip.integrations.lightning import ClipCallback
 
     data = torch.utils.data.TensorDataset(torch.randn(40, 16, generator=torch.Generator().manual_seed(0)))
-    callback = ClipCallback(1.0, **options)
+    callback = ClipCallback(kappa, **options)
     trainer = Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=directory, callbacks=[callback],
@@ -89,3 +91,12 @@ def test_fitting_twice_and_resuming_without_the_callback(tmp_path: Path) -> None
     )  # fmt: skip
     with pytest.warns(RuntimeWarning, match="kappa"):
         trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=tmp_path / "2.ckpt")
+
+
+@pytest.mark.parametrize(("saved", "resumed"), [(1.0, {"*": 3.0}), ({"*": 3.0}, 1.0), ({"*": 3.0}, {"*": 5.0})])
+def test_a_checkpoint_restores_its_kappa_and_one_warning_names_both(saved: Any, resumed: Any, tmp_path: Path) -> None:
+    clipper = fit(make_module(), tmp_path, 1, kappa=saved).clippers[0]
+    with pytest.warns(UserWarning, match="the checkpoint has kappa=.*, which replaces kappa=") as caught:
+        loaded = fit(make_module(), tmp_path, 2, checkpoint=tmp_path / "1.ckpt", kappa=resumed).clippers[0]
+    assert len([one for one in caught if "kappa" in str(one.message)]) == 1
+    assert repr(loaded) == repr(clipper)

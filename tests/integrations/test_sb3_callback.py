@@ -31,7 +31,7 @@ AGENTS: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
 STEPS = 40
 
 
-def callback(kappa: float = KAPPA, **options: Any) -> Any:
+def callback(kappa: Any = KAPPA, **options: Any) -> Any:
     from weightclip.integrations.sb3 import ClipCallback
 
     return ClipCallback(kappa, **options)
@@ -159,6 +159,29 @@ def test_another_kappa_on_an_optimizer_that_is_clipped_already_warns() -> None:
     with pytest.warns(UserWarning, match="the optimizer keeps Clipper.* kappa=3.0 of the callback is ignored"):
         agent.learn(STEPS, callback=callback(3.0))
     assert agent.policy.optimizer.param_groups[0]["kappa"] == KAPPA
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "message"),
+    [
+        (KAPPA, wc.graded(output_layers="*_net.*"), "kappa=0.5, which replaces kappa=graded"),
+        (wc.graded(output_layers="*_net.*"), KAPPA, r"kappa=graded\(.*\), which replaces kappa=0.5"),
+        (KAPPA, 3.0, "kappa=3.0 of the callback is ignored"),
+    ],
+    ids=["number", "rule", "other number"],
+)
+def test_a_loaded_agent_keeps_its_kappa_and_one_warning_names_both(
+    saved: Any, resumed: Any, message: str, tmp_path: Path
+) -> None:
+    agent = make("A2C")
+    first, second = callback(saved), callback(resumed)
+    agent.learn(STEPS, callback=first)
+    agent.save(tmp_path / "agent")
+    loaded = sb3.A2C.load(tmp_path / "agent", env=gymnasium.make("CartPole-v1"), device="cpu")
+    with pytest.warns(UserWarning, match=message) as caught:
+        loaded.learn(STEPS, callback=second)
+    assert len([one for one in caught if "kappa" in str(one.message)]) == 1
+    assert repr(second.clippers) == repr(first.clippers)
 
 
 def test_an_unknown_option_is_refused_at_once() -> None:

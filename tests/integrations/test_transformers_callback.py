@@ -30,7 +30,7 @@ def gpt2(tied: bool = True) -> nn.Module:
     return transformers.GPT2LMHeadModel(config)
 
 
-def make(directory: Path, steps: int, kappa: float | None = 1.0, model: nn.Module | None = None, **options: Any) -> Any:
+def make(directory: Path, steps: int, kappa: Any = 1.0, model: nn.Module | None = None, **options: Any) -> Any:
     from weightclip.integrations.transformers import ClipCallback
 
     arguments = transformers.TrainingArguments(
@@ -91,3 +91,14 @@ def test_resuming_without_the_callback_warns(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         make(tmp_path, 10).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+
+
+@pytest.mark.parametrize(("saved", "resumed"), [(1.0, {"*": 3.0}), ({"*": 3.0}, 1.0), ({"*": 3.0}, {"*": 5.0})])
+def test_a_resumed_run_keeps_its_kappa_and_one_warning_names_both(saved: Any, resumed: Any, tmp_path: Path) -> None:
+    trainer = make(tmp_path, 5, kappa=saved)
+    trainer.train()
+    other = make(tmp_path, 10, kappa=resumed)
+    with pytest.warns(UserWarning, match="the param_groups have kappa=.*, which replaces kappa=") as caught:
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert len([one for one in caught if "which replaces kappa" in str(one.message)]) == 1
+    assert repr(clipper_of(other)) == repr(clipper_of(trainer))

@@ -36,23 +36,27 @@ def attach_once(
     clippers: list[Clipper] = []
     nothing: NothingToClipError | None = None
     for optimizer in optimizers:
+        found = find_clipper(optimizer)
         try:
-            clipper = find_clipper(optimizer) or clip_weights(optimizer, model, kappa, **options)
+            clipper = found or clip_weights(optimizer, model, kappa, **options)
         except NothingToClipError as error:
             nothing = error
             continue
-        _warn_if_other(clipper, kappa)
+        _warn_if_other(clipper, kappa, attached=found is not None)
         clippers.append(clipper)
     if not clippers:
         raise nothing or ValueError("optimizer: got none from the host, expected at least one for clip_weights")
     return clippers
 
 
-def _warn_if_other(clipper: Clipper, kappa: Kappa) -> None:
-    """Warn if the optimizer keeps another kappa, from an attached clipper or a checkpoint."""
+def _warn_if_other(clipper: Clipper, kappa: Kappa, attached: bool) -> None:
+    """Warn if the optimizer keeps another kappa, from a clipper that was attached before or from a checkpoint.
+
+    `clip_weights` warns if it keeps the rule of a checkpoint, or a number instead of a rule.
+    """
     number, rule = read_kappa(kappa)
     kappas = {group.get("kappa") for group in clipper.optimizer.param_groups}
-    if rule != clipper.rule or (rule is None and kappas != {number}):
+    if (attached and rule != clipper.rule) or (rule is None and clipper.rule is None and kappas != {number}):
         warnings.warn(
             f"ClipCallback: the optimizer keeps {clipper!r}; kappa={kappa!s} of the callback is ignored", stacklevel=3
         )

@@ -18,7 +18,7 @@ class ClipCallback(Callback):
     attaches to new optimizers.
 
     Args:
-        kappa: the half-width of the box in units of s_l; a checkpoint restores its own.
+        kappa: the range, as in `weightclip.clip_weights`; a checkpoint restores its own.
         options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
             `weightclip.clip_weights`.
 

@@ -22,7 +22,7 @@ class ClipCallback(BaseCallback):
     training without it warns.
 
     Args:
-        kappa: the half-width of the box in units of s_l; a loaded agent keeps the kappa that was saved with it.
+        kappa: the range, as in `weightclip.clip_weights`; a loaded agent keeps the kappa that was saved with it.
         options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
             `weightclip.clip_weights`.
 

@@ -23,7 +23,7 @@ class ClipCallback(TrainerCallback):
     `train(resume_from_checkpoint=True)` resumes with the saved kappa.
 
     Args:
-        kappa: the half-width of the box in units of s_l.
+        kappa: the range, as in `weightclip.clip_weights`; a resumed run keeps the kappa that was saved with it.
         options: `bounds`, `include`, `exclude`, `clip_output_layers`, `every` and `track_clipped` of
             `weightclip.clip_weights`.
 
