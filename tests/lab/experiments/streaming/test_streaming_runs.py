@@ -3,6 +3,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from polars.testing import assert_frame_equal
 from tiny import tiny_dataset
 
 import weightclip as wc
+from processes import wait_for
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.problem import Problem
@@ -340,12 +342,13 @@ def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, m
     finished = kills = 0
     while finished < killed_stream.TASKS - 2:
         process = killed_stream.start(tmp_path, backend, method)
-        while _tasks_saved(tmp_path) <= finished:
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.05))
-        saved = _tasks_saved(tmp_path)
-        process.kill()
-        process.join()
+        try:
+            wait_for(partial(_has_saved_more, tmp_path, finished), "a task", interval=0.001)
+            time.sleep(moments.uniform(0, 0.05))  # somewhere in a task
+            saved = _tasks_saved(tmp_path)
+        finally:
+            process.kill()
+            process.join()
         finished = _tasks_saved(tmp_path)
         assert finished >= saved  # what was saved is there, and can be read
         kills += 1
@@ -356,6 +359,10 @@ def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, m
     assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
     assert_frame_equal(record.table, expected, check_exact=True)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
+
+
+def _has_saved_more(directory: Path, tasks: int) -> bool:
+    return _tasks_saved(directory) > tasks
 
 
 def _tasks_saved(directory: Path) -> int:
