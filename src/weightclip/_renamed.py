@@ -30,6 +30,7 @@ MODULES = MappingProxyType(
         "weightclip.scratch": "weightclip._box",
         "weightclip.lab.diagram": "weightclip.lab.figure_1",
         "weightclip.lab.experiments.ppo.watching": "weightclip.lab.experiments.ppo.video",
+        "weightclip.lab.experiments.streaming.learner": "weightclip.lab.experiments.streaming.training",
         "weightclip.lab.experiments.streaming.translate": "weightclip.lab.experiments.streaming.code_generation",
         "weightclip.lab.experiments.warm_start.authors": "weightclip.lab.experiments.warm_start.published_curves",
         "weightclip.lab.nets": "weightclip.lab.networks",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
-    NO_CALLBACKS,
     NONE,
     Callbacks,
     Comparison,
@@ -65,18 +64,8 @@ class PolicyCollapse(Experiment[Config]):
 
         make_environment(config.env).close()
 
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.records.record import identity
-
-        return identity(NAME, config.facts(), None)
-
     def run(
-        self,
-        configs: Sequence[Config],
-        data: None,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         from weightclip.lab.experiments.ppo.training import run_configs
 
