@@ -102,7 +102,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "update_bound": "output_change_bound",
         },
         "weightclip._hooks": {"Remedy": "Regularizer", "find_remedy": "find_regularizer"},
-        "weightclip._validation": {"check_share": "check_fraction", "unwanted": "name_filter"},
+        "weightclip._validation": {"unwanted": "name_filter"},
         "weightclip.certificate": {
             "Lipschitz": "LipschitzBounds",
             "lipschitz": "lipschitz_bounds",

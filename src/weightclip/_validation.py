@@ -26,22 +26,6 @@ def check_number(argument: str, value: object, *, zero: bool = False, infinite: 
     raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
 
 
-def check_fraction(argument: str, value: object) -> float:
-    """Return `value` as a float; raise a ValueError unless it is in [0, 1]."""
-    number = as_float(value)
-    if 0 <= number <= 1:
-        return number
-    raise ValueError(f"{argument}: got {value!r}, expected a number from 0 to 1")
-
-
-def check_finite(argument: str, value: object) -> float:
-    """Return `value` as a float; raise a ValueError unless it is finite."""
-    number = as_float(value)
-    if math.isfinite(number):
-        return number
-    raise ValueError(f"{argument}: got {value!r}, expected a finite number")
-
-
 def check_count(argument: str, value: object, least: int = 1) -> int:
     """Return `value` as an int; raise a ValueError unless it is an integer of at least `least`."""
     if not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least:

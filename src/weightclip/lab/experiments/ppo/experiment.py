@@ -18,7 +18,6 @@ from weightclip.lab.experiment import (
 )
 from weightclip.lab.experiments.ppo.config import (
     ENVIRONMENTS,
-    EQUAL_BETAS,
     LOCKSTEP,
     NAME,
     PAPER_METHODS,
@@ -27,7 +26,7 @@ from weightclip.lab.experiments.ppo.config import (
     resolve,
 )
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
-from weightclip.lab.methods import TORCH
+from weightclip.lab.methods import EQUAL_BETAS, TORCH
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from weightclip.lab.config import NAMED
 from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, NAME, PAPER_METHODS, Config, presets, resolve
-from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
+from weightclip.lab.methods import NAMED
 from weightclip.lab.records.schema import FRACTION, Metric, by_name
 
 METRICS = by_name(

@@ -8,7 +8,6 @@ from functools import cache
 from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import all_problems
-from weightclip.lab.methods import NAMED as NAMED
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 METRICS = by_name(

@@ -23,13 +23,12 @@ from weightclip.lab.experiments.warm_start.config import (
     NAME,
     PAPER_METHODS,
     STAGES,
-    SWITCH,
     Config,
     presets,
     resolve,
 )
 from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
-from weightclip.lab.methods import TORCH_WITH_SWITCH
+from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:
     from weightclip.lab.experiments.warm_start.training import Photographs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, Config, presets, resolve
-from weightclip.lab.methods import SWITCH as SWITCH
 from weightclip.lab.records.schema import FRACTION, Metric, by_name
 
 METRICS = by_name(
