@@ -15,6 +15,7 @@ import polars as pl
 
 from weightclip.cli.arguments import count, seeds
 from weightclip.lab.data import Dataset, load
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.figures import draw_run
 from weightclip.lab.experiments.streaming.schema import METRICS
@@ -33,7 +34,8 @@ def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
         if samples % tenth == 0:
             print(f"  {method}, seed {seed}: {samples:,} samples, {accuracy:.1%} right", flush=True)
 
-    return run_config(config, load("mnist"), out=out / "records", on_progress=progress).table
+    callbacks = Callbacks(on_event=print, on_progress=progress)
+    return run_config(config, load("mnist"), out / "records", callbacks=callbacks).table
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:

@@ -15,10 +15,10 @@ from weightclip._renamed import import_old_modules
 if TYPE_CHECKING:
     from weightclip import diagnostics, lab
     from weightclip._bound_rules import Bound
+    from weightclip._ensembles import stacked
     from weightclip._hooks import Regularizer
     from weightclip._optimizer_class import clipped
     from weightclip._ranges import graded
-    from weightclip._stacked import stacked
     from weightclip.bounds import register_bound, resolve_bounds
     from weightclip.certificate import LipschitzBounds, lipschitz_bounds, output_change_bound
     from weightclip.clipping import Clipper, clip_weights, find_clipper
@@ -76,7 +76,7 @@ __getattr__, __dir__ = lazily(
         "register_bound": "bounds",
         "resolve_bounds": "bounds",
         "shrink_and_perturb": "regularizers.shrink_and_perturb",
-        "stacked": "_stacked",
+        "stacked": "_ensembles",
     },
 )
 import_old_modules()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weightclip._bound_rules import USE_CLIP_WEIGHTS, Bound
+from weightclip._ensembles import unstacked
 from weightclip._ranges import (
     ByLayer,
     RangeRule,
@@ -19,7 +20,6 @@ from weightclip._ranges import (
     needs_outputs,
     range_of,
 )
-from weightclip._stacked import unstacked
 from weightclip._validation import Patterns
 from weightclip.bounds import (
     Resolved,

@@ -28,6 +28,11 @@ MODULES = MappingProxyType(
         "weightclip.rivals.madam": "weightclip.madam",
         "weightclip.rivals.penalty": "weightclip.regularizers._penalty",
         "weightclip.scratch": "weightclip._box",
+        "weightclip.lab.diagram": "weightclip.lab.figure_1",
+        "weightclip.lab.experiments.ppo.watching": "weightclip.lab.experiments.ppo.video",
+        "weightclip.lab.experiments.streaming.learner": "weightclip.lab.experiments.streaming.training",
+        "weightclip.lab.experiments.streaming.translate": "weightclip.lab.experiments.streaming.code_generation",
+        "weightclip.lab.experiments.warm_start.authors": "weightclip.lab.experiments.warm_start.published_curves",
         "weightclip.lab.nets": "weightclip.lab.networks",
         "weightclip.lab.plugins": "weightclip.lab.registry",
         "weightclip.lab.policy.normalise": "weightclip.lab.experiments.ppo.environments",
@@ -97,7 +102,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "update_bound": "output_change_bound",
         },
         "weightclip._hooks": {"Remedy": "Regularizer", "find_remedy": "find_regularizer"},
-        "weightclip._validation": {"check_share": "check_fraction", "unwanted": "name_filter"},
+        "weightclip._validation": {"unwanted": "name_filter"},
         "weightclip.certificate": {
             "Lipschitz": "LipschitzBounds",
             "lipschitz": "lipschitz_bounds",
@@ -169,10 +174,13 @@ def new_module(name: str) -> str | None:
     Examples:
         >>> new_module("weightclip.lab.streaming.rules")
         'weightclip.lab.experiments.streaming.rules'
+        >>> new_module("weightclip.lab.policy.watching")
+        'weightclip.lab.experiments.ppo.video'
     """
     for old in sorted(MODULES, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
-            return MODULES[old] + name.removeprefix(old)
+            new = MODULES[old] + name.removeprefix(old)
+            return new_module(new) or new
     return None
 
 

@@ -20,26 +20,10 @@ Patterns = str | Iterable[str]
 
 def check_number(argument: str, value: object, *, zero: bool = False, infinite: bool = False) -> float:
     """Return `value` as a float; raise a ValueError unless it is positive (`zero` and `infinite` allow these)."""
-    number = _as_float(value)
+    number = as_float(value)
     if (number > 0 or (zero and number == 0)) and (infinite or number < math.inf):
         return number
     raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
-
-
-def check_fraction(argument: str, value: object) -> float:
-    """Return `value` as a float; raise a ValueError unless it is in [0, 1]."""
-    number = _as_float(value)
-    if 0 <= number <= 1:
-        return number
-    raise ValueError(f"{argument}: got {value!r}, expected a number from 0 to 1")
-
-
-def check_finite(argument: str, value: object) -> float:
-    """Return `value` as a float; raise a ValueError unless it is finite."""
-    number = _as_float(value)
-    if math.isfinite(number):
-        return number
-    raise ValueError(f"{argument}: got {value!r}, expected a finite number")
 
 
 def check_count(argument: str, value: object, least: int = 1) -> int:
@@ -81,7 +65,7 @@ def as_number(value: object) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """`as_number`, with NaN for values that are not numbers or overflow."""
     try:
         number = as_number(value)

@@ -27,9 +27,9 @@ from weightclip._bound_rules import (
     check_included,
     make_bound,
 )
+from weightclip._ensembles import Stacked, unstacked
 from weightclip._output_layers import find_output_layers
 from weightclip._renamed import accept_old_arguments
-from weightclip._stacked import Stacked, unstacked
 from weightclip._torch_private import COMPILED_PREFIX, compiled_module, forward_pre_hooks, own_parameters
 from weightclip._validation import Patterns, check_pattern, name_filter
 

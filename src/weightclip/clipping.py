@@ -31,10 +31,10 @@ from weightclip._hooks import (
 from weightclip._layer_ranges import FOREIGN, ModelBounds
 from weightclip._ranges import Kappa, RangeRule, Units, read_kappa, rule_from_state
 from weightclip._renamed import accept_old_arguments
-from weightclip._second_weights import check_nested, find_second_weights
 from weightclip._text import format_table
 from weightclip._torch_private import global_step_post_hooks
 from weightclip._validation import Patterns, check_count, check_number, check_truth
+from weightclip._weight_averaging import check_nested, find_second_weights
 from weightclip._wrappers import acting_wrappers, call_after, nested_optimizers
 from weightclip.bounds import Resolved, Rule
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 from random_commands import command_line
 
+from processes import SECONDS
 from weightclip.cli import main
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -27,6 +28,6 @@ def test_500_random_command_lines_in_processes_of_their_own(block: int) -> None:
     for seed in range(50 * block, 50 * block + 50):
         words = command_line(seed)
         command = [sys.executable, "-m", "weightclip", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
         assert done.returncode in (0, 1, 2), words
         assert "Traceback" not in done.stdout + done.stderr, (words, done.stderr)

@@ -3,12 +3,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
 
+from processes import SECONDS, started, wait_for
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.records.record import read_record
@@ -20,6 +21,11 @@ SMALL = ["run", "input-permuted-mnist", "--hidden", "8", "--steps", "90", "--per
 
 def records(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.parquet"))
+
+
+def has_ended_or_saved(process: "subprocess.Popen[str]", directory: Path) -> bool:
+    """Whether a run has a checkpoint, or its process has ended."""
+    return process.poll() is not None or bool(list(directory.rglob("*.checkpoint.npz")))
 
 
 def test_a_run_prints_its_result_and_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,19 +182,18 @@ def test_ctrl_c_explains_how_to_resume(
 
 def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
     """The interrupted run ends with the numbers of an undisturbed one."""
-    long = [*SMALL[:5], "300", *SMALL[6:]]
+    long = [*SMALL[:5], "900", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):
-            time.sleep(0.01)
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(partial(has_ended_or_saved, process, tmp_path), "a checkpoint", interval=0.01)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert "stopped; the same command resumes from the last checkpoint, if one exists" in out
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
-    undisturbed = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=300, period=30, backend="reference")
+    undisturbed = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=900, period=30, backend="reference")
     assert_frame_equal(read_record(records(tmp_path)[0]).table, undisturbed, check_exact=True)
 
 
@@ -233,11 +238,10 @@ def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsy
     """Two processes given the same command: one runs, the other waits for its record."""
     long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
-        while other.poll() is None and not list(tmp_path.rglob("*.checkpoint.npz")):
-            time.sleep(0.01)
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
+        wait_for(partial(has_ended_or_saved, other, tmp_path), "a checkpoint", interval=0.01)
         assert main(long) == 0
-        other.communicate(timeout=60)
+        other.communicate(timeout=SECONDS)
     assert other.returncode == 0
     shown = capsys.readouterr().out
     assert f"seed 0: process {other.pid} on " in shown

@@ -2,11 +2,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from processes import SECONDS, is_running, started, wait_for
 from weightclip.cli import main
 from weightclip.lab.records.record import read_record
 
@@ -182,36 +182,15 @@ def test_an_unknown_problem_is_reported_with_the_nearest(capsys: pytest.CaptureF
     assert "did you mean 'input-permuted-mnist'?" in capsys.readouterr().err
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "weightclip", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def is_running(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
-    process = start([*words, "--steps", "1200"])
-    deadline = time.monotonic() + 120
-    while len(records()) < 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert err == ""
-    assert "of 6 runs ended; the same command resumes" in out
-    assert 1 <= len(records()) < 6
-    while is_running(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(process.pid)
+    command = [sys.executable, "-m", "weightclip", *words, "--steps", "1200"]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: len(records()) >= 1, "a record")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 130, err
+        assert err == ""
+        assert "of 6 runs ended; the same command resumes" in out
+        assert 1 <= len(records()) < 6
+        wait_for(lambda: not is_running(process.pid), "the end of all processes")

@@ -5,12 +5,15 @@ import random
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from processes import SECONDS, started, wait_for
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.locks import locked_runs
 
@@ -23,15 +26,25 @@ WORDS = [
 RUNS = 60
 MOMENTS = 5
 
+Start = Callable[[str], "subprocess.Popen[bytes]"]
 
-def start(out: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "weightclip", *WORDS, "--out", out]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the sweep with a store. Sweeps that still run at the end of the test are killed."""
+    with ExitStack() as running:
+        command = [sys.executable, "-m", "weightclip", *WORDS, "--out"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        yield lambda out: running.enter_context(started([*command, out], **quiet))
+
+
+def records(out: str) -> list[Path]:
+    return sorted(Path(out).rglob("*.parquet"))
 
 
 def tables(out: str) -> dict[str, pl.DataFrame]:
     """The table of each record in a store by the record's path."""
-    return {str(path.relative_to(out)): read_record(path).table for path in sorted(Path(out).rglob("*.parquet"))}
+    return {str(path.relative_to(out)): read_record(path).table for path in records(out)}
 
 
 def workers(driver: subprocess.Popen[bytes]) -> dict[str, int]:
@@ -42,66 +55,67 @@ def workers(driver: subprocess.Popen[bytes]) -> dict[str, int]:
 
 
 class Killer:
-    """Kills drivers, or workers."""
+    """Kills drivers, or workers, of the sweep in the store `disturbed`."""
 
-    def __init__(self, what: str) -> None:
-        self.moment = random.Random(what)
+    def __init__(self, what: str, draw: random.Random) -> None:
+        self._draw = draw
         self._driver = what == "driver"
-        self._places: set[str] = set()
+        self._killed: set[str] = set()
+
+    def can_kill_or_has_ended(self, driver: subprocess.Popen[bytes], moment: int) -> bool:
+        """Whether there are so many records and something to kill, or nothing runs."""
+        return driver.poll() is not None or (len(records("disturbed")) >= moment and bool(self._victims(driver)))
 
     def kill(self, driver: subprocess.Popen[bytes]) -> bool:
-        """Whether there was something to kill. No run twice: one that dies three times is a failure."""
+        """Whether there was something to kill."""
+        victims = self._victims(driver)
+        if not victims:
+            return False
         if self._driver:
             driver.kill()
             driver.wait()
             return True
-        found = {place: process for place, process in workers(driver).items() if place not in self._places}
-        if found:
-            place = self.moment.choice(sorted(found))
-            self._places.add(place)
-            os.kill(found[place], signal.SIGKILL)
-        return bool(found)
+        run = self._draw.choice(sorted(victims))
+        self._killed.add(run)
+        os.kill(victims[run], signal.SIGKILL)
+        return True
 
-
-def wait_for_work(driver: subprocess.Popen[bytes]) -> None:
-    """Until it runs something, or has nothing to run."""
-    deadline = time.monotonic() + 600
-    while driver.poll() is None and not workers(driver):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    def _victims(self, driver: subprocess.Popen[bytes]) -> dict[str, int]:
+        """The runs under way. No run is killed twice with its worker: one that dies three times is a failure."""
+        return {run: process for run, process in workers(driver).items() if run not in self._killed}
 
 
 @pytest.mark.parametrize("what", ["driver", "worker"])
-def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(what: str) -> None:
-    began = time.monotonic()
-    assert start("undisturbed").wait(timeout=600) == 0
-    took = time.monotonic() - began
+def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(what: str, start: Start) -> None:
+    """The moments are numbers of records in the store: elapsed time means little on a loaded machine."""
+    assert start("undisturbed").wait(SECONDS) == 0
     expected = tables("undisturbed")
     assert len(expected) == RUNS
 
-    killer = Killer(what)
+    draw = random.Random(what)
+    killer = Killer(what, draw)
     driver = start("disturbed")
+    moments = sorted(draw.sample(range(RUNS - 10), MOMENTS))
     there: list[int] = []
     while len(there) < MOMENTS:
-        wait_for_work(driver)
-        wait = killer.moment.uniform(0.0, 0.2) * took
-        try:
-            assert driver.wait(timeout=wait) == 0  # it was faster than we are: begin anew
-            for path in Path("disturbed").rglob("*.parquet"):
-                if killer.moment.random() < 0.7:
+        moment = moments[len(there)]
+        wait_for(partial(killer.can_kill_or_has_ended, driver, moment), f"{moment} records", 0.01)
+        number = len(tables("disturbed"))
+        if driver.poll() is not None:  # it finished before the kill; restart it with fewer records
+            assert driver.returncode == 0
+            for path in records("disturbed"):
+                if draw.random() < 0.7:
                     path.unlink()
             driver = start("disturbed")
-        except subprocess.TimeoutExpired:
-            records = len(tables("disturbed"))
-            if killer.kill(driver):
-                there.append(records)
-                print(f"a {what} was killed {wait:.2f} s after it had begun to work, {records} records there")
+        elif killer.kill(driver):
+            there.append(number)
+            print(f"a {what} was killed when there were {number} records")
             if driver.poll() is not None:
                 driver = start("disturbed")
-    assert any(0 < records < RUNS for records in there)
-    assert driver.wait(timeout=600) == 0
+    assert any(0 < number < RUNS for number in there)
+    assert driver.wait(SECONDS) == 0
     again = start("disturbed")
-    assert again.wait(timeout=600) == 0
+    assert again.wait(SECONDS) == 0
 
     found = tables("disturbed")
     assert found.keys() == expected.keys()

@@ -14,6 +14,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip.lab import load
+from weightclip.lab.experiment import Callbacks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "drifting_regression"
 
@@ -65,15 +66,15 @@ def test_an_interrupted_run_resumes_bit_for_bit(site: Path, tmp_path: Path, monk
     run = config.resolve(config.Config(tasks=4, period=10, seed=3))
     rows: list[Mapping[str, Any]] = []
 
-    def stop_after_two(row: Mapping[str, Any]) -> None:
+    def stop_after_two(config: Any, row: Mapping[str, Any]) -> None:
         rows.append(row)
         if len(rows) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        training.run_config(run, out=tmp_path, on_row=stop_after_two)
+        training.run_config(run, out=tmp_path, callbacks=Callbacks(on_row=stop_after_two))
     lines: list[str] = []
-    resumed = training.run_config(run, out=tmp_path, on_event=lines.append)
+    resumed = training.run_config(run, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines == ["drifting-regression sgd+wc seed 3: resuming after task 2"]
     assert resumed.resumed == "exact"
     assert_frame_equal(resumed.table, training.run_config(run).table)

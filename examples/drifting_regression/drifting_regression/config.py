@@ -5,8 +5,8 @@ from typing import Annotated
 
 from weightclip.lab.config import PROBLEM, Help, MethodConfig, check_fields, resolve_method, resolver
 from weightclip.lab.constraints import AtLeast, OneOf
-from weightclip.lab.experiment import config_fields, text_fields
-from weightclip.lab.records.schema import Metric, Schema, by_name
+from weightclip.lab.experiment import config_schema
+from weightclip.lab.records.schema import Metric, by_name
 
 NAME = "drifting-regression"
 BEST = {"sgd": {"lr": 0.05}, "sgd+wc": {"lr": 0.05, "kappa": 2.0}}
@@ -31,12 +31,9 @@ def resolve(config: Config) -> Config:
     return resolve_method(check_fields(config), BEST)
 
 
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
+SCHEMA = config_schema(
+    Config,
     methods=tuple(BEST),
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
     x_column="task",
     score="loss",
     metrics=by_name(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drifting_regression.config import BEST, NAME, SCHEMA, Config, resolve
-from weightclip.lab.experiment import NO_CALLBACKS, NONE, Callbacks, Experiment, arguments_of, run_each
+from weightclip.lab.experiment import NONE, Callbacks, Experiment, arguments_of
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
@@ -27,22 +27,12 @@ class DriftingRegression(Experiment[Config]):
         examples = {"run": [f"{NAME} --method sgd+wc --kappa 2 --seeds 3"]}
         return {"axes": {"method": tuple(BEST)}, "grid": grid, "best": {NAME: BEST}, "examples": examples}
 
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.records.record import identity
-
-        return identity(NAME, config.facts(), None)
-
     def run(
-        self,
-        configs: Sequence[Config],
-        data: None,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list["Record"]:
         from drifting_regression.training import run_config
 
-        return run_each(run_config, configs, data, out, overwrite, callbacks)
+        return [run_config(config, out, overwrite, callbacks) for config in configs]
 
     def length(self, config: Config) -> int:
         return config.tasks * config.period

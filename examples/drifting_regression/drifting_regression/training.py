@@ -1,6 +1,7 @@
 """Training: one row of the table per task, with a checkpoint after each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 
 from drifting_regression.config import NAME, SCHEMA, Config, resolve
 from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training_state
-from weightclip.lab.experiment import Event, Progress, ignore
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.runner import Trial, run_trial
@@ -51,21 +52,14 @@ class Learner:
 
 
 def run_config(
-    config: Config,
-    data: None = None,
-    *,
-    out: Path | None = None,
-    overwrite: bool = False,
-    on_progress: Progress = ignore,
-    on_event: Event = ignore,
-    on_row: Callable[[Row], None] = ignore,
+    config: Config, out: Path | None = None, overwrite: bool = False, callbacks: Callbacks = NO_CALLBACKS
 ) -> Record:
     """Run one configuration, resume it, or read its record."""
-    config = resolve(config)
+    requested, config = config, resolve(config)
 
     def learn(learner: Learner, task: int, rows: Sequence[Row]) -> Row:
         row = learner.learn(task)
-        on_progress(int(row["samples"]), row["loss"])
+        callbacks.on_progress(int(row["samples"]), row["loss"])
         return row
 
     trial = Trial(
@@ -81,4 +75,4 @@ def run_config(
         learn=learn,
         table=lambda rows: pl.DataFrame(rows).with_columns(pl.col("task", "samples").cast(pl.Int64)),
     )
-    return run_trial(trial, out, overwrite, on_event, on_row)
+    return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))

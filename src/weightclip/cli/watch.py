@@ -39,7 +39,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     if out is not None and out.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"--out: got {str(out)!r}, expected a file that ends in .mp4 or .gif")
     import_torch()
-    from weightclip.lab.experiments.ppo.watching import find_policy, play, write_video
+    from weightclip.lab.experiments.ppo.video import find_policy, play, write_video
 
     saved = find_policy(arguments.run)
     out = out or saved.path.with_name(saved.path.name.partition(".parquet")[0].partition(".checkpoint")[0] + ".mp4")

@@ -20,8 +20,7 @@ from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
 from weightclip._renamed import new_fields
 from weightclip._validation import check_truth
 from weightclip.lab.constraints import Constraint, FilePath, Finite, OneOf, Seed
-from weightclip.lab.methods import NAMED as NAMED
-from weightclip.lab.methods import RANGES, TORCH, Components, Method, choose_settings, parse_method
+from weightclip.lab.methods import NAMED, RANGES, TORCH, Components, Method, choose_settings, parse_method
 
 if TYPE_CHECKING:
     from torch import nn
@@ -206,10 +205,6 @@ class MethodConfig:
     def named_settings(self) -> dict[str, float]:
         """The settings with their own field that are not None."""
         return {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
-
-    def display_settings(self) -> dict[str, Any]:
-        """Every setting, and the rule for ranges if there is one."""
-        return {**self.all_settings(), "kappa_rule": self.kappa_rule}
 
     def clipping_range(self) -> Kappa | None:
         """The `kappa` argument of `clip_weights`, of a resolved configuration."""

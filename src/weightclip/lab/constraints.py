@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from weightclip._validation import as_number, check_count, check_name, check_seed
+from weightclip._validation import as_float, check_count, check_name, check_seed
 
 
 @runtime_checkable
@@ -30,7 +30,7 @@ class AtLeast:
     def check(self, name: str, value: Any, kind: type) -> Any:
         if kind is int:
             return check_count(name, _whole(value), self.least)
-        number = _number(value)
+        number = as_float(value)
         return _accepted(name, value, number, self.least <= number < math.inf, f"a number of at least {self.least}")
 
 
@@ -41,7 +41,7 @@ class Positive:
     infinite: bool = False
 
     def check(self, name: str, value: Any, kind: type) -> Any:
-        number = _number(value)
+        number = as_float(value)
         return _accepted(name, value, number, number > 0 and (self.infinite or number < math.inf), "a positive number")
 
 
@@ -54,7 +54,7 @@ class Between:
     below: bool = False
 
     def check(self, name: str, value: Any, kind: type) -> Any:
-        number = _number(value)
+        number = as_float(value)
         inside = self.low <= number <= self.high and not (self.below and number == self.high)
         if kind is int:
             expected = f"a whole number from {self.low} to {self.high}"
@@ -68,7 +68,7 @@ class Finite:
     """Finite numbers."""
 
     def check(self, name: str, value: Any, kind: type) -> Any:
-        number = _number(value)
+        number = as_float(value)
         return _accepted(name, value, number, math.isfinite(number), "a finite number")
 
 
@@ -105,18 +105,9 @@ class FilePath:
         return str(value)
 
 
-def _number(value: Any) -> float:
-    """Return NaN for anything that is not a number, or too large for a float."""
-    try:
-        number = as_number(value)
-    except OverflowError:
-        return math.nan
-    return math.nan if number is None else number
-
-
 def _whole(value: Any) -> Any:
     """Return a float without fraction as an int: TOML files and tables may hold 2048.0."""
-    number = _number(value)
+    number = as_float(value)
     return int(number) if isinstance(value, float) and number.is_integer() else value
 
 

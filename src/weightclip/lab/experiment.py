@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -128,23 +127,24 @@ class Experiment(ABC, Generic[C]):
         """
         return None
 
-    @abstractmethod
     def identify(self, config: C, data: Any) -> str:
-        """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`."""
+        """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`.
+
+        The default requires a `MethodConfig`, and data with a `checksum`, if there is any.
+        """
+        from weightclip.lab.records.record import identity
+
+        facts: Mapping[str, Any] = config.facts()  # type: ignore[attr-defined]
+        return identity(self.name, facts, None if data is None else data.checksum)
 
     @abstractmethod
     def run(
-        self,
-        configs: Sequence[C],
-        data: Any,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[C], data: Any, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         """Run configurations that differ in their seeds, resume them, or read the records of finished ones.
 
         With `out`, records and checkpoints are written to the store in that directory, at the paths of
-        `weightclip.lab.records.store.record_path`.
+        `weightclip.lab.records.store.record_path`. With `overwrite`, finished runs are repeated.
         """
 
     @abstractmethod
@@ -165,37 +165,24 @@ def arguments_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, An
     return {**rest, "settings": {**rest.get("settings", {}), **entries}}
 
 
-def run_each(
-    run_config: Callable[..., Record],
-    configs: Sequence[Any],
-    data: Any,
-    out: Path | None,
-    overwrite: bool,
-    callbacks: Callbacks,
-) -> list[Record]:
-    """Run configurations sequentially, for experiments without lockstep."""
-    return [
-        run_config(
-            config,
-            data,
-            out=out,
-            overwrite=overwrite,
-            on_progress=callbacks.on_progress,
-            on_event=callbacks.on_event,
-            on_row=partial(callbacks.on_row, config),
-        )
-        for config in configs
-    ]
-
-
 def config_fields(config: type[Any]) -> dict[str, str]:
     """Field -> help, in order, for `Schema.fields`."""
     return {name: one.help.text for name, one in field_types(config).items()}
 
 
-def text_fields(config: type[Any]) -> tuple[str, ...]:
-    """The fields that tidy tables hold as text, for `Schema.text_fields`."""
-    return tuple(name for name, one in field_types(config).items() if one.kind not in (int, float, bool))
+def config_schema(config: type[Any], **columns: Any) -> Schema:
+    """The schema of an experiment with this `MethodConfig`; `columns` are the other arguments of `Schema`.
+
+    The experiment has one problem with its own name, unless `columns` contains `problems`.
+    """
+    types = field_types(config)
+    facts = {
+        "problems": (config.experiment,),
+        "fields": config_fields(config),
+        "settings": tuple(name for name in (*Schema.settings, "bounds") if name in types),
+        "text_fields": tuple(name for name, one in types.items() if one.kind not in (int, float, bool)),
+    }
+    return Schema(config.experiment, **{**facts, **columns})
 
 
 SEARCHED = ("seed", "kappa", "kappa_rule", "decay", "sigma")

@@ -92,7 +92,7 @@ def all_figures() -> list[Figure]:
 
 def _draw_diagram(table: pl.DataFrame, criterion: str) -> Drawing:
     """Draw figure 1, which needs no results. It is the only figure that imports PyTorch."""
-    from weightclip.lab.diagram import figure_1
+    from weightclip.lab.figure_1 import figure_1
 
     return figure_1()
 

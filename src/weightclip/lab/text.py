@@ -129,11 +129,6 @@ def seeds_text(seeds: Iterable[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in ranges)
 
 
-def plural(count: int, name: str) -> str:
-    """The name in singular for 1, else in plural: `run`, `runs`."""
-    return name if count == 1 else f"{name}s"
-
-
 def list_text(values: Sequence[str]) -> str:
     """Join values: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))

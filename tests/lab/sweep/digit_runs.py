@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from polars.testing import assert_frame_equal
 
+from weightclip.lab.experiment import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.executor import Ended, Report
@@ -32,7 +33,7 @@ def compile_kernels(*methods: str) -> None:
     (data,) = plan.data.values()
     for writeable in (True, False):
         data.inputs.flags.writeable = data.labels.flags.writeable = writeable
-        EXPERIMENT.run([run.config for run in plan.runs], data, None)
+        EXPERIMENT.run([run.config for run in plan.runs], data, None, False, NO_CALLBACKS)
 
 
 def shared_by(plan: Plan, store: Path) -> Shared:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from waiting import SECONDS, wait_for
+from processes import SECONDS, wait_for
 
 RAY = Path(sys.executable).with_name("ray")
 

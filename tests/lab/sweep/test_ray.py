@@ -13,8 +13,8 @@ from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, sh
 from polars.testing import assert_frame_equal
 from ray_nodes import Cluster, Node, cluster, short_folder
 from toy import attempts, toy_plan
-from waiting import SECONDS, wait_for
 
+from processes import SECONDS, started, wait_for
 from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
@@ -356,12 +356,12 @@ def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path,
     with cluster() as found:
         victims = [add_node(found) for _ in moments]
         over_ray = command(20, store, "--executor", "ray", "--address", found.address)
-        driver = subprocess.Popen(over_ray, stdout=subprocess.DEVNULL)
-        for victim, moment, pause in zip(victims, moments, pauses):
-            wait_for(partial(has_ended_or_made, driver, store, moment), f"{moment} records")
-            time.sleep(pause)
-            victim.kill()
-        driver.wait(SECONDS)
+        with started(over_ray, stdout=subprocess.DEVNULL) as driver:
+            for victim, moment, pause in zip(victims, moments, pauses):
+                wait_for(partial(has_ended_or_made, driver, store, moment), f"{moment} records")
+                time.sleep(pause)
+                victim.kill()
+            driver.wait(SECONDS)
         run(over_ray)
     assert len(tables(store)) == 60
     assert_same_records(store, undisturbed)
@@ -382,10 +382,10 @@ def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
         f"from weightclip.lab.sweep.ray import Ray; plan = toy_plan(4, {rows!r});"
         f"sweep(plan, plan.runs, Path({str(store)!r}), Ray({two_nodes.address!r}, shared_store={shared_store}))"
     )
-    driver = subprocess.Popen([sys.executable, "-c", code])
-    wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
-    driver.kill()
-    driver.wait(SECONDS)
+    with started([sys.executable, "-c", code]) as driver:
+        wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
+        driver.kill()
+        driver.wait(SECONDS)
     assert locked_runs(store) == {}
     plan = toy_plan(4, rows)
     sweep(plan, plan.runs, store, Ray(two_nodes.address, shared_store=shared_store))
@@ -403,10 +403,10 @@ def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     run(command(4, undisturbed))
     with cluster() as found:
         over_ray = command(4, store, "--executor", "ray", "--address", found.address)
-        driver = subprocess.Popen(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(partial(has_ended_or_made, driver, store, 3), "3 records")
-        found.head.kill()
-        assert driver.wait(SECONDS) != 0
+        with started(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+            wait_for(partial(has_ended_or_made, driver, store, 3), "3 records")
+            found.head.kill()
+            assert driver.wait(SECONDS) != 0
     assert 3 <= len(tables(store)) < 12
     with cluster() as another:
         run(command(4, store, "--executor", "ray", "--address", another.address))

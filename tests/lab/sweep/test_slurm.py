@@ -8,8 +8,8 @@ import fake_slurm
 import pytest
 from digit_runs import assert_same_records, digit_plan, outcomes_of, shared_by
 from toy import attempts, toy_plan
-from waiting import wait_for
 
+from processes import wait_for
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, slurm
 from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
@@ -152,7 +152,7 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
 def test_a_task_whose_time_is_up_resumes_later(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"method": "slow", "rows": 20, "notes": str(notes)})
+    plan = toy_plan(1, {"trouble": "hang once", "notes": str(notes)})
     short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the last ten minutes are those when the time is up
     reports = short.run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))

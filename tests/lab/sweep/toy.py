@@ -32,7 +32,7 @@ class ToyConfig:
     rows: int = field(default=3, metadata=_help("rows of the table"))
     stages: int = field(default=1, metadata=_help("1 or 2"))
     seed: int = field(default=0, metadata=_help("fixes nothing"))
-    trouble: str = field(default="", metadata=_help("fail, die, die once"))
+    trouble: str = field(default="", metadata=_help("fail, die, die once, hang once"))
     notes: str = field(default="", metadata=_help("a directory where each run leaves its process id"))
 
 
@@ -94,6 +94,8 @@ class Toy(Experiment[ToyConfig]):
             raise RuntimeError("it went\nwrong")
         if config.trouble == "die" or (config.trouble == "die once" and not before):
             os.kill(os.getpid(), signal.SIGKILL)
+        if config.trouble == "hang once" and not before:
+            time.sleep(600)  # a signal ends it
         rows = []
         for row in range(config.rows):
             if config.method == "slow":

@@ -28,7 +28,7 @@ from weightclip.lab.records.columns import (
     schema_of,
 )
 from weightclip.lab.records.legacy import upgrade_table
-from weightclip.lab.records.record import DAMAGED, Facts, part_path, read_facts, read_part
+from weightclip.lab.records.record import DAMAGED, Facts, part_path, read_columns, read_facts, read_part, slice_sha256
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -81,6 +81,7 @@ def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Ev
     """The table of `load`; without rows if there are no results."""
     runs: dict[str, _Run] = {}
     saved: list[pl.DataFrame] = []
+    schemas: list[Mapping[str, Any]] = []
     for path in _files(paths):
         try:
             found = _read(path)
@@ -88,7 +89,7 @@ def load_any(paths: Sequence[str | Path], table: str | None = None, on_event: Ev
             _skip(path, error, on_event)
         else:
             if isinstance(found, _Run):
-                runs.setdefault(found.facts.values["identity"], found)
+                runs.setdefault(found.facts.values["identity"], _share_schema(found, schemas))
             else:
                 saved.append(found)
     chosen, further = list(runs.values()), [one for one in saved if _is_additional(one)]
@@ -109,10 +110,9 @@ def no_records(paths: Sequence[str | Path]) -> ValueError:
 
 @dataclass(frozen=True)
 class _Run:
-    """A record without its table: the file with the table, the table's columns as text, and the metadata."""
+    """A record without its table: the file with the table, and the metadata."""
 
     path: str
-    columns: str
     facts: Facts
 
 
@@ -138,14 +138,17 @@ def _read(path: str) -> _Run | pl.DataFrame:
     with open(path, "rb") as file:
         content = file.read()
     facts = read_facts(content)
-    return _read_saved(Path(path)) if facts is None else _Run(path, _columns(content), facts)
+    return _read_saved(Path(path)) if facts is None else _Run(path, facts)
 
 
-def _columns(content: bytes) -> str:
-    try:
-        return str(pl.read_parquet_schema(content))
-    except DAMAGED as error:
-        raise ValueError(f"it is damaged ({type(error).__name__})") from error
+def _share_schema(run: _Run, schemas: list[Mapping[str, Any]]) -> _Run:
+    """The run with the equal schema of an earlier run, if any. A store has thousands of records but few schemas."""
+    schema = run.facts.values["schema"]
+    for known in schemas:
+        if known == schema:
+            return replace(run, facts=replace(run.facts, values={**run.facts.values, "schema": known}))
+    schemas.append(schema)
+    return run
 
 
 def _check_table(name: str, runs: Sequence[_Run]) -> None:
@@ -168,11 +171,12 @@ def _additional_runs(runs: Sequence[_Run], name: str, on_event: Event) -> Iterat
             continue
         path = part_path(Path(run.path), part)
         try:
-            columns = _columns(read_part(Path(run.path), part, parts[part]))
+            columns = read_columns(read_part(Path(run.path), part, parts[part]))
         except (ValueError, OSError) as error:
             _skip(str(path), error, on_event)
         else:
-            yield _Run(str(path), columns, replace(run.facts, sha256=None))  # the hash of the file has been checked
+            facts = replace(run.facts, sha256=None, columns=columns)  # the hash of the file has been checked
+            yield _Run(str(path), facts)
 
 
 def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
@@ -181,7 +185,7 @@ def _tidy_table(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
         return pl.DataFrame()
     groups: dict[str, list[_Run]] = {}
     for run in runs:
-        groups.setdefault(run.columns, []).append(run)
+        groups.setdefault(run.facts.columns, []).append(run)
     rows = pl.concat([_read_tables(group, on_event) for group in groups.values()], how="diagonal_relaxed")
     rows = rows.drop("seed", strict=False)
     about = _run_columns([run.facts.values for run in runs])
@@ -206,17 +210,11 @@ def _read_tables(runs: Sequence[_Run], on_event: Event) -> pl.DataFrame:
         middle = len(runs) // 2
         halves = [_read_tables(half, on_event) for half in (runs[:middle], runs[middle:])]
         return pl.concat(halves, how="diagonal")
-    changed = []
     lengths = dict(table.group_by(_FILE, maintain_order=True).len().iter_rows())
-    content, first = table.drop(_FILE), 0
-    for run in runs:
-        run_rows = content.slice(first, lengths.get(run.path, 0))
-        first += run_rows.height
-        try:
-            run.facts.check(run_rows)
-        except ValueError as error:
-            _skip(run.path, error, on_event)
-            changed.append(run.path)
+    hashes = slice_sha256(table.drop(_FILE), (lengths.get(run.path, 0) for run in runs))
+    changed = [run.path for run, sha256 in zip(runs, hashes, strict=True) if run.facts.sha256 not in (None, sha256)]
+    for path in changed:
+        _skip(path, ValueError("it changed after it was written"), on_event)
     if len(changed) == len(runs):
         return pl.DataFrame(schema={_FILE: pl.String})  # a changed file may have other columns
     return table.filter(~pl.col(_FILE).is_in(changed)) if changed else table
@@ -236,6 +234,8 @@ def _run_columns(facts: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     ]
     for fact, config in zip(facts, configs, strict=True):
         config["rules"] = _hash(fact.get("rules"))
+    schemas = {id(fact["schema"]): fact["schema"] for fact in facts}
+    schema_texts = {key: json.dumps(schema) for key, schema in schemas.items()}
     provenance = [
         {
             "data": fact["data"].get("name"),
@@ -244,7 +244,7 @@ def _run_columns(facts: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
             "official": fact["data"].get("official"),
             "seconds": fact["seconds"],
             **comparison_columns(fact),
-            "schema": json.dumps(fact["schema"]),
+            "schema": schema_texts[id(fact["schema"])],
             "identity": fact["identity"],
         }
         for fact in facts

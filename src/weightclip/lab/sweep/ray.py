@@ -284,7 +284,7 @@ def _run(
         on_row=lambda config, row: send((numbers[id(config)], row)),
     )
     try:
-        records = experiment.run(configs, data, store, callbacks=callbacks)
+        records = experiment.run(configs, data, store, overwrite=False, callbacks=callbacks)
         if store is None:
             send(records)
         else:

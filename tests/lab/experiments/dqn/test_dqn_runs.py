@@ -7,6 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from short_runs import config
 
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.environments import Atari, Step
@@ -68,9 +69,9 @@ def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(**more), out=out, on_progress=stop)
+        run_config(config(**more), out=out, callbacks=Callbacks(on_progress=stop))
     lines: list[str] = []
-    record = run_config(config(**more), out=out, on_event=lines.append)
+    record = run_config(config(**more), out=out, callbacks=Callbacks(on_event=lines.append))
     assert not list(out.rglob("*.checkpoint.*"))
     assert run_config(config(**more), out=out).resumed == record.resumed  # in the record
     return record, lines
@@ -104,7 +105,7 @@ def test_without_the_replay_buffer_an_interrupted_run_starts_new_games(tmp_path:
 
 def test_before_the_first_update_there_is_no_loss() -> None:
     lines: list[str] = []
-    table = run_config(config(learning_starts=150), on_event=lines.append).table
+    table = run_config(config(learning_starts=150), callbacks=Callbacks(on_event=lines.append)).table
     for column in ("training_loss", "q", "gradient_l2"):
         assert table[column].is_null().to_list() == [True, False, False, False]
     assert not lines
@@ -120,7 +121,7 @@ def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -
     run_config(config(points=1))
     assert len(closed) == 1
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(), on_progress=stop)
+        run_config(config(), callbacks=Callbacks(on_progress=stop))
     assert len(closed) == 2
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tiny import tiny_dataset
 
+from weightclip.lab.experiment import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.training import run_config
 
@@ -19,7 +20,7 @@ def config(backend: str, method: str) -> Config:
 
 
 def run(out: Path, backend: str, method: str) -> None:
-    run_config(config(backend, method), tiny_dataset(), out=out, on_event=lambda _: None)
+    run_config(config(backend, method), tiny_dataset(), out=out, callbacks=NO_CALLBACKS)
 
 
 def start(out: Path, backend: str, method: str) -> ForkServerProcess:

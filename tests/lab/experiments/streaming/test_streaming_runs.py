@@ -3,6 +3,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from polars.testing import assert_frame_equal
 from tiny import tiny_dataset
 
 import weightclip as wc
+from processes import wait_for
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.problem import Problem
@@ -140,7 +143,13 @@ def test_overwriting_runs_it_again(tmp_path: Path) -> None:
     run_config(config(), DATA, out=tmp_path)
     before = only(tmp_path).stat().st_mtime_ns
     calls: list[int] = []
-    run_config(config(), DATA, out=tmp_path, overwrite=True, on_progress=lambda samples, _: calls.append(samples))
+    run_config(
+        config(),
+        DATA,
+        out=tmp_path,
+        overwrite=True,
+        callbacks=Callbacks(on_progress=lambda samples, _: calls.append(samples)),
+    )
     assert calls[-1] == 70
     assert only(tmp_path).stat().st_mtime_ns > before
 
@@ -148,9 +157,9 @@ def test_overwriting_runs_it_again(tmp_path: Path) -> None:
 def test_an_interrupted_overwriting_run_resumes_without_overwriting(tmp_path: Path) -> None:
     expected = run_config(config(), DATA, out=tmp_path).table
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(), DATA, out=tmp_path, overwrite=True, on_progress=interrupted_after(2))
+        run_config(config(), DATA, out=tmp_path, overwrite=True, callbacks=Callbacks(on_progress=interrupted_after(2)))
     seen: list[int] = []
-    record = run_config(config(), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lambda _: None)
+    record = run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_progress=lambda n, _: seen.append(n)))
     assert min(seen) > 40
     assert_frame_equal(record.table, expected)
 
@@ -160,13 +169,16 @@ def test_an_interrupted_overwriting_run_resumes_without_overwriting(tmp_path: Pa
 def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(tmp_path: Path, method: str, tasks: int) -> None:
     expected = run_config(config(method), DATA).table
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(method), DATA, out=tmp_path, on_progress=interrupted_after(tasks))
+        run_config(config(method), DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(tasks)))
     assert not list(tmp_path.rglob("*.parquet"))
     assert only(tmp_path, "*.checkpoint.npz")
     seen: list[int] = []
     lines: list[str] = []
     record = run_config(
-        config(method), DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lines.append
+        config(method),
+        DATA,
+        out=tmp_path,
+        callbacks=Callbacks(on_progress=lambda n, _: seen.append(n), on_event=lines.append),
     )
     assert min(seen) > tasks * 20  # the finished tasks were not learned again
     assert lines == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
@@ -185,18 +197,18 @@ def test_the_seconds_of_all_sessions_add_up(tmp_path: Path) -> None:
         interrupted_after(2)(samples, accuracy)
 
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(), DATA, out=tmp_path, on_progress=slow)
-    assert run_config(config(), DATA, out=tmp_path, on_event=lambda _: None).seconds > 0.1
+        run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_progress=slow))
+    assert run_config(config(), DATA, out=tmp_path, callbacks=NO_CALLBACKS).seconds > 0.1
 
 
 @pytest.mark.parametrize("damage", BROKEN)
 def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path, damage: str) -> None:
     expected = run_config(config(), DATA).table
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(2))
+        run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(2)))
     _break(only(tmp_path, "*.npz"), damage)
     lines: list[str] = []
-    record = run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    record = run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert len(lines) == 1
     assert "checkpoint is damaged" in lines[0]
     assert "restarting from the first task" in lines[0]
@@ -208,7 +220,7 @@ def test_a_damaged_record_is_reported_and_run_again(tmp_path: Path, damage: str)
     expected = run_config(config(), DATA, out=tmp_path).table
     _break(only(tmp_path), damage)
     lines: list[str] = []
-    run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert len(lines) == 1
     assert lines[0].endswith(": the file is damaged or not a record: running again")
     assert "delete" not in lines[0]
@@ -223,11 +235,11 @@ def _break(path: Path, damage: str) -> None:
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(), DATA, out=tmp_path, on_progress=interrupted_after(1))
+        run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(1)))
     path = only(tmp_path, "*.npz")
     np.savez(path, identity=np.array([print], dtype=object))
     lines: list[str] = []
-    run_config(config(), DATA, out=tmp_path, on_event=lines.append)
+    run_config(config(), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert "damaged" in lines[0]
 
 
@@ -266,7 +278,7 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     assert [p.name.partition(".")[2].partition(".")[2] for p in tmp_path.rglob("*") if p.is_file()] == [
         "checkpoint.npz"
     ]
-    assert_frame_equal(run_config(config(), DATA, out=tmp_path, on_event=lambda _: None).table, expected)
+    assert_frame_equal(run_config(config(), DATA, out=tmp_path, callbacks=NO_CALLBACKS).table, expected)
 
 
 def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_learned(
@@ -291,7 +303,7 @@ def test_a_network_larger_than_memory_is_refused() -> None:
 
 def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
     lines: list[str] = []
-    table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=lines.append).table
+    table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append)).table
     assert lines == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
     assert not table["loss"].is_finite().any()
     assert table["lipschitz"].is_nan().all()
@@ -301,25 +313,25 @@ def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_is_resumed(tmp_path: Path) -> None:
-    expected = run_config(config("sgd", lr=1e30), DATA, on_event=lambda _: None).table
+    expected = run_config(config("sgd", lr=1e30), DATA, callbacks=NO_CALLBACKS).table
     with pytest.raises(KeyboardInterrupt):
-        run_config(
-            config("sgd", lr=1e30), DATA, out=tmp_path, on_progress=interrupted_after(2), on_event=lambda _: None
-        )
-    record = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, on_event=lambda _: None)
+        run_config(config("sgd", lr=1e30), DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(2)))
+    record = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, callbacks=NO_CALLBACKS)
     assert_frame_equal(record.table, expected)
 
 
 def test_progress_reports_the_online_accuracy() -> None:
     lines: list[tuple[int, float]] = []
-    table = run_config(config(), DATA, on_progress=lambda *report: lines.append(report)).table
+    table = run_config(config(), DATA, callbacks=Callbacks(on_progress=lambda *report: lines.append(report))).table
     assert lines == list(zip(table["samples"], table["online_accuracy"], strict=True))
 
 
 def test_the_number_of_threads_is_restored() -> None:
     torch.set_num_threads(2)
     inside: list[int] = []
-    run_config(config(steps=20), DATA, on_progress=lambda *_: inside.append(torch.get_num_threads()))
+    run_config(
+        config(steps=20), DATA, callbacks=Callbacks(on_progress=lambda *_: inside.append(torch.get_num_threads()))
+    )
     assert inside[0] == 1
     assert torch.get_num_threads() == 2
 
@@ -340,22 +352,27 @@ def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, m
     finished = kills = 0
     while finished < killed_stream.TASKS - 2:
         process = killed_stream.start(tmp_path, backend, method)
-        while _tasks_saved(tmp_path) <= finished:
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.05))
-        saved = _tasks_saved(tmp_path)
-        process.kill()
-        process.join()
+        try:
+            wait_for(partial(_has_saved_more, tmp_path, finished), "a task", interval=0.001)
+            time.sleep(moments.uniform(0, 0.05))  # somewhere in a task
+            saved = _tasks_saved(tmp_path)
+        finally:
+            process.kill()
+            process.join()
         finished = _tasks_saved(tmp_path)
         assert finished >= saved  # what was saved is there, and can be read
         kills += 1
     assert kills > 1
     seen: list[int] = []
     settings = killed_stream.config(backend, method)
-    record = run_config(settings, DATA, out=tmp_path, on_progress=lambda n, _: seen.append(n), on_event=lambda _: None)
+    record = run_config(settings, DATA, out=tmp_path, callbacks=Callbacks(on_progress=lambda n, _: seen.append(n)))
     assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
     assert_frame_equal(record.table, expected, check_exact=True)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
+
+
+def _has_saved_more(directory: Path, tasks: int) -> bool:
+    return _tasks_saved(directory) > tasks
 
 
 def _tasks_saved(directory: Path) -> int:

@@ -6,6 +6,7 @@ import pytest
 from photographs import config, photographs
 from polars.testing import assert_frame_equal
 
+from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.records.record import read_record
@@ -48,9 +49,9 @@ def test_an_interrupted_run_resumes_bit_for_bit(method: str, images: int, tmp_pa
     wanted = config(method, lr=0.01, augment=True, **({"decay": 0.1, "kappa": 2.0} if method == "adam+l2+wc" else {}))
     expected = run_config(wanted, DATA).table
     with pytest.raises(KeyboardInterrupt):
-        run_config(wanted, DATA, out=tmp_path, on_progress=interrupted_after(images))  # type: ignore[arg-type]
+        run_config(wanted, DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(images)))  # type: ignore[arg-type]
     lines: list[str] = []
-    record = run_config(wanted, DATA, out=tmp_path, on_event=lines.append)
+    record = run_config(wanted, DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines == [f"warm-start {method} seed 0: resuming after epoch {images // 24 if images > 24 else 0}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert record.resumed == "exact"
@@ -60,7 +61,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(method: str, images: int, tmp_pa
 def test_a_finished_run_is_read(tmp_path: Path) -> None:
     first = run_config(config("sgd+wc"), DATA, out=tmp_path)
     lines: list[str] = []
-    again = run_config(config("sgd+wc"), DATA, out=tmp_path, on_event=lines.append)
+    again = run_config(config("sgd+wc"), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines == ["warm-start sgd+wc seed 0: already finished"]
     assert_frame_equal(first.table, again.table)
     assert_frame_equal(first.tables["boxes"], again.tables["boxes"])
@@ -101,11 +102,11 @@ def test_more_images_than_available_are_rejected() -> None:
 
 def test_divergence_is_reported() -> None:
     lines: list[str] = []
-    run_config(config(lr=1e30), DATA, on_event=lines.append)
+    run_config(config(lr=1e30), DATA, callbacks=Callbacks(on_event=lines.append))
     assert any("the loss diverged in epoch" in line for line in lines)
 
 
 def test_progress_counts_images() -> None:
     lines: list[int] = []
-    run_config(config(), DATA, on_progress=lambda images, _: lines.append(images))
+    run_config(config(), DATA, callbacks=Callbacks(on_progress=lambda images, _: lines.append(images)))
     assert lines == list(range(8, 97, 8))

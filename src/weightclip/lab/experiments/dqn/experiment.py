@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
-    NO_CALLBACKS,
     NONE,
     Callbacks,
     Comparison,
@@ -17,7 +16,6 @@ from weightclip.lab.experiment import (
     IncompatibleError,
     arguments_of,
     ignore,
-    run_each,
 )
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
@@ -62,22 +60,12 @@ class ReplayRatio(Experiment[Config]):
         """Check that the game is installed; there is no data."""
         find_game(config.suite, config.game)
 
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.records.record import identity
-
-        return identity(NAME, config.facts(), None)
-
     def run(
-        self,
-        configs: Sequence[Config],
-        data: None,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         from weightclip.lab.experiments.dqn.training import run_config
 
-        return run_each(run_config, configs, None, out, overwrite, callbacks)
+        return [run_config(config, out, overwrite, callbacks) for config in configs]
 
     def length(self, config: Config) -> int:
         return config.frames or 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
+from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.dqn.config import NAME, PAPER_METHODS, PAPER_RATIOS, Config, presets, resolve
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
+from weightclip.lab.records.schema import FRACTION, Metric, by_name
 
 METRICS = by_name(
     Metric(
@@ -46,13 +46,9 @@ METRICS = by_name(
 COVARIANCE = "covariance"
 """Name of the additional table of gradient covariances: percent of the run, row, column, value."""
 
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
+SCHEMA = config_schema(
+    Config,
     methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
-    settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
     axes=("method", "agent", "game", "replay_ratio"),
     x_column="part",
     score="test_return",

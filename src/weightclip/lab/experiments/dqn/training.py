@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from weightclip.diagnostics import (
 )
 from weightclip.lab.checkpoint import Arrays, Row, from_array, to_array
 from weightclip.lab.device import describe_device, find_device, threads
-from weightclip.lab.experiment import Event, Progress, ignore
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Progress, ignore
 from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
@@ -327,25 +328,18 @@ MADE_BY = {"atari": "ale-py", "minatar": "MinAtar"}
 
 
 def run_config(
-    config: Config,
-    data: None = None,
-    *,
-    out: Path | None = None,
-    overwrite: bool = False,
-    on_progress: Progress = ignore,
-    on_event: Event = ignore,
-    on_row: Callable[[Row], None] = ignore,
+    config: Config, out: Path | None = None, overwrite: bool = False, callbacks: Callbacks = NO_CALLBACKS
 ) -> Record:
     """Run one configuration, resume it after its last part, or read its record if it is finished.
 
     A resumed run continues bit for bit if the games can be saved (`Environments.resumable`) and `save_buffer` is set;
     otherwise it starts new games.
     """
-    config = resolve(config)
+    requested, config = config, resolve(config)
     device = find_device(config.device)
 
     def learn(trainer: Trainer, part: int, rows: Sequence[Row]) -> Row:
-        return trainer.learn(part, on_progress)
+        return trainer.learn(part, callbacks.on_progress)
 
     with threads(config.threads), ExitStack() as end:
 
@@ -371,7 +365,7 @@ def run_config(
             platform=describe_device(device),
             restarted=lambda trainer: trainer.restarted,
         )
-        return run_trial(trial, out, overwrite, on_event, on_row)
+        return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))
 
 
 def _table(config: Config, rows: Sequence[Row]) -> pl.DataFrame:

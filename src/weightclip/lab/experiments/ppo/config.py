@@ -19,8 +19,7 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf, Positive
-from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
-from weightclip.lab.methods import TORCH_WITH_EQUAL_BETAS, Components, TorchPart
+from weightclip.lab.methods import EQUAL_BETAS, TORCH_WITH_EQUAL_BETAS, Components, TorchPart
 
 NAME = "policy-collapse"
 """Name of the experiment and of its only problem."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
-    NO_CALLBACKS,
     NONE,
     Callbacks,
     Comparison,
@@ -19,7 +18,6 @@ from weightclip.lab.experiment import (
 )
 from weightclip.lab.experiments.ppo.config import (
     ENVIRONMENTS,
-    EQUAL_BETAS,
     LOCKSTEP,
     NAME,
     PAPER_METHODS,
@@ -28,7 +26,7 @@ from weightclip.lab.experiments.ppo.config import (
     resolve,
 )
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
-from weightclip.lab.methods import TORCH
+from weightclip.lab.methods import EQUAL_BETAS, TORCH
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure
@@ -65,18 +63,8 @@ class PolicyCollapse(Experiment[Config]):
 
         make_environment(config.env).close()
 
-    def identify(self, config: Config, data: None) -> str:
-        from weightclip.lab.records.record import identity
-
-        return identity(NAME, config.facts(), None)
-
     def run(
-        self,
-        configs: Sequence[Config],
-        data: None,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: None, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         from weightclip.lab.experiments.ppo.training import run_configs
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from weightclip.lab.config import (
-    NAMED,
-)
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
+from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, NAME, PAPER_METHODS, Config, presets, resolve
-from weightclip.lab.methods import EQUAL_BETAS as EQUAL_BETAS
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
+from weightclip.lab.methods import NAMED
+from weightclip.lab.records.schema import FRACTION, Metric, by_name
 
 METRICS = by_name(
     Metric(
@@ -54,13 +51,9 @@ METRICS = by_name(
 )
 """The columns of an iteration, in addition to `seed`, `iteration`, `samples` and `episodes`, the number that ended."""
 
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
+SCHEMA = config_schema(
+    Config,
     methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
-    settings=("lr", "kappa", "kappa_rule", "decay", "sigma", "settings", "bounds"),
     axes=("method", "env"),
     x_column="iteration",
     score="return",

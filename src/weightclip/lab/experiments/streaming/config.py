@@ -34,7 +34,6 @@ from weightclip.lab.experiments.streaming.rules import (
     rule_components,
     state_hint,
 )
-from weightclip.lab.methods import NAMED as NAMED
 from weightclip.lab.methods import Components, Method
 from weightclip.lab.networks import ACTIVATIONS
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import (
-    NO_CALLBACKS,
     NONE,
     Callbacks,
     Comparison,
@@ -17,7 +16,6 @@ from weightclip.lab.experiment import (
     Experiment,
     arguments_of,
     ignore,
-    run_each,
 )
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import find_problem
@@ -59,16 +57,11 @@ class Streaming(Experiment[Config]):
         return identify(complete(config, data), data)
 
     def run(
-        self,
-        configs: Sequence[Config],
-        data: Dataset,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: Dataset, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         from weightclip.lab.experiments.streaming.training import run_config
 
-        return run_each(run_config, configs, data, out, overwrite, callbacks)
+        return [run_config(config, data, out, overwrite, callbacks) for config in configs]
 
     def length(self, config: Config) -> int:
         return config.steps

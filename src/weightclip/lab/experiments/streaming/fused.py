@@ -18,9 +18,9 @@ from weightclip._ranges import Kappa, Units, read_kappa
 from weightclip.bounds import bounds_by_tensor, resolve_bounds
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.data import Dataset, cache_directory
+from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.streaming.config import Config, check_outputs
 from weightclip.lab.experiments.streaming.kernel import call, is_compiled, kernel_source, load_kernel
-from weightclip.lab.experiments.streaming.learner import Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.networks.mlp import mlp
 
@@ -94,7 +94,7 @@ class Fused:
         """Whether the kernel is in the cache."""
         return is_compiled(self._kernel)
 
-    def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
+    def learn(self, task: Task, progress: Progress = ignore) -> dict[str, float]:
         """Train on one task and return the mean of each metric over its steps."""
         self._check(task)
         totals = np.zeros(len(MEASURES))

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from weightclip.lab.experiments.streaming.code_generation import UNIFORM, Names, Translation, translate
 from weightclip.lab.experiments.streaming.rules import Rule
-from weightclip.lab.experiments.streaming.translate import UNIFORM, Names, Translation, translate
 from weightclip.lab.files import write_whole
 from weightclip.lab.methods import Method
 

@@ -23,8 +23,8 @@ from weightclip.diagnostics import (
 )
 from weightclip.lab.checkpoint import Arrays, load_training_state, training_state
 from weightclip.lab.data import Dataset
+from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.streaming.config import Config, check_outputs
-from weightclip.lab.experiments.streaming.learner import Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.experiments.streaming.rules import ORIGINAL
 from weightclip.lab.networks.mlp import mlp
@@ -58,7 +58,7 @@ class Reference:
                 if isinstance(module, (nn.ReLU, nn.LeakyReLU, nn.Tanh)):
                     module.register_forward_hook(self._record_activations)
 
-    def learn(self, task: Task, progress: Progress = no_progress) -> dict[str, float]:
+    def learn(self, task: Task, progress: Progress = ignore) -> dict[str, float]:
         """Train on one task and return the mean of each metric over its steps."""
         totals: dict[str, float] = {}
         classes = torch.from_numpy(task.classes)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
-from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
+from weightclip.lab.experiment import Comparison, config_schema, deviations
+from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.problem import all_problems
-from weightclip.lab.methods import NAMED as NAMED
 from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
 
 METRICS = by_name(
@@ -50,12 +49,10 @@ METRICS = by_name(
 @cache
 def make_schema() -> Schema:
     """The schema with all installed problems."""
-    return Schema(
-        NAME,
+    return config_schema(
+        Config,
         problems=tuple(all_problems()),
         methods=PAPER_METHODS,
-        fields=config_fields(Config),
-        text_fields=text_fields(Config),
         x_column="task",
         score="accuracy",
         metrics=METRICS,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import polars as pl
 import torch
+from numpy.typing import NDArray
 
 from weightclip.diagnostics import rank, singular_values
 from weightclip.lab._run import run as run
-from weightclip.lab.checkpoint import Row
+from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
-from weightclip.lab.experiment import Event, ignore
+from weightclip.lab.experiment import Callbacks, Event, Progress, ignore
 from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
-from weightclip.lab.experiments.streaming.learner import Learner, Progress, no_progress
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
 from weightclip.lab.experiments.streaming.rules import external_rules
 from weightclip.lab.experiments.streaming.schema import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
@@ -28,18 +30,34 @@ from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.runner import Trial, run_trial
 
-log: Event = logging.getLogger(__name__).warning
+
+class Learner(Protocol):
+    """A backend: trains a network one sample at a time.
+
+    `learn` trains on one task and returns the mean of each metric over its steps, by the names in `METRICS`; `progress`
+    is called periodically with the number of steps done in the task and the accuracy so far. `state` is everything that
+    `load_state` needs to resume bit for bit. `weights` are the current parameters, in the order of
+    `model.parameters()`.
+    """
+
+    def learn(self, task: Task, progress: Progress = ignore) -> dict[str, float]: ...
+
+    def weights(self) -> list[NDArray[Any]]: ...
+
+    def state(self) -> Arrays: ...
+
+    def load_state(self, state: Arrays) -> None: ...
+
+
+LOGGED = Callbacks(on_event=logging.getLogger(__name__).warning)
 
 
 def run_config(
     config: Config,
     dataset: Dataset,
-    *,
     out: str | Path | None = None,
     overwrite: bool = False,
-    on_progress: Progress = no_progress,
-    on_event: Event = log,
-    on_row: Callable[[Row], None] = ignore,
+    callbacks: Callbacks = LOGGED,
 ) -> Record:
     """Run one configuration, resume it, or read its record if it is finished.
 
@@ -48,19 +66,18 @@ def run_config(
         dataset: data that the tasks are drawn from.
         out: directory for the record and, until it is complete, the checkpoint; None keeps everything in memory.
         overwrite: whether to restart, regardless of the files in `out`.
-        on_progress: called periodically with the number of samples and the average online accuracy.
-        on_event: called with messages for the user: a resumed run, a damaged file, divergence.
-        on_row: called with the row of each finished task.
+        callbacks: called with messages for the user (default: they are logged), with the number of samples and the
+            average online accuracy, and with the row of each finished task.
     """
-    config = complete(config, dataset)
+    requested, config = config, complete(config, dataset)
 
     def make() -> Learner:
         learner = _make_learner(config, dataset)
-        _report_compilation(learner, on_event)
+        _report_compilation(learner, callbacks.on_event)
         return learner
 
     def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
-        return _run_task(config, dataset, learner, index, rows[-1] if rows else None, on_progress)
+        return _run_task(config, dataset, learner, index, rows[-1] if rows else None, callbacks.on_progress)
 
     schema = make_schema()
     trial = Trial(
@@ -78,7 +95,8 @@ def run_config(
         table=lambda rows: _table(config, rows),
     )
     with threads(1):  # more threads are slower on networks of this size
-        return run_trial(trial, None if out is None else Path(out), overwrite, on_event, on_row)
+        store = None if out is None else Path(out)
+        return run_trial(trial, store, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))
 
 
 def complete(config: Config, dataset: Dataset) -> Config:

@@ -18,8 +18,7 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf
-from weightclip.lab.methods import SWITCH as SWITCH
-from weightclip.lab.methods import TORCH_WITH_SWITCH, Components, TorchPart
+from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH, Components, TorchPart
 from weightclip.lab.networks import STEMS
 
 NAME = "warm-start"

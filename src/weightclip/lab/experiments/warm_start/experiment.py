@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weightclip._validation import check_count
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
 from weightclip.lab.experiment import (
-    NO_CALLBACKS,
     NONE,
     Callbacks,
     Comparison,
@@ -18,20 +17,18 @@ from weightclip.lab.experiment import (
     IncompatibleError,
     arguments_of,
     ignore,
-    run_each,
 )
 from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
     NAME,
     PAPER_METHODS,
     STAGES,
-    SWITCH,
     Config,
     presets,
     resolve,
 )
 from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
-from weightclip.lab.methods import TORCH_WITH_SWITCH
+from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:
     from weightclip.lab.experiments.warm_start.training import Photographs
@@ -68,22 +65,12 @@ class WarmStart(Experiment[Config]):
 
         return load(data_dir, on_event)
 
-    def identify(self, config: Config, data: Photographs) -> str:
-        from weightclip.lab.records.record import identity
-
-        return identity(NAME, config.facts(), data.checksum)
-
     def run(
-        self,
-        configs: Sequence[Config],
-        data: Photographs,
-        out: Path | None,
-        overwrite: bool = False,
-        callbacks: Callbacks = NO_CALLBACKS,
+        self, configs: Sequence[Config], data: Photographs, out: Path | None, overwrite: bool, callbacks: Callbacks
     ) -> list[Record]:
         from weightclip.lab.experiments.warm_start.training import run_config
 
-        return run_each(run_config, configs, data, out, overwrite, callbacks)
+        return [run_config(config, data, out, overwrite, callbacks) for config in configs]
 
     def length(self, config: Config) -> int:
         return check_count("epochs", config.epochs) * check_count("images", config.images)

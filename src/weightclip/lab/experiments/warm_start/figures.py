@@ -13,8 +13,8 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiment import ignore
-from weightclip.lab.experiments.warm_start.authors import compare_with_authors
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
+from weightclip.lab.experiments.warm_start.published_curves import compare_with_authors
 from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (

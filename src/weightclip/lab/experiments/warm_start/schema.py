@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from weightclip.lab.experiment import Comparison, config_fields, deviations, text_fields
+from weightclip.lab.experiment import Comparison, config_schema, deviations
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, Config, presets, resolve
-from weightclip.lab.methods import SWITCH as SWITCH
-from weightclip.lab.records.schema import FRACTION, Metric, Schema, by_name
+from weightclip.lab.records.schema import FRACTION, Metric, by_name
 
 METRICS = by_name(
     Metric(
@@ -26,12 +25,9 @@ METRICS = by_name(
 )
 """The columns of an epoch, in addition to `seed`, `epoch`, `stage` and `samples`."""
 
-SCHEMA = Schema(
-    NAME,
-    problems=(NAME,),
+SCHEMA = config_schema(
+    Config,
     methods=PAPER_METHODS,
-    fields=config_fields(Config),
-    text_fields=text_fields(Config),
     axes=("method", "stages"),
     x_column="epoch",
     score="test_accuracy",

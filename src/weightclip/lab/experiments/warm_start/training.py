@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training
 from weightclip.lab.data.dataset import Source
 from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import check_precision, describe_device, find_device, threads
-from weightclip.lab.experiment import Event, Progress, ignore
+from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event, Progress, ignore
 from weightclip.lab.experiments.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, Config, resolve
 from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
@@ -263,19 +264,16 @@ def load(data_dir: Path | None = None, event: Event = ignore) -> Photographs:
 def run_config(
     config: Config,
     data: Photographs,
-    *,
     out: Path | None = None,
     overwrite: bool = False,
-    on_progress: Progress = ignore,
-    on_event: Event = ignore,
-    on_row: Callable[[Row], None] = ignore,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> Record:
     """Run one configuration, resume it after its last epoch, or read its record if it is finished."""
-    config = check_images(resolve(config), data)
+    requested, config = config, check_images(resolve(config), data)
     assert config.epochs is not None  # resolved
 
     def learn(trainer: Trainer, epoch: int, rows: Sequence[Row]) -> Row:
-        return trainer.learn(epoch, rows[-1] if rows else None, on_progress)
+        return trainer.learn(epoch, rows[-1] if rows else None, callbacks.on_progress)
 
     with threads(config.threads):
         trial = Trial(
@@ -294,7 +292,7 @@ def run_config(
             tables=_tables,
             platform=describe_device(find_device(config.device)),
         )
-        return run_trial(trial, out, overwrite, on_event, on_row)
+        return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))
 
 
 def check_images(config: Config, data: Photographs) -> Config:

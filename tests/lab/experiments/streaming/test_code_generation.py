@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from weightclip.lab.experiments.streaming.code_generation import Names, translate
 from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, Rule, sqrt
-from weightclip.lab.experiments.streaming.translate import Names, translate
 
 RATE = 0.25
 

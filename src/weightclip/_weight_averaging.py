@@ -1,4 +1,6 @@
-"""Optimizers with a second set of weights, which is clipped together with the model's weights.
+"""Optimizers that average weights: Schedule-Free, ASGD and Lookahead.
+
+They have a second set of weights, which is clipped together with the model's weights.
 
 Schedule-Free optimizers (Defazio et al., 2024) train at y = (1 - beta) z + beta x. The model holds y in training and
 x, the average of z, in evaluation; z is in the optimizer's state, and x is computed from y and z.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from weightclip.lab.diagram import EDGE, REGULARIZERS, STEPS, W_0, WEIGHTS, figure_1, steps_of
+from weightclip.lab.figure_1 import EDGE, REGULARIZERS, STEPS, W_0, WEIGHTS, figure_1, steps_of
 
 
 def test_clipping_moves_only_what_is_outside_and_at_once_to_the_edge() -> None:

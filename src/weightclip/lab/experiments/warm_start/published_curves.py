@@ -1,7 +1,8 @@
 """The authors' curves of warm starting, and a comparison with them.
 
-`authors.csv` has the means of their logs over 10 seeds, with the standard error of the test accuracy, at every tenth
-epoch from the first on. Their two-stage runs have 600 epochs of 25,000 images; their name for clipping once is @300.
+`published_curves.csv` has the means of their logs over 10 seeds, with the standard error of the test accuracy, at
+every tenth epoch from the first on. Their two-stage runs have 600 epochs of 25,000 images; their name for clipping
+once is @300.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import polars as pl
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
 from weightclip.lab.experiment import OTHER, Event, ignore
-from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, SWITCH, Config, resolve
+from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, Config, resolve
 from weightclip.lab.experiments.warm_start.schema import SCHEMA
+from weightclip.lab.methods import SWITCH
 from weightclip.lab.records.columns import SCHEMA_TYPE
 
 IMAGES = 50_000
@@ -29,7 +31,7 @@ _SAME = ("variant", "lr", "images", "test_images", "batch_size", "width", "stem"
 @cache
 def authors_curves() -> pl.DataFrame:
     """The columns method, stages, kappa, epoch, epochs (per run), test_accuracy, test_error, train_accuracy, seeds."""
-    text = (files(__package__) / "authors.csv").read_bytes()
+    text = (files(__package__) / "published_curves.csv").read_bytes()
     return pl.read_csv(text).select(
         pl.col("method").str.replace("@300", SWITCH, literal=True),
         pl.col("schedule").replace_strict(_STAGES, return_dtype=pl.Int64).alias("stages"),

@@ -9,10 +9,10 @@ from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
 from weightclip.lab.experiment import Callbacks
-from weightclip.lab.experiments.ppo import watching
+from weightclip.lab.experiments.ppo import video
 from weightclip.lab.experiments.ppo.ppo import Learners
 from weightclip.lab.experiments.ppo.training import run_configs
-from weightclip.lab.experiments.ppo.watching import Moment, find_policy, play, write_video
+from weightclip.lab.experiments.ppo.video import Moment, find_policy, play, write_video
 from weightclip.lab.networks.actor_critic import ActorCritic
 
 
@@ -150,7 +150,7 @@ def test_errors_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: py
 def test_a_tree_that_is_far_too_large_is_not_searched_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MOST_FILES", 10)
+    monkeypatch.setattr(video, "MOST_FILES", 10)
     for number in range(12):
         (tmp_path / str(number)).touch()
     with pytest.raises(ValueError, match="with more than 10 files; expected one run"):

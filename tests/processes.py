@@ -1,0 +1,40 @@
+"""Processes of tests: bounded waits, and no process that outlives its test."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+SECONDS = 600.0
+"""The longest wait."""
+
+
+def wait_for(happened: Callable[[], bool], what: str, interval: float = 0.05) -> None:
+    """Poll until something has happened. An AssertionError names what did not happen in time."""
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(interval)
+
+
+@contextmanager
+def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A command in a process group of its own. At the end of the block, the whole group is killed and reaped."""
+    with subprocess.Popen(words, start_new_session=True, **options) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_running(group: int) -> bool:
+    """Whether a process group has a process, including the leader until it is reaped."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
