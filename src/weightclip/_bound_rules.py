@@ -17,6 +17,9 @@ SLOPE = "activation: a slope, not a weight"
 UNKNOWN = "no bound rule for"
 USE_CLIP_WEIGHTS = "use weightclip.clip_weights or a callback of weightclip.integrations, which know the layers"
 
+WARN_ABOVE = 0.1
+"""Fraction of the weight entries in layers without a bound rule above which clipping warns."""
+
 
 @dataclass(frozen=True)
 class Bound:

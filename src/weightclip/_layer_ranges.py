@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,16 @@ def units_of(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[Units, Un
 
 def _units(dim: int, period: int | None = None) -> Units:
     return Units(1.0, 1.0, dim, period)
+
+
+class Resolver(Protocol):
+    """Resolves the bounds of an optimizer's tensors."""
+
+    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
+        """The name, bound and layers of each tensor, in the order of the groups."""
+
+    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
+        """The names and shapes of the model's parameters that are not among `tensors`."""
 
 
 @dataclass(frozen=True)

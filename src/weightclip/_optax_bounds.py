@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
-from weightclip._bound_rules import EMBEDDING, NORMALISATION, SLOPE, UNKNOWN, Bound, check_included, make_bound
+from weightclip._bound_rules import (
+    EMBEDDING,
+    NORMALISATION,
+    SLOPE,
+    UNKNOWN,
+    WARN_ABOVE,
+    Bound,
+    check_included,
+    make_bound,
+)
 from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
 from weightclip._validation import Patterns, check_pattern, name_filter
 
@@ -26,9 +35,6 @@ Path = tuple[Any, ...]
 """Path of a leaf: JAX key objects from the root."""
 
 ACCEPTED = "expected 'fan_in', a mapping or a function"
-
-WARN_ABOVE = 0.1
-"""Fraction of the weight entries in layers without a bound rule above which `init` warns."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from torch.nn.modules.module import (
 )
 from torch.optim import Optimizer
 
-from weightclip._bound_rules import EMBEDDING, UNKNOWN, Bound
-from weightclip._box import Box, Entry, Scratch, exact_limits, limit, local, unit_limits
+from weightclip._bound_rules import Bound
+from weightclip._box import Box, Entry, Scratch, exact_limits, local
+from weightclip._clipped_table import clipped_table, shape_text, skipped_table, unknown_layers_warning
 from weightclip._hooks import (
     CHECKPOINT_KEY,
     Regularizer,
@@ -28,15 +29,14 @@ from weightclip._hooks import (
     move_behind_global_hooks,
     owns_kappa,
 )
-from weightclip._layer_ranges import FOREIGN, ModelBounds
-from weightclip._ranges import Kappa, RangeRule, Units, read_kappa, rule_from_state
+from weightclip._layer_ranges import FOREIGN, ModelBounds, Resolver
+from weightclip._ranges import Kappa, RangeRule, read_kappa, rule_from_state
 from weightclip._renamed import accept_old_arguments
-from weightclip._text import format_table
 from weightclip._torch_private import global_step_post_hooks
 from weightclip._validation import Patterns, check_count, check_number, check_truth
 from weightclip._weight_averaging import check_nested, find_second_weights
 from weightclip._wrappers import acting_wrappers, call_after, nested_optimizers
-from weightclip.bounds import Resolved, Rule
+from weightclip.bounds import Rule
 
 KEY = "clip_weights"
 OTHER_STEPS = ("second_step", "fused_backward")
@@ -48,22 +48,9 @@ SCALES_RULE = "kappa_scales_rule"
 A single kappa has no mark: `torch.distributed.checkpoint` loads only checkpoints with all keys of the optimizer.
 """
 
-WARN_ABOVE = 0.1
-"""Fraction of the weight entries in layers without a bound rule above which `clip_weights` warns."""
-
 
 class NothingToClipError(ValueError):
     """No parameter of the optimizer has a bound."""
-
-
-class Resolver(Protocol):
-    """Resolves the bounds of an optimizer's tensors."""
-
-    def resolve(self, groups: Sequence[Sequence[Tensor]], rule: RangeRule | None) -> list[Resolved]:
-        """The name, bound and layers of each tensor, in the order of the groups."""
-
-    def absent(self, tensors: Sequence[Tensor]) -> dict[str, torch.Size]:
-        """The names and shapes of the model's parameters that are not among `tensors`."""
 
 
 @accept_old_arguments
@@ -133,7 +120,8 @@ def clip_weights(
     clipper = Clipper(
         optimizer, resolver, number, rule=rule, every=every, track_clipped=track_clipped, strict=strict, outer=outer
     )
-    clipper.warn_of_unknown_layers()
+    if warning := unknown_layers_warning(clipper._entries):
+        warnings.warn(warning, UserWarning, stacklevel=3)
     return clipper.attach()
 
 
@@ -210,21 +198,6 @@ class Clipper(Regularizer):
     def _if_attached(self, then: Callable[[], None]) -> None:
         if self.is_attached():
             then()
-
-    def warn_of_unknown_layers(self) -> None:
-        """Warn if a large fraction of the weights is in layers without a bound rule."""
-        weights = [e for e in self._entries if e.tensor.dim() >= 2 and e.bound.reason != EMBEDDING]
-        unknown = [e for e in weights if e.bound.reason.startswith(UNKNOWN)]
-        entries, left = (sum(e.tensor.numel() for e in some) for some in (weights, unknown))
-        if left > WARN_ABOVE * entries:
-            names = ", ".join(e.name for e in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-            warnings.warn(
-                f"clip_weights skips {left / entries:.0%} of the weight entries, because their layers have no bound "
-                f"rule: {names}; weightclip.register_bound or bounds={{name: number, '*': 'fan_in'}} sets a bound, and "
-                "exclude=[...] skips them without this warning",
-                UserWarning,
-                stacklevel=4,
-            )
 
     def write_settings(self, group: dict[str, Any]) -> None:
         """Write kappa to a group without one, and whether it scales the rule."""
@@ -419,25 +392,11 @@ class Clipper(Regularizer):
         return f"Clipper({optimizer}, {self._kappa_text()}: clips {counts} tensors)"
 
     def __str__(self) -> str:
-        rows = [("tensor", "shape", "rule", "s", "kappa", "bound", "outside now", "at the bound")]
-        for e in self._clipped():
-            kappa, s = self.optimizer.param_groups[e.group].get("kappa", math.nan), e.bound.s or 0
-            units = e.bound.range
-            if isinstance(units, Units):
-                ends = [kappa * end for end in units.ends(e.tensor.shape[units.dim])]
-                numbers = (f"{s:.4g}", _interval(ends, ".4g"), _interval([end * s for end in ends], ".4g"))
-                now = _now(local(e.tensor), unit_limits(kappa, e.bound, e.tensor))
-            else:
-                numbers = (f"{s:.4g}", f"{kappa * units:g}", f"{kappa * units * s:.4g}")
-                now = _now(local(e.tensor), limit(kappa, e.bound, e.tensor.dtype))
-            rows.append((e.name, _shape(e.tensor), e.bound.rule, *numbers, *now))
-        return "\n".join([repr(self), *format_table(rows), self._skipped()]).rstrip()
+        table = clipped_table(self._clipped(), self.optimizer.param_groups)
+        return f"{self!r}\n{table}\n{self._skipped()}".rstrip()
 
     def _skipped(self) -> str:
-        rows = [(e.name, _shape(e.tensor), e.bound.reason) for e in self._entries if e.bound.s is None]
-        absent = self._resolver.absent(self.parameters())
-        rows += [(name, _shape(shape), "not in this optimizer") for name, shape in absent.items()]
-        return "\n".join(["skipped:", *format_table(rows)]) if rows else ""
+        return skipped_table(self._entries, self._resolver.absent(self.parameters()))
 
     def _clipped(self) -> list[Entry]:
         """The clipped tensors in the order of the groups."""
@@ -468,7 +427,7 @@ class Clipper(Regularizer):
         groups, entries = self.optimizer.param_groups, self._entries
         foreign = [e for e in entries if e.bound.reason == FOREIGN and groups[e.group].get("kappa") != math.inf]
         if self.strict and foreign:
-            listed = "; ".join(f"{e.name}, shape {_shape(e.tensor)}" for e in foreign[:5])
+            listed = "; ".join(f"{e.name}, shape {shape_text(e.tensor.shape)}" for e in foreign[:5])
             raise ValueError(
                 f"model: it does not own {len(foreign)} of the optimizer's {len(entries)} parameters ({listed}); pass "
                 "the module that owns them, or weightclip.stacked(member, params) for the stacked parameters of an "
@@ -523,24 +482,6 @@ def _loaded_state(group: dict[str, Any]) -> dict[str, Any]:
     """The state of a clipper that a plain optimizer loaded with this group."""
     state: dict[str, Any] = group.get(CHECKPOINT_KEY, {}).get(KEY, {})
     return state
-
-
-def _interval(ends: Sequence[float], form: str) -> str:
-    """A range of numbers; for one unit, all ends are equal."""
-    return "-".join(dict.fromkeys(f"{end:{form}}" for end in ends))
-
-
-def _now(tensor: Tensor, bound: float | Tensor) -> tuple[str, str]:
-    """Number of entries outside the bound and exactly at the bound."""
-    if tensor.is_meta:
-        return "-", "-"
-    size = tensor.abs()
-    outside, nan, at = (int(part.sum()) for part in (size > bound, size.isnan(), size == bound))
-    return f"{outside} of {tensor.numel()}" + (f", {nan} NaN" if nan else ""), str(at)
-
-
-def _shape(shape: Sequence[int] | Tensor) -> str:
-    return "x".join(map(str, shape.shape if isinstance(shape, Tensor) else shape)) or "scalar"
 
 
 _clippers: weakref.WeakSet[Clipper] = weakref.WeakSet()
