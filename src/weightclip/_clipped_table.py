@@ -46,9 +46,9 @@ def unknown_layers_warning(entries: Sequence[Entry]) -> str:
         return ""
     names = ", ".join(e.name for e in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
     return (
-        f"clip_weights skips {left / total:.0%} of the weight entries, because their layers have no bound rule: {names}"
-        "; weightclip.register_bound or bounds={name: number, '*': 'fan_in'} sets a bound, and exclude=[...] skips them "
-        "without this warning"
+        f"clip_weights skips {left / total:.0%} of the weight entries, because their layers have no bound rule: "
+        f"{names}; weightclip.register_bound or bounds={{name: number, '*': 'fan_in'}} sets a bound, and exclude=[...] "
+        "skips them without this warning"
     )
 
 
