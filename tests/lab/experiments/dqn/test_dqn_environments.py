@@ -1,11 +1,8 @@
 import re
-from inspect import signature
-from typing import Any
 
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn import environments as games_module
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, make_environments
 
 
@@ -52,27 +49,6 @@ def test_atari_games_start_with_random_no_ops() -> None:
     assert len({frame.tobytes() for frame in frames[-1]}) > 3
 
 
-def test_ataris_every_option_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ale_py import vector_env
-
-    made: list[dict[str, Any]] = []
-
-    class Noting(vector_env.AtariVectorEnv):
-        def __init__(self, game: str, num_envs: int, **options: Any) -> None:
-            made.append(options)
-            super().__init__(game, num_envs, **options)
-
-    names = set(signature(vector_env.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
-    monkeypatch.setattr(vector_env, "AtariVectorEnv", Noting)
-    make_environments("atari", "SpaceInvaders", 1, 0.25).close()
-    (options,) = made
-    assert set(options) == names  # its defaults differ between versions and ways to make it
-    wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
-    wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
-    wanted |= {"max_num_frames_per_episode": 108_000}
-    assert {name: options[name] for name in wanted} == wanted
-
-
 @pytest.mark.parametrize("game", MINATAR_GAMES)
 def test_minatar_episodes_end_and_restart(game: str) -> None:
     games = make_environments("minatar", game, 2, 0.1)
@@ -117,71 +93,6 @@ def test_lives_and_games_of_atari_are_distinguished() -> None:
     assert lost >= 2 * over  # of three lives, the last one ends the game
     assert max(returns) > 10  # points as the game gives them
     assert step.rewards.dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("lives", "lost"),
-    [
-        pytest.param([3, 2, 2, 1], [True, False, True], id="lost"),
-        pytest.param([3, 4, 4, 3], [False, False, True], id="won"),  # as in Demon Attack
-        pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
-    ],
-)
-def test_only_a_lost_life_with_another_one_left_counts(
-    lives: list[int], lost: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ale_py import vector_env
-
-    counts = iter(lives)
-
-    class Scripted(vector_env.AtariVectorEnv):
-        """The real game, except for the number of lives."""
-
-        def reset(self, **options: Any) -> Any:
-            frames, about = super().reset(**options)
-            return frames, {**about, "lives": np.array([next(counts)])}
-
-        def recv(self) -> Any:
-            *results, about = super().recv()
-            return *results, {**about, "lives": np.array([next(counts)])}
-
-    monkeypatch.setattr(vector_env, "AtariVectorEnv", Scripted)
-    games = make_environments("atari", "SpaceInvaders", 1, 0.0)
-    games.reset([0])
-    steps = []
-    for _ in lost:
-        games.send(np.zeros(1, np.int64))
-        steps.append(games.receive())
-    games.close()
-    assert not any(step.terminated[0] or step.truncated[0] for step in steps)
-    assert [bool(step.lost[0]) for step in steps] == lost
-
-
-def test_a_game_of_atari_that_is_cut_has_its_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = make_environments("atari", "SpaceInvaders", 1, 0.0)
-    monkeypatch.setattr(games_module, "MAX_FRAMES", 200)
-    cut = make_environments("atari", "SpaceInvaders", 1, 0.0)
-    np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
-    generator, total = np.random.default_rng(0), 0.0
-    for _ in range(60):
-        actions = generator.integers(6, size=1)
-        for games in (whole, cut):
-            games.send(actions)
-        going_on, step = whole.receive(), cut.receive()
-        total += step.rewards[0]
-        if step.truncated[0]:
-            break
-        np.testing.assert_array_equal(step.frames, going_on.frames)
-        np.testing.assert_array_equal(step.final, going_on.frames)
-    assert step.truncated[0]
-    assert not step.terminated[0]
-    assert not step.lost[0]
-    assert not going_on.truncated[0]
-    assert (step.final != going_on.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
-    assert (step.frames != step.final).mean() > 0.1  # the first frame of the next episode
-    assert step.episodes == [(total, 50)]
-    for games in (whole, cut):
-        games.close()
 
 
 def test_every_game_of_the_paper_is_there() -> None:

@@ -1,6 +1,6 @@
 """Environments: several games of Atari or MinAtar in parallel, with frames of uint8.
 
-`send` starts a step of all environments and `receive` finishes it. Atari's games run on their own threads in between.
+`send` starts a step of all environments and `receive` finishes it. Atari's games run on their own thread in between.
 """
 
 from __future__ import annotations
@@ -111,8 +111,11 @@ def make_environments(suite: str, game: str, number: int, sticky_action_prob: fl
         number: the number of environments.
         sticky_action_prob: the probability that the last action is repeated instead of the one sent.
     """
-    kind = Atari if suite == "atari" else MinAtar
-    return kind(game, number, sticky_action_prob)
+    if suite == "minatar":
+        return MinAtar(game, number, sticky_action_prob)
+    from weightclip.lab.experiments.dqn.atari import Atari  # with the emulator, which configurations do not need
+
+    return Atari(game, number, sticky_action_prob)
 
 
 def game_name(game: str) -> str:
@@ -150,79 +153,6 @@ def _games_of(suite: str) -> tuple[str, ...]:
     return tuple(sorted(get_all_rom_ids()))
 
 
-class Atari:
-    """Atari with the usual preprocessing: 84x84 grayscale, frame skip 4, maximum of the last two frames, no-op starts.
-
-    Args:
-        game, number, sticky_action_prob: see `make_environments`.
-    """
-
-    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.0) -> None:
-        from ale_py.vector_env import AtariVectorEnv
-        from gymnasium.vector import AutoresetMode
-
-        self._games = AtariVectorEnv(
-            find_game("atari", game),
-            number,
-            batch_size=0,  # all environments in each step
-            num_threads=1,
-            thread_affinity_offset=-1,  # no CPU affinity
-            max_num_frames_per_episode=MAX_FRAMES,
-            repeat_action_probability=sticky_action_prob,
-            full_action_space=False,
-            continuous=False,
-            continuous_action_threshold=0.5,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            img_height=84,
-            img_width=84,
-            grayscale=True,
-            stack_num=1,
-            frameskip=FRAME_SKIP["atari"],
-            maxpool=True,
-            noop_max=30,
-            episodic_life=False,  # lives are tracked here, so that returns are those of whole games
-            life_loss_info=False,
-            reward_clipping=False,
-            use_fire_reset=True,
-        )
-        self.actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
-        self.frame = (1, 84, 84)
-        self.resumable = False
-        self._lives = np.zeros(number, np.int64)
-        self._scores = _Scores(number)
-
-    def reset(self, seeds: Sequence[int]) -> Frames:
-        frames, about = self._games.reset(seed=np.array(seeds, np.int64))
-        self._lives = np.array(about["lives"])
-        self._scores.reset()
-        return np.array(frames)
-
-    def send(self, actions: NDArray[np.int64]) -> None:
-        self._games.send(actions)
-
-    def receive(self) -> Step:
-        frames, rewards, terminated, truncated, about = self._games.recv()
-        lives, over = np.array(about["lives"]), np.array(terminated | truncated)
-        # As in Tianshou's EpisodicLifeEnv: with no life left, the end of the game ends the episode.
-        lost = (lives > 0) & (lives < self._lives) & ~over
-        self._lives = lives
-        # The next step overwrites the memory of the received frames.
-        frames = np.array(frames)
-        final = np.where(over[:, None, None, None], about["final_obs"], frames) if over.any() else frames
-        rewards = np.array(rewards, np.float64)
-        episodes = self._scores.add(rewards, over)
-        return Step(frames, rewards, lost, np.array(terminated), np.array(truncated), final, episodes)
-
-    def state(self) -> Arrays:
-        return {}
-
-    def load_state(self, state: Arrays) -> None:
-        raise ValueError("environment: AtariVectorEnv cannot restore a state")
-
-    def close(self) -> None:
-        self._games.close()
-
-
 class MinAtar:
     """MinAtar (Young and Tian, 2019): small versions of Atari games, 10x10 with a channel for each type of object.
 
@@ -239,7 +169,7 @@ class MinAtar:
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
         self.resumable = True
-        self._scores = _Scores(number)
+        self._scores = Scores(number)
         self._sent = np.zeros(number, np.int64)
 
     def reset(self, seeds: Sequence[int]) -> Frames:
@@ -315,7 +245,7 @@ def _as_json(value: Any) -> Any:
     return value.item()
 
 
-class _Scores:
+class Scores:
     """Returns and lengths of the unfinished episodes."""
 
     def __init__(self, number: int) -> None:
