@@ -35,7 +35,7 @@ docs: $(VENV)/docs           ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 benchmarks: $(VENV)/hosts
-	set -e; for script in $(filter-out %/plain_ppo.py %/ppo_learning.py %/timing.py %/tianshou_updates.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
+	set -e; for script in $(filter-out %/plain_ppo.py %/ppo_learning.py %/timing.py %/tianshou_updates.py %/vector_atari.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
 
 clean:
 	rm -rf $(VENV) site demo
