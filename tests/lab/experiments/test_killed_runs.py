@@ -20,12 +20,18 @@ DQN = [
     *["replay-ratio", "--suite", "minatar", "--method", "adam+wc", "--frames", "6000", "--points", "30"],
     *["--learning-starts", "300", "--buffer-size", "1000", "--eval-episodes", "1"],
 ]
+ATARI = [
+    *["replay-ratio", "--game", "SpaceInvaders", "--method", "adam+wc", "--frames", "8000", "--points", "20"],
+    *["--num-envs", "2", "--replay-ratio", "0.1", "--learning-starts", "300", "--buffer-size", "1000"],
+    *["--eval-episodes", "1"],
+]
 RUNS = {
     "Hopper": [*PPO, "--env", "Hopper-v4"],
     "Humanoid": [*PPO, "--env", "Humanoid-v4"],
     "lockstep": [*PPO, "--env", "Hopper-v4", "--seeds", "4"],
     "DQN": [*DQN, "--agent", "dqn", "--game", "seaquest"],
     "Rainbow": [*DQN, "--agent", "rainbow", "--game", "space_invaders"],
+    "Atari": ATARI,
 }
 
 

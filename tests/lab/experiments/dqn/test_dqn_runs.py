@@ -90,6 +90,16 @@ def test_an_interrupted_run_ends_as_if_undisturbed(agent: str, kappa: Any, tmp_p
     assert_frame_equal(record.tables["covariance"], undisturbed.tables["covariance"], check_exact=True)
 
 
+def test_an_interrupted_run_on_atari_ends_as_if_undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MAX_EVAL_STEPS", 3)
+    more = {"suite": "atari", "num_envs": 2, "frames": 640, "replay_ratio": 0.2, "eval_episodes": 1}
+    undisturbed = run_config(config(**more))
+    record, lines = interrupted(tmp_path, **more)
+    assert lines == ["breakout dqn adam+wc seed 0: resuming after part 1"]
+    assert record.resumed == "exact"
+    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
+
+
 def test_without_the_replay_buffer_an_interrupted_run_starts_new_games(tmp_path: Path) -> None:
     whole = run_config(config()).table
     (first, lines), (second, _) = (interrupted(tmp_path / name, save_buffer=False) for name in "ab")
