@@ -1,0 +1,48 @@
+"""Every Python block of the README and of the how-to pages is a complete program, and every command can be parsed."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+HOSTS = re.compile(
+    r"^(import|from) (accelerate|flax|lightning|stable_baselines3|tianshou|transformers)\b", re.MULTILINE
+)
+HOST_MARKS = (pytest.mark.host, pytest.mark.filterwarnings("ignore::FutureWarning"))  # the libraries' own
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: its language, its text and the line where it starts."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(page.name, text.count("\n", 0, m.start()) + 2, m[1], m[2]) for m in found]
+
+
+def programs() -> list[object]:
+    return [
+        pytest.param(block, id=f"{block.page}:{block.line}", marks=HOST_MARKS if HOSTS.search(block.text) else ())
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "python"
+    ]
+
+
+@pytest.mark.parametrize("block", programs())
+def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    # Line numbers of errors are those of the page.
+    exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
