@@ -1,4 +1,4 @@
-"""The example package of docs/extending.md: a new experiment in four small files."""
+"""The example package of docs/howto/extending.md: a new experiment in four small files."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The section "Add a data set" of docs/data.md, followed step by step in a copy of the package."""
+"""The section "Add a data set" of docs/howto/data.md, followed step by step in a copy of the package."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from weightclip.lab.data import DatasetInfo
 
 pytestmark = pytest.mark.usefixtures("offline")
 
-DOCS = Path(__file__).parents[3] / "docs" / "data.md"
+DOCS = Path(__file__).parents[3] / "docs" / "howto" / "data.md"
 
 
 def test_documented_steps_add_a_data_set(tmp_path: Path) -> None:
