@@ -48,3 +48,9 @@ def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypa
     torch.manual_seed(0)
     # Line numbers of errors are those of the page.
     exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
+
+
+def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    program, output = blocks(ROOT / "docs" / "explanation" / "certificate.md")[:2]
+    exec(program.text, {})
+    assert capsys.readouterr().out == output.text
