@@ -54,3 +54,19 @@ def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixtur
     program, output = blocks(ROOT / "docs" / "explanation" / "certificate.md")[:2]
     exec(program.text, {})
     assert capsys.readouterr().out == output.text
+
+
+def test_the_tutorial_shows_loss_of_plasticity_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(ROOT / "docs" / "tutorial.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(output.text for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output)
+    assert "verdict: loss of plasticity" in printed
+    adam, output = (
+        int(re.search(rf"^{name}: (\d+)% in the last ten", printed, re.MULTILINE)[1]) for name in ("Adam", "output layer")
+    )
+    assert output > adam + 20

@@ -33,7 +33,7 @@ NO_LOGGERS = Loggers()
 def check_loggers(loggers: Loggers) -> Loggers:
     """Return the loggers; raise a ValueError if a library that they need is missing."""
     for requested, package, extra in (
-        (loggers.tensorboard, "tensorboard", "weightclip[watch]"),
+        (loggers.tensorboard, "tensorboard", "weightclip[tensorboard]"),
         (loggers.wandb, "wandb", "wandb"),
     ):
         if requested is not None and find_spec(package) is None:
