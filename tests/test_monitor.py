@@ -260,7 +260,7 @@ def test_at_no_time_do_measurements_take_more_than_their_budget(
             clock.train(10, seconds)
             assert clock.spent <= (BUDGET + LOSS_BUDGET) * clock.trained() + 1e-9
     assert clock.monitor.table() or layer == 1000.0
-    assert clock.spent > 0.01 * clock.trained() or layer == 1000.0  # the budget is used
+    assert clock.spent > 0.8 * (BUDGET + LOSS_BUDGET) * clock.trained() or layer == 1000.0  # the budget is used
 
 
 def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,7 @@ def test_a_loss_that_takes_longer_than_expected_is_paid_back(monkeypatch: pytest
     clock = Clock(monkeypatch, layer=0.1, loss=50.0)
     clock.train(400, 1.0)
     assert len(clock.monitor.losses()) == 1  # measured once, because its time was not known
-    clock.train(60_000, 1.0)
+    clock.train(100_000, 1.0)
     assert clock.spent <= (BUDGET + LOSS_BUDGET) * clock.trained() + 100.0
     assert len(clock.monitor.losses()) == len(clock.monitor.table()) >= 4  # layers are measured together with a loss
 
