@@ -123,12 +123,13 @@ def graded(
     output_layers: Patterns | None = None,
     layer_offset: int = 0,
 ) -> Graded:
-    """A separate clipping range for each unit of a layer, which avoids the choice of a kappa.
+    """A separate clipping range for each unit of a layer, spread over [low, high].
 
     Unit i has kappa_i = low (high / low)^{u_i} with u_i = frac(i * 0.618...), which spreads the ranges evenly on a
-    logarithmic scale. Units with a small range stay plastic, units with a large range stay expressive. A unit is a row
-    of a Linear or convolutional weight and an entry of its bias; all gates of a recurrent unit have the same range. The
-    ranges are deterministic and not stored.
+    logarithmic scale. Units with a small range stay plastic, units with a large range stay expressive. Where all units
+    need a small range, as in warm starting, a single small kappa is better. A unit is a row of a Linear or
+    convolutional weight and an entry of its bias; all gates of a recurrent unit have the same range. The ranges are
+    deterministic and not stored.
 
     Args:
         low: the smallest range; positive.
