@@ -370,6 +370,18 @@ def test_too_few_measurements_and_wrong_arguments() -> None:
         wc.Monitor(optimizer, nn.Linear(3, 3))
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (torch.ones(2, 3), r"closure: returned a tensor of shape \(2, 3\), expected one number, the loss"),
+        (None, "closure: returned None, expected a number, the loss"),
+    ],
+)
+def test_a_closure_returns_one_number(loss: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        one_step(nn.Linear(4, 2), torch.ones(1, 4), closure=lambda: loss)
+
+
 def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
     """Measurements of one layer that go evenly from the first value to the last."""
     usual = {

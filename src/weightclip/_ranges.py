@@ -272,7 +272,7 @@ def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
     if isinstance(rule, ByLayer):
         for pattern, _ in rule.ranges:
             if pattern not in (OUTPUT, HIDDEN):
-                check_pattern("kappa", pattern, names)
+                check_pattern("kappa", pattern, names, (OUTPUT, HIDDEN))
     elif isinstance(rule, Graded):
         for pattern in rule.output_layers:
             check_pattern("output_layers", pattern, names)

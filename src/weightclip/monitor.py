@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from numbers import Real
 from typing import Any, TypeVar
 
 import torch
@@ -300,6 +301,10 @@ class Monitor:
         inputs = dict(self._inputs)
         loss = self._closure()
         self._inputs = inputs
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise ValueError(f"closure: returned a tensor of shape {tuple(loss.shape)}, expected one number, the loss")
+        if not isinstance(loss, (Tensor, Real)):
+            raise TypeError(f"closure: returned {loss!r}, expected a number, the loss")
         return loss
 
     @torch.no_grad()
