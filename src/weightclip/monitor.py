@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._box import is_sharded
 from weightclip._text import format_table
 from weightclip._torch_private import own_parameters
 from weightclip._validation import check_count
@@ -100,7 +101,8 @@ class Monitor:
     Args:
         optimizer: any `torch.optim.Optimizer`.
         model: the module that owns the parameters.
-        every: measure every n-th step regardless of the time; None: within the time budget.
+        every: measure every n-th step regardless of the time; None: within the time budget. Sharded parameters (FSDP2)
+            need a number, because all processes gather them at the same step.
         closure: returns the loss of a fixed batch or of the current one, without a backward pass and without side
             effects (dropout draws random numbers, batch normalisation in training mode updates its statistics); called
             before and after a measured step.
@@ -137,6 +139,10 @@ class Monitor:
         self._weights = _weights(optimizer, model)
         if not self._weights:
             raise ValueError("model: got no weight matrix with a bound rule in the optimizer, expected at least one")
+        if every is None and any(is_sharded(w) for w, _ in self._weights.values()):
+            raise ValueError(
+                "every: got None, expected a number of steps, so that all processes measure at the same ones"
+            )
         self._initial = {name: _reference_norm(w, s) for name, (w, s) in self._weights.items()}
         self._rows: list[Measurement] = []
         self._pairs: list[LossPair] = []
@@ -392,7 +398,7 @@ def _dormant(inputs: tuple[Tensor, int] | None) -> float:
 
 def _measure(w: Tensor, s: float, initial: float, before: Tensor) -> dict[str, float]:
     """The quantities of one weight; see `Measurement`."""
-    w = w.detach()
+    w, before = _whole(w), _whole(before)
     size = w.abs()
     outside = torch.empty_like(size)  # in floating point, comparing and counting are several times faster
     return {
@@ -425,8 +431,14 @@ def effective_rank(weight: Tensor) -> float:
 def _reference_norm(w: Tensor, s: float) -> float:
     """The norm of the weights now; for weights close to zero, the norm of a uniform distribution in [-s, s]."""
     default = s * math.sqrt(w.numel() / 3)
-    initial = _norm(w)
+    initial = _norm(_whole(w))
     return initial if initial >= SMALL_INIT * default else default
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All entries of a tensor, gathered from all processes if it is sharded."""
+    whole: Tensor = tensor.detach()
+    return whole.full_tensor() if is_sharded(whole) else whole  # type: ignore[attr-defined]
 
 
 def _norm(tensor: Tensor) -> float:
