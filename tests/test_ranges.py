@@ -23,7 +23,18 @@ from vectors import (
     RANGE_VECTORS,
     unit_range,
 )
-from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, rule_from_state, unit_kappa
+from weightclip._ranges import (
+    ByLayer,
+    Graded,
+    Units,
+    by_layer,
+    needs_outputs,
+    parse_kappa,
+    range_of,
+    read_kappa,
+    rule_from_state,
+    unit_kappa,
+)
 from weightclip.clipping import Clipper
 from weightclip.lab.data.mnist import MNIST
 from weightclip.lab.experiments.streaming.config import Config, resolve
@@ -422,6 +433,14 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
     assert unit_kappa(0, 3.0, 3.0) == 3.0
 
 
+def test_a_parameter_named_output_is_meant_by_its_name() -> None:
+    names = ["output", "0.weight"]
+    rule = by_layer({"output": 3.0})
+    assert not needs_outputs(rule, names)
+    assert range_of(rule, ["output"], None, Units(1.0, 1.0), None) == 3.0
+    assert range_of(rule, ["0.weight"], None, Units(1.0, 1.0), None) is None
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -430,6 +449,7 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
         (lambda: wc.graded(math.nan), "low: got nan, expected a positive number"),
         (lambda: wc.graded(1.0, math.inf), "high: got inf, expected a positive number below infinity"),
         (lambda: wc.graded(output=(3.0, 1.0)), "output[1]: got 1, expected at least output[0], 3"),
+        (lambda: wc.graded(output=(1.0,)), "output: got (1.0,), expected a number or (low, high)"),  # type: ignore[arg-type]
         (lambda: wc.graded(output=-1.0), "output: got -1.0, expected a positive number"),
         (lambda: clip(nn.Linear(2, 2), {"nothing.*": 1.0}), "kappa: 'nothing.*' matches no parameter"),
         (

@@ -285,7 +285,7 @@ def named_as_output(rule: RangeRule | None, names: Sequence[str]) -> bool:
 
 def _matches(pattern: str, names: Sequence[str], is_output: bool | None) -> bool:
     if pattern not in names and pattern in (OUTPUT, HIDDEN):
-        return is_output is not None and is_output == (pattern == OUTPUT)
+        return is_output == (pattern == OUTPUT)  # unknown: neither
     return any(fnmatchcase(name, pattern) for name in names)
 
 
