@@ -30,7 +30,7 @@ BUDGET, LOSS_BUDGET = 0.004, 0.006
 """Default fractions of the training time for layers and for losses.
 
 A loss is cheap and noisy, a layer is neither: losses get more time. Without a closure, layers get all of it. The hook
-that counts steps takes up to 0.8% of the steps of a very small network, and less in others.
+that counts steps takes about 1% of the steps of a very small network, and less in others.
 """
 
 LEAST_EVERY = 10
