@@ -39,6 +39,10 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
             ZeroRedundancyOptimizer(model.parameters(), wc.clipped(torch.optim.Adam), lr=0.1, kappa=KAPPA)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
     kappa = wc.graded(0.3, 1.2, output_layers="*2.*") if mode.endswith("graded") else KAPPA
+    if mode == "fsdp-graded":
+        with pytest.raises(ValueError, match="so that all processes measure at the same ones"):
+            wc.Monitor(optimizer, model)
+    monitor = wc.Monitor(optimizer, model, every=2) if mode.endswith("graded") else None
     clipper = wc.clip_weights(optimizer, model, kappa=kappa, bounds="init", track_clipped=True)
     if mode.endswith("regularizers"):
         wc.l2_init(optimizer, 0.01)
@@ -60,6 +64,9 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
     assert cut > 0, "nothing was clipped"
 
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    if monitor is not None:
+        names = ("norm_ratio", "beyond_1", "relative_update", "effective_rank")
+        whole.append(torch.tensor([[row[name] for name in names] for row in monitor.table()], dtype=torch.float32))
     if mode != "zero":  # which saves on one process only
         optimizer.load_state_dict(optimizer.state_dict())
     if rank == 0:

@@ -33,4 +33,5 @@ def test_two_processes_equal_one(regularizers: str, tmp_path: Path) -> None:
     for mode in ("ddp", "fsdp") if regularizers else ("ddp", "fsdp", "zero"):
         two = run(f"{mode}{regularizers}", 2, tmp_path)
         for a, b in zip(one, two, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+            tolerance = 1e-10 if a.dtype == torch.float64 else 1e-5  # weights, and measurements of a monitor
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance / 100)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import weightclip as wc
 from weightclip.lab.data.mnist import MNIST
-from weightclip.monitor import LossPair, Measurement, effective_rank, judge
+from weightclip.monitor import BUDGET, LOSS_BUDGET, LossPair, Measurement, effective_rank, judge
 
 
 def network() -> nn.Sequential:
@@ -221,26 +221,86 @@ def test_the_effective_rank_is_that_of_the_singular_values() -> None:
     assert math.isnan(effective_rank(torch.tensor([[math.nan, 1.0], [0.0, 1.0]])))
 
 
-def test_by_default_measurements_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that takes a second for a step, and ten for a measurement."""
-    now = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
+class Clock:
+    """A clock that takes a given time for a step, a measurement of the layer and a loss."""
 
-    def slow(w: Tensor) -> float:
-        nonlocal now
-        now += 10.0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, layer: float, loss: float | None = None) -> None:
+        self.now = self.spent = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr("weightclip.monitor.effective_rank", lambda w: self.measure(layer))
+        model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        closure = None if loss is None else lambda: self.measure(loss)
+        self.monitor = wc.Monitor(self.optimizer, model, closure=closure)
+        self.start, self.spent = self.now, 0.0
+
+    def measure(self, seconds: float) -> float:
+        self.now += seconds
+        self.spent += seconds
         return 1.0
 
-    monkeypatch.setattr("weightclip.monitor.effective_rank", slow)
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = wc.Monitor(optimizer, model)
-    for _ in range(5000):
-        now += 1.0
-        optimizer.step()
-    measured = len(monitor.table())
-    assert measured >= 5
-    assert measured * 10 <= 0.02 * now
+    def train(self, steps: int, seconds: float) -> None:
+        for _ in range(steps):
+            self.now += seconds
+            self.optimizer.step()
+
+    def trained(self) -> float:
+        return self.now - self.start - self.spent
+
+
+@pytest.mark.parametrize("loss", [None, 0.3])
+@pytest.mark.parametrize("layer", [0.5, 10.0, 1000.0])
+def test_at_no_time_do_measurements_take_more_than_their_budget(
+    layer: float, loss: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even at the first measurement, and also if the steps become faster."""
+    clock = Clock(monkeypatch, layer, loss)
+    for seconds in (1.0, 0.05, 2.0):
+        for _ in range(300):
+            clock.train(10, seconds)
+            assert clock.spent <= (BUDGET + LOSS_BUDGET) * clock.trained() + 1e-9
+    assert clock.monitor.table() or layer == 1000.0
+    assert clock.spent > 0.8 * (BUDGET + LOSS_BUDGET) * clock.trained() or layer == 1000.0  # the budget is used
+
+
+def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, layer=100.0, loss=2.0)
+    clock.train(60_000, 1.0)
+    assert len(clock.monitor.losses()) > 30 * len(clock.monitor.table()) >= 60
+
+
+def test_a_pause_earns_one_measurement_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    for pause in (0.0, 1e6):
+        clock = Clock(monkeypatch, layer=10.0)
+        clock.train(2000, 1.0)
+        clock.now += pause
+        clock.train(3000, 1.0)
+        measured.append(len(clock.monitor.table()))
+    assert measured[1] == measured[0] + 1
+
+
+def test_a_loss_that_takes_longer_than_expected_is_paid_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, layer=0.1, loss=50.0)
+    clock.train(400, 1.0)
+    assert len(clock.monitor.losses()) == 1  # measured once, because its time was not known
+    clock.train(100_000, 1.0)
+    assert clock.spent <= (BUDGET + LOSS_BUDGET) * clock.trained() + 100.0
+    assert len(clock.monitor.losses()) == len(clock.monitor.table()) >= 4  # layers are measured together with a loss
+
+
+def test_most_steps_do_not_read_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    def perf_counter() -> float:
+        nonlocal reads
+        reads += 1
+        return float(reads)
+
+    clock = Clock(monkeypatch, layer=1e6)
+    monkeypatch.setattr(time, "perf_counter", perf_counter)
+    clock.train(1000, 1.0)
+    assert reads <= 100
 
 
 class Notes:
@@ -310,6 +370,18 @@ def test_too_few_measurements_and_wrong_arguments() -> None:
         wc.Monitor(optimizer, nn.Linear(3, 3))
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (torch.ones(2, 3), r"closure: returned a tensor of shape \(2, 3\), expected one number, the loss"),
+        (None, "closure: returned None, expected a number, the loss"),
+    ],
+)
+def test_a_closure_returns_one_number(loss: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        one_step(nn.Linear(4, 2), torch.ones(1, 4), closure=lambda: loss)
+
+
 def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
     """Measurements of one layer that go evenly from the first value to the last."""
     usual = {
@@ -353,28 +425,6 @@ def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
     verdict = judge(sorted(two, key=lambda row: row.step))
     assert (verdict.problem, verdict.certain) == (False, False)
     assert "the signs are not clear" in verdict.text
-
-
-def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that takes a second for a step, two for a loss and a hundred for the rank of a layer."""
-    now = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-
-    def take(seconds: float) -> float:
-        nonlocal now
-        now += seconds
-        return 1.0
-
-    monkeypatch.setattr("weightclip.monitor.effective_rank", lambda w: take(100.0))
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = wc.Monitor(optimizer, model, closure=lambda: take(2.0))
-    for _ in range(60_000):
-        now += 1.0
-        optimizer.step()
-    layers, losses = len(monitor.table()), len(monitor.losses())
-    assert losses > 30 * layers >= 90
-    assert layers * 100 + losses * 4 <= 0.02 * now
 
 
 def test_without_a_loss_two_signs_are_needed() -> None:

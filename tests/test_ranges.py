@@ -23,7 +23,18 @@ from vectors import (
     RANGE_VECTORS,
     unit_range,
 )
-from weightclip._ranges import ByLayer, Graded, parse_kappa, read_kappa, rule_from_state, unit_kappa
+from weightclip._ranges import (
+    ByLayer,
+    Graded,
+    Units,
+    by_layer,
+    needs_outputs,
+    parse_kappa,
+    range_of,
+    read_kappa,
+    rule_from_state,
+    unit_kappa,
+)
 from weightclip.clipping import Clipper
 from weightclip.lab.data.mnist import MNIST
 from weightclip.lab.experiments.streaming.config import Config, resolve
@@ -422,16 +433,58 @@ def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
     assert unit_kappa(0, 3.0, 3.0) == 3.0
 
 
+def test_a_weight_with_gaps_in_memory_is_clipped_in_place() -> None:
+    model = nn.Sequential(nn.Linear(30, 100), nn.ReLU(), nn.Linear(100, 2))
+    model[0].weight = nn.Parameter(torch.full((100, 60), 100.0)[:, :30])
+    clip(model, wc.graded(0.5, 8.0)).enforce()
+    limits = torch.tensor([unit_kappa(i, 0.5, 8.0) for i in range(100)]) / math.sqrt(30)
+    torch.testing.assert_close(model[0].weight.detach(), limits[:, None].expand(100, 30))
+
+
+def test_a_normalisation_layer_has_no_number_for_the_offset() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = clip(model, wc.graded(layer_offset=3)).bounds
+    assert [found[f"{i}.weight"].range.offset for i in (0, 2)] == [0, 3]  # type: ignore[union-attr]
+
+
+def test_unknown_output_layers_are_reported_once() -> None:
+    class Untraceable(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else x  # type: ignore[no-any-return]
+
+    model = Untraceable(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="the output layers are unknown"):
+        wc.clip_weights(optimizer, model, wc.graded())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.add_param_group({"params": model[1].parameters()})
+        optimizer.step()
+
+
+def test_a_parameter_named_output_is_meant_by_its_name() -> None:
+    names = ["output", "0.weight"]
+    rule = by_layer({"output": 3.0})
+    assert not needs_outputs(rule, names)
+    assert range_of(rule, ["output"], None, Units(1.0, 1.0), None) == 3.0
+    assert range_of(rule, ["0.weight"], None, Units(1.0, 1.0), None) is None
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: wc.graded(8.0, 0.5), "high: got 0.5, expected at least low, 8"),
         (lambda: wc.graded(0.0), "low: got 0.0, expected a positive number"),
         (lambda: wc.graded(math.nan), "low: got nan, expected a positive number"),
-        (lambda: wc.graded(1.0, math.inf), "high: got inf, expected a positive number"),
+        (lambda: wc.graded(1.0, math.inf), "high: got inf, expected a positive number below infinity"),
         (lambda: wc.graded(output=(3.0, 1.0)), "output[1]: got 1, expected at least output[0], 3"),
+        (lambda: wc.graded(output=(1.0,)), "output: got (1.0,), expected a number or (low, high)"),  # type: ignore[arg-type]
         (lambda: wc.graded(output=-1.0), "output: got -1.0, expected a positive number"),
         (lambda: clip(nn.Linear(2, 2), {"nothing.*": 1.0}), "kappa: 'nothing.*' matches no parameter"),
+        (
+            lambda: clip(nn.Linear(2, 2), {"outptu": 1.0}),
+            "kappa: 'outptu' matches no parameter; the closest are output",
+        ),
         (lambda: clip(nn.Linear(2, 2), wc.graded(output="nothing")), "output_layers: 'nothing' matches no parameter"),
         (lambda: clip(nn.Linear(2, 2), {}), "kappa: got an empty mapping"),
         (lambda: clip(nn.Linear(2, 2), {"weight": -1.0}), "kappa['weight']: got -1.0, expected a positive number"),

@@ -139,7 +139,7 @@ def units_of(layer: nn.Module, own_name: str, tensor: Tensor) -> tuple[Units, Un
         return _units(lead, period), None
     if isinstance(layer, _TRANSPOSED) or inputs_first(layer):
         return _units(lead + 1), _units(lead)
-    if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)) and not own_name.startswith("weight_hr"):
+    if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):  # weight_hr has fewer rows than units
         return _units(lead, layer.hidden_size), _units(lead + 1)
     return _units(lead), _units(lead + 1)
 

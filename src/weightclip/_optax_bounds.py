@@ -132,9 +132,11 @@ def with_ranges(
                 f"kappa: a tree of arrays does not show its output layers; name paths such as {names[0]!r}"
             )
         if warn:
+            layer, slash, _ = names[-1].rpartition("/")
+            example = f"{layer}/*" if slash else names[-1]
             warnings.warn(
                 "graded: a tree of arrays does not show its output layers, so all layers are graded the same way; "
-                f"output_layers={names[-1]!r} names them",
+                f"name them, for example output_layers={example!r}",
                 UserWarning,
                 stacklevel=4,  # the caller of `init`
             )

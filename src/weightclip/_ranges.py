@@ -123,12 +123,13 @@ def graded(
     output_layers: Patterns | None = None,
     layer_offset: int = 0,
 ) -> Graded:
-    """A separate clipping range for each unit of a layer, which avoids the choice of a kappa.
+    """A separate clipping range for each unit of a layer, spread over [low, high].
 
     Unit i has kappa_i = low (high / low)^{u_i} with u_i = frac(i * 0.618...), which spreads the ranges evenly on a
-    logarithmic scale. Units with a small range stay plastic, units with a large range stay expressive. A unit is a row
-    of a Linear or convolutional weight and an entry of its bias; all gates of a recurrent unit have the same range. The
-    ranges are deterministic and not stored.
+    logarithmic scale. Units with a small range stay plastic, units with a large range stay expressive. Where all units
+    need a small range, as in warm starting, a single small kappa is better. A unit is a row of a Linear or
+    convolutional weight and an entry of its bias; all gates of a recurrent unit have the same range. The ranges are
+    deterministic and not stored.
 
     Args:
         low: the smallest range; positive.
@@ -271,7 +272,7 @@ def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
     if isinstance(rule, ByLayer):
         for pattern, _ in rule.ranges:
             if pattern not in (OUTPUT, HIDDEN):
-                check_pattern("kappa", pattern, names)
+                check_pattern("kappa", pattern, names, (OUTPUT, HIDDEN))
     elif isinstance(rule, Graded):
         for pattern in rule.output_layers:
             check_pattern("output_layers", pattern, names)
@@ -284,7 +285,7 @@ def named_as_output(rule: RangeRule | None, names: Sequence[str]) -> bool:
 
 def _matches(pattern: str, names: Sequence[str], is_output: bool | None) -> bool:
     if pattern not in names and pattern in (OUTPUT, HIDDEN):
-        return is_output is not None and is_output == (pattern == OUTPUT)
+        return is_output == (pattern == OUTPUT)  # unknown: neither
     return any(fnmatchcase(name, pattern) for name in names)
 
 

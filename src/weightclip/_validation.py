@@ -23,7 +23,9 @@ def check_number(argument: str, value: object, *, zero: bool = False, infinite: 
     number = as_float(value)
     if (number > 0 or (zero and number == 0)) and (infinite or number < math.inf):
         return number
-    raise ValueError(f"{argument}: got {value!r}, expected {'a number of at least 0' if zero else 'a positive number'}")
+    least = "a number of at least 0" if zero else "a positive number"
+    finite = " below infinity" if number == math.inf else ""
+    raise ValueError(f"{argument}: got {value!r}, expected {least}{finite}")
 
 
 def check_count(argument: str, value: object, least: int = 1) -> int:
@@ -102,12 +104,12 @@ def name_filter(
     return reason
 
 
-def check_pattern(argument: str, pattern: str, names: Sequence[str]) -> None:
-    """Raise unless `pattern` matches one of `names`."""
+def check_pattern(argument: str, pattern: str, names: Sequence[str], keywords: Sequence[str] = ()) -> None:
+    """Raise unless `pattern` matches one of `names`; the message may suggest one of `keywords` as well."""
     if not isinstance(pattern, str):
         raise TypeError(f"{argument}: got {pattern!r}, expected a name or a glob pattern")
     if not any(fnmatchcase(name, pattern) for name in names):
-        near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
+        near = difflib.get_close_matches(pattern, [*keywords, *names], n=3, cutoff=0.3) or names[:3]
         raise ValueError(f"{argument}: {pattern!r} matches no parameter; the closest are {', '.join(near)}")
 
 

@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from numbers import Real
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._box import is_sharded
 from weightclip._text import format_table
 from weightclip._torch_private import own_parameters
 from weightclip._validation import check_count
@@ -24,14 +26,18 @@ __all__ = ["LossPair", "Measurement", "Monitor", "Verdict", "effective_rank", "j
 KAPPAS = (1.0, 2.0, 5.0)
 """Values of kappa for which the fraction of entries outside the box is measured."""
 
-BUDGET, LOSS_BUDGET = 0.005, 0.008
-"""Default fractions of the training time for layers and for losses, without the small cost of hooks.
+BUDGET, LOSS_BUDGET = 0.004, 0.006
+"""Default fractions of the training time for layers and for losses.
 
-A loss is cheap and noisy, a layer is neither: most of the time goes to losses. Without a closure, layers get all of it.
+A loss is cheap and noisy, a layer is neither: losses get more time. Without a closure, layers get all of it. The hook
+that counts steps takes about 1% of the steps of a very small network, and less in others.
 """
 
 LEAST_EVERY = 10
 """Default minimum number of steps between two measurements."""
+
+PART = 64
+"""Largest number of rows and columns of the weight that is measured to estimate the cost of a measurement."""
 
 DORMANT = 0.025
 """A unit is dormant if its mean absolute activation is at most this fraction of the mean over its layer."""
@@ -50,33 +56,53 @@ _Row = TypeVar("_Row", Measurement, LossPair)
 
 
 class _Schedule:
-    """The steps of one kind of measurement: every n-th, or as often as a fraction of the training time allows."""
+    """The steps of one kind of measurement: every n-th, or as often as a fraction of the training time allows.
 
-    def __init__(self, every: int | None, budget: float) -> None:
-        self.every, self.budget = every, budget
-        self.next: float = every or LEAST_EVERY
-        self.spent, self.count = 0.0, 0
+    Each step earns a fraction of its time. A measurement is due when its expected cost has been earned, and spends its
+    actual cost. So the time spent never exceeds the fraction, except by a cost that was not expected, which the next
+    steps pay back. A pause in the training earns one measurement at most.
 
-    def advance(self, step: int, training_time: float) -> None:
-        """Plan the next measurement after one at `step`; the time spent includes that of the next one."""
-        self.count += 1
-        steps = 0.0
-        if self.every is None:
-            a_step = max(training_time / step, 1e-9)
-            steps = math.ceil(self.spent * (1 + 1 / self.count) / self.budget / a_step) - step
-        self.next = step + (self.every or max(LEAST_EVERY, steps))
+    Args:
+        every: measure every n-th step; None: within the budget.
+        budget: fraction of the training time.
+        cost: expected seconds of the first measurement; None: as long as a step.
+    """
+
+    def __init__(self, every: int | None, budget: float, cost: float | None) -> None:
+        self.every, self.budget, self.cost = every, budget, cost
+        self.next = every or LEAST_EVERY
+        self.earned = self.spent = 0.0
+        self._time, self._steps = 0.0, 0
+
+    def earn(self, seconds: float, steps: int) -> None:
+        """Count the time of steps without a measurement."""
+        self._time += seconds
+        self._steps += steps
+        self.earned += min(self.budget * seconds, self._expected())
+
+    def is_due(self, step: int) -> bool:
+        return step >= self.next and (self.every is not None or self.earned >= self._expected())
+
+    def finish(self, step: int) -> None:
+        """Plan the next measurement after one at `step`."""
+        self.cost, self.earned, self.spent = self.spent, self.earned - self.spent, 0.0
+        self.next = step + (self.every or LEAST_EVERY)
+
+    def _expected(self) -> float:
+        return self._time / max(self._steps, 1) if self.cost is None else self.cost
 
 
 class Monitor:
     """Measure the layers of a network during training and detect loss of plasticity.
 
-    The monitor runs around `optimizer.step()` and does not change training. By default it measures as often as 2% of
-    the training time allows, losses more often than layers.
+    The monitor runs around `optimizer.step()` and does not change training. By default it measures as often as 1% of
+    the training time allows, and first when a measurement fits into that time; losses more often than layers.
 
     Args:
         optimizer: any `torch.optim.Optimizer`.
         model: the module that owns the parameters.
-        every: measure every n-th step regardless of the time; None: within the time budget.
+        every: measure every n-th step regardless of the time; None: within the time budget. Sharded parameters (FSDP2)
+            need a number, because all processes gather them at the same step.
         closure: returns the loss of a fixed batch or of the current one, without a backward pass and without side
             effects (dropout draws random numbers, batch normalisation in training mode updates its statistics); called
             before and after a measured step.
@@ -113,14 +139,20 @@ class Monitor:
         self._weights = _weights(optimizer, model)
         if not self._weights:
             raise ValueError("model: got no weight matrix with a bound rule in the optimizer, expected at least one")
+        if every is None and any(is_sharded(w) for w, _ in self._weights.values()):
+            raise ValueError(
+                "every: got None, expected a number of steps, so that all processes measure at the same ones"
+            )
         self._initial = {name: _reference_norm(w, s) for name, (w, s) in self._weights.items()}
         self._rows: list[Measurement] = []
         self._pairs: list[LossPair] = []
-        self._step, self._began = 0, time.perf_counter()
-        self._layer_schedule = _Schedule(every, BUDGET if closure else BUDGET + LOSS_BUDGET)
-        self._loss_schedule = _Schedule(every, LOSS_BUDGET)
-        if closure is None:
-            self._loss_schedule.next = math.inf
+        self._step = 0
+        cost = _expected_cost(self._weights) if every is None else None
+        self._layer_schedule = _Schedule(every, BUDGET if closure else BUDGET + LOSS_BUDGET, cost)
+        self._loss_schedule = _Schedule(every, LOSS_BUDGET, None)
+        self._schedules = [self._layer_schedule, *([self._loss_schedule] if closure else [])]
+        self._measures_layers = False
+        self._last_time, self._next_check = 0.0, 0
         self._inputs: dict[str, tuple[Tensor, int]] = {}
         self._before: dict[str, Tensor] = {}
         self._loss: Tensor | float | None = None
@@ -134,6 +166,7 @@ class Monitor:
         ]
         self._armed: list[Any] = []
         self._counting: Any = optimizer.register_step_post_hook(self._count)
+        self._start_interval(time.perf_counter())
         self._arm_if_due()
 
     def table(self) -> list[dict[str, Any]]:
@@ -209,10 +242,11 @@ class Monitor:
 
     def _arm_if_due(self) -> None:
         """Attach the hooks for the next step if it is measured; permanent hooks would slow down all other steps."""
-        layers = self._layer_schedule.next <= self._step + 1
-        if layers:
+        due = [schedule.is_due(self._step + 1) for schedule in self._schedules]
+        self._measures_layers = all(due)  # with a loss, which must be due as well
+        if self._measures_layers:
             self._armed = [layer.register_forward_pre_hook(hook) for hook, layer in self._layers]
-        if layers or self._loss_schedule.next <= self._step + 1:
+        if due[-1]:
             self._armed.append(self._optimizer.register_step_pre_hook(self._before_step))
 
     def _disarm(self) -> None:
@@ -222,13 +256,25 @@ class Monitor:
 
     def _count(self, optimizer: Optimizer, *_: object) -> None:
         self._step += 1
-        if not self._armed and min(self._layer_schedule.next, self._loss_schedule.next) <= self._step + 1:
-            self._arm_if_due()
+        if self._step < self._next_check or self._armed:  # the time of a measured step is not that of the training
+            return
+        now = time.perf_counter()
+        for schedule in self._schedules:
+            schedule.earn(now - self._last_time, LEAST_EVERY)
+        self._start_interval(now)
+        self._arm_if_due()
+
+    def _start_interval(self, now: float) -> None:
+        """Check whether a measurement is due in some steps; a check at every step would slow down small networks."""
+        self._last_time = now
+        self._next_check = self._step + LEAST_EVERY if self.every is None else self._layer_schedule.next - 1
 
     def _input_hook(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             if inputs and isinstance(inputs[0], Tensor) and module.training:
+                began = time.perf_counter()
                 self._add_input(name, module, inputs[0].detach())
+                self._layer_schedule.spent += time.perf_counter() - began
 
         return hook
 
@@ -247,7 +293,7 @@ class Monitor:
         began = time.perf_counter()
         # Registered now, the hook runs after all others, such as clipping.
         self._armed.append(optimizer.register_step_post_hook(self._after_step))
-        if self._layer_schedule.next <= self._step + 1:
+        if self._measures_layers:
             self._before = {name: w.detach().clone() for name, (w, _) in self._weights.items()}
         middle = time.perf_counter()
         self._loss = self._evaluate()
@@ -261,6 +307,10 @@ class Monitor:
         inputs = dict(self._inputs)
         loss = self._closure()
         self._inputs = inputs
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise ValueError(f"closure: returned a tensor of shape {tuple(loss.shape)}, expected one number, the loss")
+        if not isinstance(loss, (Tensor, Real)):
+            raise TypeError(f"closure: returned {loss!r}, expected a number, the loss")
         return loss
 
     @torch.no_grad()
@@ -279,12 +329,12 @@ class Monitor:
         self._disarm()
         now = time.perf_counter()
         self._layer_schedule.spent += now - middle
-        training = now - self._began - self._layer_schedule.spent - self._loss_schedule.spent
         if measured:
-            self._layer_schedule.advance(self._step, training)
+            self._layer_schedule.finish(self._step)
         if self._closure is not None:
-            self._loss_schedule.advance(self._step, training)
+            self._loss_schedule.finish(self._step)
         self._arm_if_due()
+        self._start_interval(time.perf_counter())
 
     def _measure_layers(self, pair: LossPair) -> None:
         first = next(iter(self._weights))
@@ -317,6 +367,27 @@ def _weights(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[Tensor, 
     }
 
 
+def _expected_cost(weights: dict[str, tuple[Tensor, float]]) -> float:
+    """Seconds that a measurement of all layers takes, estimated from a part of the most expensive one."""
+    w, s = max(weights.values(), key=lambda one: _relative_cost(one[0]))
+    part = w.detach().flatten(1)[:PART, :PART]
+    for _ in range(2):  # the first one loads libraries
+        began = time.perf_counter()
+        _measure(part, s, 1.0, part)
+        seconds = time.perf_counter() - began
+    return seconds * sum(_relative_cost(w) for w, _ in weights.values())
+
+
+def _relative_cost(w: Tensor) -> float:
+    """The cost of measuring a weight, relative to one of PART x PART entries.
+
+    It grows as the eigenvalue decomposition, in practice with the power 2.5 of the smaller side, or with the number of
+    entries.
+    """
+    side = min(len(w), w.numel() // max(len(w), 1), LARGEST_SIDE)
+    return max(1.0, float((side / PART) ** 2.5), w.numel() / (16 * PART**2))
+
+
 def _dormant(inputs: tuple[Tensor, int] | None) -> float:
     if inputs is None:
         return math.nan
@@ -327,11 +398,15 @@ def _dormant(inputs: tuple[Tensor, int] | None) -> float:
 
 def _measure(w: Tensor, s: float, initial: float, before: Tensor) -> dict[str, float]:
     """The quantities of one weight; see `Measurement`."""
-    w = w.detach()
+    w, before = _whole(w), _whole(before)
     size = w.abs()
+    outside = torch.empty_like(size)  # in floating point, comparing and counting are several times faster
     return {
         "norm_ratio": _norm(w) / initial,
-        **{f"beyond_{kappa:g}": float((size > kappa * s).double().mean()) for kappa in KAPPAS},
+        **{
+            f"beyond_{kappa:g}": float(torch.gt(size, kappa * s, out=outside).sum(dtype=torch.float32)) / size.numel()
+            for kappa in KAPPAS
+        },
         "relative_update": _norm(w - before) / size_before if (size_before := _norm(before)) else math.nan,
         "effective_rank": effective_rank(w),
     }
@@ -356,8 +431,14 @@ def effective_rank(weight: Tensor) -> float:
 def _reference_norm(w: Tensor, s: float) -> float:
     """The norm of the weights now; for weights close to zero, the norm of a uniform distribution in [-s, s]."""
     default = s * math.sqrt(w.numel() / 3)
-    initial = _norm(w)
+    initial = _norm(_whole(w))
     return initial if initial >= SMALL_INIT * default else default
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All entries of a tensor, gathered from all processes if it is sharded."""
+    whole: Tensor = tensor.detach()
+    return whole.full_tensor() if is_sharded(whole) else whole  # type: ignore[attr-defined]
 
 
 def _norm(tensor: Tensor) -> float:
