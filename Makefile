@@ -14,6 +14,7 @@ test: lint types unit        ## what must pass on every commit
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src examples benchmarks
 
 types: $(VENV)/dev
 	$(BIN)/mypy

@@ -1,11 +1,16 @@
 """Every Python block of the README and of the how-to pages is a complete program, and every command can be parsed."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+
+from weightclip.cli import _parser
+from weightclip.cli.sweep import _configs
+from weightclip.lab.registry import experiment_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
@@ -48,6 +53,32 @@ def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypa
     torch.manual_seed(0)
     # Line numbers of errors are those of the page.
     exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
+
+
+def commands() -> list[object]:
+    pages = [*PAGES, *sorted((ROOT / "docs" / "reproduction").glob("*.md"))]
+    lines = [
+        (b.page, line) for page in pages for b in blocks(page) if b.language == "sh" for line in b.text.splitlines()
+    ]
+    found = {
+        shlex.join(shlex.split(line, comments=True)): page for page, line in lines if line.startswith("weightclip ")
+    }
+    return [pytest.param(command, id=f"{page}: {command}") for command, page in found.items()]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_is_accepted(command: str) -> None:
+    _, *arguments = shlex.split(command)
+    parsed = _parser().parse_args(arguments)
+    if arguments[0] == "sweep" and ".toml" not in command:
+        configs, _ = _configs(experiment_of(arguments[1]), parsed)
+        assert configs
+
+
+def test_links_of_the_readme_exist() -> None:
+    """Those of the site are checked by `make docs`."""
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
 def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weightclip.regularizers.l2_init import l2_init
     from weightclip.regularizers.shrink_and_perturb import shrink_and_perturb
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Bound",

@@ -195,7 +195,7 @@ def _no_problem(plasticity: _Change | None, signs_possible: bool, grown: str, gr
 
 
 def _suggest(text: str, output_layers_known: bool) -> Verdict:
-    """Suggest a range for lost plasticity with growing weights, from the study in docs/ranges.md."""
+    """Suggest a range for lost plasticity with growing weights, from the study in docs/reproduction/ranges.md."""
     if not output_layers_known:
         return Verdict(
             True,

@@ -1,6 +1,6 @@
 """Data sets: found on this machine or downloaded, verified, and loaded as stored.
 
-To add one, write a file such as `emnist.py` and add it to `DATASETS`; see "Add a data set" in docs/data.md.
+To add one, write a file such as `emnist.py` and add it to `DATASETS`; see "Add a data set" in docs/howto/data.md.
 
 >>> from weightclip.lab.data import DATASETS
 >>> DATASETS["emnist"].classes
