@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import platformdirs
+
 from weightclip.lab.data.dataset import Archive, Bytes, DataError, DatasetInfo, Kind, NpmPackage, SourceUnavailable
 from weightclip.lab.data.formats import file_md5, md5, read_archive, reading
 from weightclip.lab.files import writing
@@ -46,9 +48,7 @@ def cache_directory(name: str) -> Path:
     root = os.environ.get(CACHE_VARIABLE)
     if root:
         return Path(root).expanduser().absolute() / name
-    import pooch  # type: ignore[import-untyped]  # slow to import, and not needed if the variable is set
-
-    return Path(pooch.os_cache("weightclip")) / name
+    return platformdirs.user_cache_path("weightclip") / name
 
 
 def offline() -> bool:

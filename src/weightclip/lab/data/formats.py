@@ -58,10 +58,11 @@ def md5(arrays: Iterable[NDArray[Any]]) -> str:
 
 def file_md5(path: Path) -> str:
     """Return the md5 of a file on disk."""
-    import pooch  # type: ignore[import-untyped]  # slow to import
-
-    with reading(path):
-        return str(pooch.file_hash(str(path), alg="md5"))
+    digest = hashlib.md5(usedforsecurity=False)
+    with reading(path), path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read_file(path: Path) -> Content:
