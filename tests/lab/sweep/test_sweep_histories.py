@@ -1,0 +1,315 @@
+"""Sweeps lose, double and change no record, whatever happens to their processes, the disk, the files and the clock."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+from descent import Descent, descent_plan
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from polars.testing import assert_frame_equal
+from simulation import Machine, Process, current, simulated
+
+from weightclip.lab.checkpoint import read_checkpoint
+from weightclip.lab.experiment import NO_CALLBACKS
+from weightclip.lab.files import make_directory
+from weightclip.lab.records.record import Record, read_record
+from weightclip.lab.records.store import checkpoint_path, failures, record_path, remove_remains
+from weightclip.lab.sweep.executor import Ended, Report, sweep
+from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.locks import FOLDER, locked_runs
+from weightclip.lab.sweep.manifest import write_manifest
+from weightclip.lab.sweep.plan import take_inventory
+from weightclip.lab.sweep.worker import Outcome
+
+PLAN = descent_plan()
+STEPS = 20_000
+"""More steps than any sweep has; one that needs more waits forever."""
+
+FILES = {
+    "record": "descent/*/*seed?_????????????.parquet",
+    "part": "descent/*/*.weights.parquet",
+    "checkpoint": "descent/*/*.npz",
+    "failure note": "descent/*/*.failed.json",
+    "temporary file": "descent/*/.*.tmp",
+    "lock": f"{FOLDER}/????????????",
+    "progress": f"{FOLDER}/*.json",
+}
+
+
+@cache
+def undisturbed() -> dict[str, Record]:
+    """Identity -> record."""
+    configs = [run.config for run in PLAN.runs]
+    return {record.identity: record for record in Descent().run(configs, None, None, False, NO_CALLBACKS)}
+
+
+def assert_undisturbed(record: Record) -> None:
+    """Everything but times equals the undisturbed run, bit for bit."""
+    expected = undisturbed()[record.identity]
+    assert_frame_equal(record.table, expected.table, check_exact=True)
+    assert_frame_equal(record.tables["weights"], expected.tables["weights"], check_exact=True)
+    assert (record.config, record.schema) == (expected.config, expected.schema)
+
+
+class Histories(RuleBasedStateMachine):
+    """Drivers and their workers share a store. Any of them runs for some steps, or is killed, at any time."""
+
+    @initialize()
+    def make_store(self) -> None:
+        self.store = Path(tempfile.mkdtemp()) / "store"
+        self.machine = Machine(self.store)
+        self.known: dict[Path, bytes] = {}
+        self.unreported: dict[Path, int] = {}
+        self.damaged: set[Path] = set()
+        self.executed: dict[str, Process] = {}
+        Descent.executing = self.executing
+
+    # The processes.
+
+    @precondition(lambda self: sum(one.parent is None for one in self.machine.live()) < 2)
+    @rule(workers=st.integers(1, 2), retry_failed=st.booleans(), hours=st.sampled_from((0, 0, -5, 5)))
+    def start_sweep(self, workers: int, retry_failed: bool, hours: int) -> None:
+        self.machine.start(lambda: self.drive(workers, retry_failed), skew=3600.0 * hours)
+
+    @precondition(lambda self: self.machine.runnable())
+    @rule(which=st.integers(0, 5), steps=st.integers(1, 300))
+    def proceed(self, which: int, steps: int) -> None:
+        """Let one process run for some steps."""
+        for _ in range(steps):
+            runnable = self.machine.runnable()
+            if not runnable:
+                break
+            runnable[which % len(runnable)].step()
+
+    @precondition(lambda self: self.machine.runnable())
+    @rule(steps=st.integers(1, 300))
+    def proceed_together(self, steps: int) -> None:
+        """Let all processes run in turns."""
+        self.take_turns(steps)
+
+    @precondition(lambda self: self.machine.live())
+    @rule(which=st.integers(0, 5))
+    def kill(self, which: int) -> None:
+        live = self.machine.live()
+        live[which % len(live)].kill()
+
+    # The disk, the files and the clock.
+
+    @rule()
+    def fill_or_empty_disk(self) -> None:
+        self.machine.full = not self.machine.full
+
+    @rule(
+        kind=st.sampled_from(sorted(FILES)),
+        which=st.integers(0, 3),
+        change=st.sampled_from(("flip", "truncate", "empty", "remove")),
+        place=st.floats(0, 1, exclude_max=True),
+    )
+    def damage(self, kind: str, which: int, change: str, place: float) -> None:
+        found = sorted(self.store.glob(FILES[kind]))
+        if not found or (kind == "lock" and change == "remove"):
+            return
+        path = found[which % len(found)]
+        content = bytearray(path.read_bytes())
+        if change == "remove":
+            path.unlink()
+        elif change == "flip" and content:
+            content[int(place * len(content))] ^= 1 << int(place * 1000) % 8
+            path.write_bytes(content)
+        else:
+            os.truncate(path, 0 if change == "empty" else int(place * len(content)))
+        self.expect_report(path)
+
+    @rule(which=st.integers(0, 3), other=st.integers(0, 3))
+    def overwrite_with_another(self, which: int, other: int) -> None:
+        """Replace a record or a checkpoint by that of another run."""
+        for kind in ("record", "checkpoint"):
+            found = sorted(self.store.glob(FILES[kind]))
+            if found and which % len(found) != other % len(found):
+                path = found[which % len(found)]
+                path.write_bytes(found[other % len(found)].read_bytes())
+                self.expect_report(path)
+
+    @rule(hours=st.sampled_from((-5, 5)))
+    def shift_times(self, hours: int) -> None:
+        """The files are from another time: the clock of a file server differs, or jumped."""
+        when = time.time() + 3600 * hours
+        for path in self.store.rglob("*"):
+            os.utime(path, (when, when))
+
+    # The checks.
+
+    @invariant()
+    def finished_records_are_correct_and_stay(self) -> None:
+        for run in PLAN.runs:
+            path = record_path(self.store, run.relative_path, run.identity)
+            content = path.read_bytes() if path.exists() else None
+            if path in self.known:
+                assert content == self.known[path], f"{path} changed"
+            elif content is not None and self.is_valid(path):
+                assert_undisturbed(read_record(path))
+                self.known[path] = content
+        unexpected = [one.reason + one.traceback for one in failures(self.store) if not self.is_expected(one.reason)]
+        assert not unexpected, unexpected
+        for process in self.machine.processes:
+            if process.error is not None and not self.is_expected(str(process.error)):
+                raise process.error
+
+    def teardown(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        try:
+            self.end_well()
+        finally:
+            Descent.executing = type(self)._unwatched
+            for process in self.machine.live():
+                process.kill()
+            shutil.rmtree(self.store.parent)
+
+    def end_well(self) -> None:
+        """After all disturbances, what runs finishes, and the next sweep completes the store."""
+        self.machine.full = False
+        self.machine.kill_orphans()
+        self.finish()
+        self.finished_records_are_correct_and_stay()
+        outcomes: list[Outcome] = []
+        self.machine.start(lambda: outcomes.extend(self.drive(2, retry_failed=True)))
+        self.finish()
+        self.finished_records_are_correct_and_stay()
+        assert {one.status for one in outcomes} <= {"done"}, outcomes
+        assert len(take_inventory(PLAN, self.store).done) == len(PLAN.runs)
+        for run in PLAN.runs:
+            assert_undisturbed(read_record(record_path(self.store, run.relative_path, run.identity)))
+        for path, first in self.unreported.items():
+            assert any(str(path) in line for line in self.machine.lines[first:]), f"{path} was not reported"
+        assert locked_runs(self.store) == {}  # removes files of killed processes
+        names = [path.relative_to(self.store) for path in self.store.rglob("*") if path.is_file()]
+        found, expected = (
+            sorted(str(name) for name in names if name.parts[0] != ".sweeps"),
+            sorted(
+                f"{run.relative_path}_{run.identity}{end}"
+                for run in PLAN.runs
+                for end in (".parquet", ".weights.parquet")
+            ),
+        )
+        assert found == expected, {*found} ^ {*expected}
+
+    # Helpers.
+
+    _unwatched: Callable[[str], object] = Descent.executing
+
+    def drive(self, workers: int, retry_failed: bool) -> list[Outcome]:
+        """What `weightclip sweep` does."""
+        inventory = take_inventory(PLAN, self.store, retry_failed)
+        remove_remains(self.store, inventory.done)
+        if not inventory.missing:
+            return []
+        make_directory(self.store)
+        write_manifest(self.store, "sweep", "descent", PLAN.runs)
+        return sweep(PLAN, inventory.missing, self.store, Local(workers), on_report=self.check_report)
+
+    def check_report(self, report: Report) -> None:
+        """A run that is reported as done has a record, unless it was damaged."""
+        if isinstance(report, Ended):
+            paths = {run.identity: record_path(self.store, run.relative_path, run.identity) for run in report.job}
+            for one in report.outcomes:
+                assert one.status != "done" or paths[one.identity].exists() or self.was_damaged(paths[one.identity])
+
+    @contextmanager
+    def executing(self, identity: str) -> Iterator[None]:
+        """No two processes execute the same run at the same time."""
+        process = current()
+        if process is None:
+            yield
+            return
+        assert identity not in self.executed, "two processes execute the same run"
+        self.executed[identity] = process
+        try:
+            yield
+        finally:
+            del self.executed[identity]
+
+    def expect_report(self, path: Path) -> None:
+        """A damaged file is reported by the run that finds it."""
+        record = next(
+            (
+                one
+                for run in PLAN.runs
+                if path.name.startswith((one := record_path(self.store, run.relative_path, run.identity)).stem)
+            ),
+            None,
+        )
+        if record is None:
+            return
+        self.damaged.add(record)
+        if not self.is_valid(record):
+            self.known.pop(record, None)
+        self.unreported.pop(path, None)
+        identity = record.stem.rpartition("_")[2]
+        if identity in self.executed or not path.exists():
+            return
+        unusable_record = path == record and not self.is_valid(record)
+        unusable_checkpoint = path == checkpoint_path(record) and not self.is_usable(path, identity)
+        if unusable_record or (unusable_checkpoint and not record.exists()):
+            self.unreported[path] = len(self.machine.lines)
+
+    def is_valid(self, record: Path) -> bool:
+        try:
+            return read_record(record).identity == record.stem.rpartition("_")[2]
+        except (ValueError, OSError):
+            return False
+
+    def is_usable(self, checkpoint: Path, identity: str) -> bool:
+        try:
+            return read_checkpoint(checkpoint).identity == identity
+        except ValueError:
+            return False
+
+    def was_damaged(self, record: Path) -> bool:
+        return record in self.damaged
+
+    def is_expected(self, reason: str) -> bool:
+        return "No space left on device" in reason or reason == "worker died 3 times"
+
+    def take_turns(self, steps: int) -> None:
+        for step in range(steps):
+            runnable = self.machine.runnable()
+            if not runnable:
+                return
+            runnable[step % len(runnable)].step()
+
+    def finish(self) -> None:
+        self.take_turns(STEPS)
+        assert not self.machine.live(), "a sweep waits forever"
+
+
+def check(histories: int) -> None:
+    options = settings(
+        max_examples=histories, stateful_step_count=20, suppress_health_check=list(HealthCheck), print_blob=False
+    )
+    with pytest.MonkeyPatch.context() as patch, simulated(patch):
+        run_state_machine_as_test(Histories, settings=options)
+
+
+def test_ten_short_histories() -> None:
+    check(10)
+
+
+@pytest.mark.slow
+def test_two_hundred_histories() -> None:
+    check(200)
