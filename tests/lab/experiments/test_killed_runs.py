@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from processes import EVERY_ROW, saved_rows
 from weightclip.lab import load
 
 KILLS = 5
@@ -40,17 +39,8 @@ RUNS = {
 }
 
 
-COMMAND = """
-import math
-from weightclip.lab import checkpoint
-from weightclip_command import main
-checkpoint.MAX_FRACTION = math.inf  # a checkpoint after every row, whatever the speed of the machine
-raise SystemExit(main())
-"""
-
-
 def start(arguments: list[str], out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", COMMAND, "run", *arguments, "--out", str(out)]
+    command = [sys.executable, EVERY_ROW, "run", *arguments, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -59,24 +49,15 @@ def finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()
 
 
-def saved_rows(out: Path) -> int:
-    """The number of rows in the longest checkpoint."""
-    found = [0]
-    for file in out.rglob("*.checkpoint.npz"):
-        with suppress(FileNotFoundError), np.load(file) as checkpoint:  # the run may have just finished
-            found.append(len(checkpoint["rows"]))
-    return max(found)
-
-
 def kill_after_row(process: subprocess.Popen[bytes], out: Path, row: int, fraction: float) -> None:
     """Kill the process when it has saved a new row, at least this one, and a fraction of a row's time has passed."""
     times = [time.monotonic()]
-    rows = saved_rows(out)
+    rows = max(saved_rows(out), default=0)
     row = max(row, rows + 1)
     while rows < row:
         assert process.poll() is None, f"the run ended before row {row}"
         time.sleep(0.005)
-        if (now := saved_rows(out)) > rows:
+        if (now := max(saved_rows(out), default=0)) > rows:
             rows = now
             times.append(time.monotonic())
     time.sleep(fraction * (times[-1] - times[-2]) if len(times) > 2 else 0.0)

@@ -100,7 +100,7 @@ class Process:
         try:
             if not self.killed:
                 self._target()
-        except Killed:
+        except (Killed, SystemExit):
             pass
         except BaseException as error:
             self.error = error
