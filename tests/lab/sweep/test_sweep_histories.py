@@ -2,16 +2,20 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
-from descent import Descent, descent_plan
-from hypothesis import HealthCheck, settings
+from descent import Descent
+from descent_sweep import LONGER_PLAN, PLAN, drive
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,23 +27,21 @@ from hypothesis.stateful import (
 from polars.testing import assert_frame_equal
 from simulation import Machine, Process, current, simulated
 
+from processes import SECONDS, saved_rows, started, wait_for
 from weightclip.lab.checkpoint import read_checkpoint
 from weightclip.lab.experiment import NO_CALLBACKS
-from weightclip.lab.files import make_directory
 from weightclip.lab.records.record import Record, read_record
-from weightclip.lab.records.store import checkpoint_path, failures, record_path, remove_remains
-from weightclip.lab.sweep.executor import Ended, Report, sweep
-from weightclip.lab.sweep.local import Local
+from weightclip.lab.records.store import checkpoint_path, failures, record_path
+from weightclip.lab.sweep.executor import Ended, Report
 from weightclip.lab.sweep.locks import FOLDER, locked_runs
-from weightclip.lab.sweep.manifest import write_manifest
-from weightclip.lab.sweep.plan import take_inventory
+from weightclip.lab.sweep.plan import Plan, Run, take_inventory
 from weightclip.lab.sweep.worker import Outcome
 
-PLAN = descent_plan()
 STEPS = 20_000
 """More steps than any sweep has; one that needs more waits forever."""
 
 STEPS_BEFORE = st.integers(0, 250)
+ROWS_BEFORE = st.integers(1, 60)
 
 FILES = {
     "record": "descent/*/*seed?_????????????.parquet",
@@ -55,7 +57,7 @@ FILES = {
 @cache
 def undisturbed() -> dict[str, Record]:
     """Identity -> record."""
-    configs = [run.config for run in PLAN.runs]
+    configs = [run.config for plan in (PLAN, LONGER_PLAN) for run in plan.runs]
     return {record.identity: record for record in Descent().run(configs, None, None, False, NO_CALLBACKS)}
 
 
@@ -65,6 +67,42 @@ def assert_undisturbed(record: Record) -> None:
     assert_frame_equal(record.table, expected.table, check_exact=True)
     assert_frame_equal(record.tables["weights"], expected.tables["weights"], check_exact=True)
     assert (record.config, record.schema) == (expected.config, expected.schema)
+
+
+def path_of(store: Path, run: Run) -> Path:
+    return record_path(store, run.relative_path, run.identity)
+
+
+def assert_complete(store: Path, plan: Plan) -> None:
+    """Every run has one correct record, and the store has no other files."""
+    assert len(take_inventory(plan, store).done) == len(plan.runs)
+    for run in plan.runs:
+        assert_undisturbed(read_record(path_of(store, run)))
+    assert locked_runs(store) == {}  # removes files of killed processes
+    names = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
+    found = {str(name) for name in names if name.parts[0] != ".sweeps"}
+    ends = (".parquet", ".weights.parquet")
+    assert found == {f"{run.relative_path}_{run.identity}{end}" for run in plan.runs for end in ends}
+
+
+def damage(path: Path, change: str, place: int) -> None:
+    """Damage a file at a place from 0 to 9999."""
+    content = bytearray(path.read_bytes())
+    if change == "remove":
+        path.unlink()
+    elif change == "flip" and content:
+        content[place * len(content) // 10_000] ^= 1 << place % 8
+        path.write_bytes(content)
+    else:
+        os.truncate(path, 0 if change == "empty" else place * len(content) // 10_000)
+
+
+def shift_times(store: Path, hours: int) -> None:
+    """The clock of the file server differs, or jumped."""
+    when = time.time() + 3600 * hours
+    for path in store.rglob("*"):
+        with suppress(FileNotFoundError):
+            os.utime(path, (when, when))
 
 
 class Histories(RuleBasedStateMachine):
@@ -132,16 +170,9 @@ class Histories(RuleBasedStateMachine):
         if not found:
             return
         path = found[which % len(found)]
-        content = bytearray(path.read_bytes())
         if change == "remove" and (path.match(FILES["lock"]) or path.suffix == ".tmp"):
             return  # only its process removes it
-        if change == "remove":
-            path.unlink()
-        elif change == "flip" and content:
-            content[place * len(content) // 10_000] ^= 1 << place % 8
-            path.write_bytes(content)
-        else:
-            os.truncate(path, 0 if change == "empty" else place * len(content) // 10_000)
+        damage(path, change, place)
         self.expect_report(path)
 
     @rule(steps=STEPS_BEFORE, kind=st.sampled_from(("record", "checkpoint")), which=st.integers(0, 3))
@@ -156,18 +187,15 @@ class Histories(RuleBasedStateMachine):
 
     @rule(steps=STEPS_BEFORE, hours=st.sampled_from((-5, 5)))
     def shift_times(self, steps: int, hours: int) -> None:
-        """The clock of the file server differs, or jumped."""
         self.proceed(steps)
-        when = time.time() + 3600 * hours
-        for path in self.store.rglob("*"):
-            os.utime(path, (when, when))
+        shift_times(self.store, hours)
 
     # The checks.
 
     @invariant()
     def finished_records_are_correct_and_stay(self) -> None:
         for run in PLAN.runs:
-            path = record_path(self.store, run.relative_path, run.identity)
+            path = path_of(self.store, run)
             content = path.read_bytes() if path.exists() else None
             if path in self.known:
                 assert content == self.known[path], f"{path} changed"
@@ -203,41 +231,21 @@ class Histories(RuleBasedStateMachine):
         self.finish()
         self.finished_records_are_correct_and_stay()
         assert {one.status for one in outcomes} <= {"done"}, outcomes
-        assert len(take_inventory(PLAN, self.store).done) == len(PLAN.runs)
-        for run in PLAN.runs:
-            assert_undisturbed(read_record(record_path(self.store, run.relative_path, run.identity)))
         for path, first in self.unreported.items():
             assert any(str(path) in line for line in self.machine.lines[first:]), f"{path} was not reported"
-        assert locked_runs(self.store) == {}  # removes files of killed processes
-        names = [path.relative_to(self.store) for path in self.store.rglob("*") if path.is_file()]
-        found, expected = (
-            sorted(str(name) for name in names if name.parts[0] != ".sweeps"),
-            sorted(
-                f"{run.relative_path}_{run.identity}{end}"
-                for run in PLAN.runs
-                for end in (".parquet", ".weights.parquet")
-            ),
-        )
-        assert found == expected, {*found} ^ {*expected}
+        assert_complete(self.store, PLAN)
 
     # Helpers.
 
     _unwatched: Callable[[str], object] = Descent.executing
 
     def drive(self, workers: int, retry_failed: bool) -> list[Outcome]:
-        """What `weightclip sweep` does."""
-        inventory = take_inventory(PLAN, self.store, retry_failed)
-        remove_remains(self.store, inventory.done)
-        if not inventory.missing:
-            return []
-        make_directory(self.store)
-        write_manifest(self.store, "sweep", "descent", PLAN.runs)
-        return sweep(PLAN, inventory.missing, self.store, Local(workers), on_report=self.check_report)
+        return drive(PLAN, self.store, workers, retry_failed, self.check_report)
 
     def check_report(self, report: Report) -> None:
         """A run that is reported as done has a record, unless it was damaged."""
         if isinstance(report, Ended):
-            paths = {run.identity: record_path(self.store, run.relative_path, run.identity) for run in report.job}
+            paths = {run.identity: path_of(self.store, run) for run in report.job}
             for one in report.outcomes:
                 assert one.status != "done" or paths[one.identity].exists() or self.was_damaged(paths[one.identity])
 
@@ -258,11 +266,7 @@ class Histories(RuleBasedStateMachine):
     def expect_report(self, path: Path) -> None:
         """A damaged file is reported by the run that finds it."""
         record = next(
-            (
-                one
-                for run in PLAN.runs
-                if path.name.startswith((one := record_path(self.store, run.relative_path, run.identity)).stem)
-            ),
+            (one for run in PLAN.runs if path.name.startswith((one := path_of(self.store, run)).stem)),
             None,
         )
         if record is None:
@@ -317,18 +321,119 @@ class Histories(RuleBasedStateMachine):
         assert not self.machine.live(), "a sweep waits forever"
 
 
-def check(histories: int) -> None:
-    options = settings(
-        max_examples=histories, stateful_step_count=12, suppress_health_check=list(HealthCheck), print_blob=False
+class KilledProcesses(RuleBasedStateMachine):
+    """The same with real processes, `kill -9` and a longer plan. Histories proceed by saved rows, not by time."""
+
+    @initialize()
+    def make_store(self) -> None:
+        self.store = Path(tempfile.mkdtemp()) / "store"
+        self.running = ExitStack()
+        self.drivers: list[subprocess.Popen[bytes]] = []
+
+    @rule(rows=ROWS_BEFORE)
+    def start_another_sweep(self, rows: int) -> None:
+        self.proceed(rows)
+        if len(self.live()) < 2:
+            self.start()
+
+    @rule(rows=ROWS_BEFORE)
+    def kill_driver(self, rows: int) -> None:
+        self.proceed(rows)
+        for driver in self.live()[:1]:
+            driver.kill()
+            driver.wait()
+
+    @rule(rows=ROWS_BEFORE, which=st.integers(0, 3))
+    def kill_worker(self, rows: int, which: int) -> None:
+        self.proceed(rows)
+        notes = [note for note in locked_runs(self.store).values() if note is not None]
+        if notes:
+            with suppress(ProcessLookupError):
+                os.kill(notes[which % len(notes)].process, signal.SIGKILL)
+
+    @rule(
+        rows=ROWS_BEFORE,
+        kind=st.sampled_from(("record", "part", "checkpoint")),
+        which=st.integers(0, 3),
+        change=st.sampled_from(("flip", "truncate", "empty")),
+        place=st.integers(0, 9999),
     )
+    def damage(self, rows: int, kind: str, which: int, change: str, place: int) -> None:
+        """Kill everything, and damage a file."""
+        self.proceed(rows)
+        self.kill_all()
+        found = sorted(self.store.glob(FILES[kind]))
+        if found:
+            damage(found[which % len(found)], change, place)
+
+    @rule(rows=ROWS_BEFORE, hours=st.sampled_from((-5, 5)))
+    def shift_times(self, rows: int, hours: int) -> None:
+        self.proceed(rows)
+        shift_times(self.store, hours)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        try:
+            for driver in self.drivers:
+                driver.wait(SECONDS)
+            before = {
+                path: path.read_bytes() for run in LONGER_PLAN.runs if self.is_done(path := path_of(self.store, run))
+            }
+            assert self.start().wait(SECONDS) == 0
+            assert {path: path.read_bytes() for path in before} == before
+            assert_complete(self.store, LONGER_PLAN)
+        finally:
+            self.running.close()
+            shutil.rmtree(self.store.parent)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(Path(__file__).with_name("descent_sweep.py")), str(self.store)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.drivers.append(self.running.enter_context(started(command, **quiet)))
+        return self.drivers[-1]
+
+    def live(self) -> list[subprocess.Popen[bytes]]:
+        return [driver for driver in self.drivers if driver.poll() is None]
+
+    def kill_all(self) -> None:
+        """Kill all drivers. Their workers end too, and release their locks."""
+        for driver in self.live():
+            driver.kill()
+            driver.wait()
+        wait_for(lambda: not locked_runs(self.store), "the end of all workers")
+
+    def proceed(self, rows: int) -> None:
+        """Wait until so many new rows were saved, or a sweep has ended."""
+        if not self.live():
+            self.start()
+        ended = len(self.drivers) - len(self.live())
+        target = self.progress() + rows
+        wait_for(lambda: self.progress() >= target or len(self.drivers) - len(self.live()) > ended, "rows", 0.005)
+
+    def progress(self) -> int:
+        done = sum(path_of(self.store, run).exists() for run in LONGER_PLAN.runs)
+        return done * LONGER_PLAN.runs[0].config.rows + sum(saved_rows(self.store))
+
+
+def check(histories: int) -> None:
+    options = settings(max_examples=histories, stateful_step_count=12, suppress_health_check=list(HealthCheck))
     with pytest.MonkeyPatch.context() as patch, simulated(patch):
         run_state_machine_as_test(Histories, settings=options)
 
 
-def test_ten_short_histories() -> None:
+def test_ten_histories() -> None:
     check(10)
 
 
 @pytest.mark.slow
 def test_two_hundred_histories() -> None:
     check(200)
+
+
+@pytest.mark.slow
+def test_ten_histories_of_real_processes() -> None:
+    options = settings(
+        max_examples=10, stateful_step_count=5, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    )
+    run_state_machine_as_test(KilledProcesses, settings=options)
