@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -50,6 +51,7 @@ def saved_rows(out: Path) -> list[int]:
     """The number of rows in each checkpoint below a directory."""
     found = []
     for file in out.rglob("*.checkpoint.npz"):
-        with suppress(FileNotFoundError), np.load(file) as checkpoint:  # the run may have just finished
+        # The run may have just finished, or a test has damaged the file.
+        with suppress(OSError, ValueError, EOFError, KeyError, BadZipFile), np.load(file) as checkpoint:
             found.append(len(checkpoint["rows"]))
     return found

@@ -12,6 +12,7 @@ from weightclip.lab.files import make_directory
 from weightclip.lab.records.store import remove_remains
 from weightclip.lab.sweep.executor import Report, sweep
 from weightclip.lab.sweep.local import Local
+from weightclip.lab.sweep.locks import locked_runs
 from weightclip.lab.sweep.manifest import write_manifest
 from weightclip.lab.sweep.plan import Plan, take_inventory
 from weightclip.lab.sweep.worker import Outcome
@@ -28,6 +29,7 @@ def drive(
     """The steps of `weightclip sweep`."""
     inventory = take_inventory(plan, store, retry_failed)
     remove_remains(store, inventory.done)
+    locked_runs(store)
     if not inventory.missing:
         return []
     make_directory(store)

@@ -35,11 +35,16 @@ class Killed(BaseException):
 
 
 class Machine:
-    """A machine with a store on a disk that can be full. `lines` are the messages of its workers."""
+    """A machine with a store.
+
+    Attributes:
+        full: number of operations that fail because the disk is full.
+        lines: messages of the workers.
+    """
 
     def __init__(self, store: Path) -> None:
         self.store = store
-        self.full = False
+        self.full = 0
         self.processes: list[Process] = []
         self.lines: list[str] = []
 
@@ -126,6 +131,7 @@ def _before_operation(event: str, arguments: tuple[Any, ...]) -> None:
     process.pause()
     creates = event == "os.mkdir" or (event == "open" and arguments[2] & os.O_CREAT)
     if process.machine.full and creates and not os.path.exists(path):
+        process.machine.full -= 1
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
@@ -142,6 +148,7 @@ def simulated(patch: pytest.MonkeyPatch) -> Iterator[None]:
             if process is not None:
                 process.pause()
                 if process.machine.full:
+                    process.machine.full -= 1
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
             with suppress(OSError):  # a directory
