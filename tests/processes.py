@@ -52,6 +52,6 @@ def saved_rows(out: Path) -> list[int]:
     found = []
     for file in out.rglob("*.checkpoint.npz"):
         # The run may have just finished, or a test has damaged the file.
-        with suppress(OSError, ValueError, EOFError, KeyError, BadZipFile), np.load(file) as checkpoint:
-            found.append(len(checkpoint["rows"]))
+        with suppress(OSError, ValueError, EOFError, KeyError, BadZipFile), file.open("rb") as opened:
+            found.append(len(np.load(opened)["rows"]))
     return found

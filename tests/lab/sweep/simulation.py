@@ -72,6 +72,7 @@ class Process:
         self.number = 10**6 + len(machine.processes)
         self.error: BaseException | None = None
         self.killed = self.ended = False
+        self.operation = self.path = ""  # where it pauses; the path of the last operation that has one
         self.can_continue: Callable[[], bool] = lambda: True
         self.locks: list[FileLock] = []
         self._target = target
@@ -90,9 +91,10 @@ class Process:
         self.step()
         self._thread.join()
 
-    def pause(self, can_continue: Callable[[], bool] = lambda: True) -> None:
-        """Pause, in the thread of this process, at least until a condition holds."""
+    def pause(self, can_continue: Callable[[], bool] = lambda: True, operation: str = "") -> None:
+        """Pause, in the thread of this process, before an operation and at least until a condition holds."""
         if not self.killed:
+            self.operation = operation
             self.can_continue = can_continue
             self._back.release()
             self._turn.acquire()
@@ -128,7 +130,8 @@ def _before_operation(event: str, arguments: tuple[Any, ...]) -> None:
     path = arguments[EVENTS[event]]
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path).startswith(str(process.machine.store)):
         return
-    process.pause()
+    process.path = os.fspath(path)
+    process.pause(operation=event)
     creates = event == "os.mkdir" or (event == "open" and arguments[2] & os.O_CREAT)
     if process.machine.full and creates and not os.path.exists(path):
         process.machine.full -= 1
@@ -146,7 +149,7 @@ def simulated(patch: pytest.MonkeyPatch) -> Iterator[None]:
         process = current()
         try:
             if process is not None:
-                process.pause()
+                process.pause(operation="fsync")
                 if process.machine.full:
                     process.machine.full -= 1
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,6 +1,7 @@
 """Sweeps lose, double and change no record, whatever happens to their processes, the disk, the files and the clock."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -111,6 +112,7 @@ class Histories(RuleBasedStateMachine):
     def make_store(self) -> None:
         self.store = Path(tempfile.mkdtemp()) / "store"
         self.machine = Machine(self.store)
+        self.turn = 0
         self.known: dict[Path, bytes] = {}
         self.unreported: dict[Path, int] = {}
         self.damaged: set[Path] = set()
@@ -143,6 +145,26 @@ class Histories(RuleBasedStateMachine):
         if live:
             live[which % len(live)].kill()
 
+    @rule(
+        steps=STEPS_BEFORE,
+        operation=st.sampled_from(("fsync", "os.rename", "os.remove")),
+        end=st.sampled_from((".parquet", ".weights.parquet", ".checkpoint.npz", ".failed.json")),
+        full=st.booleans(),
+    )
+    def disturb_write(self, steps: int, operation: str, end: str, full: bool) -> None:
+        """A process is killed, or the disk is full, when it writes or removes a file."""
+        self.proceed(steps)
+        for _ in range(400):
+            for process in self.machine.live():
+                name = os.path.basename(process.path)
+                if process.operation == operation and re.search(f"_[0-9a-f]{{12}}{re.escape(end)}", name):
+                    if full:
+                        self.machine.full = 1
+                    else:
+                        process.kill()
+                    return
+            self.take_turns(1)
+
     @rule(steps=STEPS_BEFORE)
     def kill_all(self, steps: int) -> None:
         self.proceed(steps)
@@ -159,7 +181,7 @@ class Histories(RuleBasedStateMachine):
         steps=STEPS_BEFORE,
         which=st.integers(0, 100),
         change=st.sampled_from(("flip", "truncate", "empty", "remove")),
-        place=st.integers(0, 9999),
+        place=st.integers(0, 9999) | st.integers(0, 300),  # the values of a record come first
     )
     def damage(self, steps: int, which: int, change: str, place: int) -> None:
         self.proceed(steps)
@@ -307,11 +329,12 @@ class Histories(RuleBasedStateMachine):
         self.take_turns(steps)
 
     def take_turns(self, steps: int) -> None:
-        for step in range(steps):
+        for _ in range(steps):
             runnable = self.machine.runnable()
             if not runnable:
                 return
-            runnable[step % len(runnable)].step()
+            self.turn += 1
+            runnable[self.turn % len(runnable)].step()
 
     def finish(self) -> None:
         self.take_turns(STEPS)
