@@ -6,10 +6,17 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 SECONDS = 600.0
 """The longest wait."""
+
+EVERY_ROW = str(Path(__file__).with_name("every_row.py"))
+"""The file of a command that writes a checkpoint after every row."""
 
 
 def wait_for(happened: Callable[[], bool], what: str, interval: float = 0.05) -> None:
@@ -38,3 +45,13 @@ def is_running(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def saved_rows(out: Path) -> list[int]:
+    """The number of rows in each checkpoint below a directory."""
+    found = []
+    for file in out.rglob("*.checkpoint.npz"):
+        # The run may have just finished, or a test has damaged the file.
+        with suppress(OSError, ValueError, EOFError, KeyError, BadZipFile), file.open("rb") as opened:
+            found.append(len(np.load(opened)["rows"]))
+    return found

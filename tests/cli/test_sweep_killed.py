@@ -2,9 +2,11 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -12,8 +14,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from processes import SECONDS, started, wait_for
+from processes import EVERY_ROW, SECONDS, saved_rows, started, wait_for
+from weightclip.lab import load
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.locks import locked_runs
 
@@ -122,3 +126,54 @@ def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(what: str, star
     assert all(found[name].equals(expected[name]) for name in expected)
     leftovers = [path for path in Path("disturbed").rglob("*") if path.suffix in (".tmp", ".npz", ".json")]
     assert [path for path in leftovers if ".sweeps" not in path.parts] == []
+
+
+RL_SWEEPS = {
+    "PPO in lockstep": [
+        *("policy-collapse", "--envs", "Hopper-v4", "--methods", "adam,adam+wc", "--seeds", "2"),
+        *("--steps", "6k", "--num-steps", "256", "--num-minibatches", "4"),
+    ],
+    "DQN": [
+        *("replay-ratio", "--suite", "minatar", "--games", "seaquest", "--agents", "dqn", "--methods", "adam,adam+wc"),
+        *("--replay-ratios", "0.25", "--seeds", "2", "--frames", "4000", "--points", "40"),
+        *("--learning-starts", "300", "--buffer-size", "1000", "--eval-episodes", "1"),
+    ],
+}
+KILLS = ("worker", "driver", "worker", "driver", "worker")
+TIMED = ("seconds", "speed", "frames_per_second", "updates_per_second", "resumed")
+
+
+def progress(rows: int) -> int:
+    """The number of rows in the store `disturbed`, whose finished runs have this many."""
+    done = sum(re.search(r"_[0-9a-f]{12}$", path.stem) is not None for path in records("disturbed"))
+    return rows * done + sum(saved_rows(Path("disturbed")))
+
+
+@pytest.mark.parametrize("name", RL_SWEEPS)
+def test_a_sweep_of_reinforcement_learning_that_is_killed_five_times_ends_as_if_undisturbed(name: str) -> None:
+    def start(out: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, EVERY_ROW, "sweep", *RL_SWEEPS[name], "--workers", "2", "--out", out]
+        return running.enter_context(started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    draw = random.Random(name)
+    with ExitStack() as running:
+        assert start("undisturbed").wait(SECONDS) == 0
+        whole = load("undisturbed")
+        runs = whole["identity"].n_unique()
+        rows = whole.height // runs
+        driver = start("disturbed")
+        for what, moment in zip(KILLS, sorted(draw.sample(range(1, runs * rows // 2), len(KILLS)))):
+            killer = Killer(what, draw)
+            moment = max(moment, progress(rows) + 1)
+            while progress(rows) < moment or not killer.kill(driver):
+                assert driver.poll() is None, "the sweep ended before it was killed"
+                time.sleep(0.01)
+            if what == "driver":
+                driver = start("disturbed")
+        assert driver.wait(SECONDS) == 0
+    found = load("disturbed")
+    assert set(found["resumed"]) <= {"never", "exact"}
+    assert "exact" in set(found["resumed"])
+    for table in (None, "episodes") if name != "DQN" else (None,):
+        ours, theirs = (load(out, table=table).drop(TIMED, strict=False) for out in ("disturbed", "undisturbed"))
+        assert_frame_equal(ours.sort(pl.all()), theirs.sort(pl.all()), check_exact=True)

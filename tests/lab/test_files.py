@@ -58,7 +58,6 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    path = tmp_path / "run.parquet"
     names = {
         "killed": f".run.parquet.{platform.node()}.{ended.pid}.0.tmp",
         "alive": f".run.parquet.{platform.node()}.{os.getpid()}.0.tmp",
@@ -68,13 +67,12 @@ def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Pa
     }
     for name in names.values():
         (tmp_path / name).touch()
-    remove_leftovers(path)
-    assert {kind for kind, name in names.items() if (tmp_path / name).exists()} == set(names) - {"killed"}
+    remove_leftovers(tmp_path)
+    assert {kind for kind, name in names.items() if (tmp_path / name).exists()} == {"alive", "elsewhere", "strange"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
-    path = tmp_path / "file"
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout is not None
         ended.stdout.read()  # it closes its end when it ends; nobody has waited for it yet
@@ -82,5 +80,5 @@ def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
         leftover.touch()
         deadline = time.monotonic() + 30
         while leftover.exists() and time.monotonic() < deadline:
-            remove_leftovers(path)
+            remove_leftovers(tmp_path)
     assert not leftover.exists()

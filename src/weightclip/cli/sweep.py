@@ -124,7 +124,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     import_torch()
 
     from weightclip.lab.files import make_directory
-    from weightclip.lab.records.store import remove_checkpoints
+    from weightclip.lab.records.store import remove_remains
+    from weightclip.lab.sweep.locks import locked_runs
     from weightclip.lab.sweep.plan import MISSING, make_plan, take_inventory
 
     seeds = arguments.seeds or range(seeds_of_grid)
@@ -137,7 +138,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
         return 0
-    remove_checkpoints(arguments.out, inventory.done)
+    remove_remains(arguments.out, inventory.done)
+    locked_runs(arguments.out)  # removes the files of killed processes
     if not inventory.missing:
         return SOME_FAILED if inventory.failed else 0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,13 +57,13 @@ def make_directory(directory: Path) -> None:
         raise OSError(error.errno, error.strerror or str(error), str(directory)) from error
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove temporary files of `path` from processes of this machine that were killed while writing."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        node, _, rest = leftover.name.removeprefix(f".{path.name}.").rpartition(".tmp")[0].rpartition(".")
-        node, _, process = node.rpartition(".")
-        if rest.isdigit() and process.isdigit() and node == platform.node() and not _is_running(int(process)):
-            _remove(leftover)
+def remove_leftovers(directory: Path) -> None:
+    """Remove temporary files in a directory from processes of this machine that were killed while writing."""
+    name = re.compile(rf"\..+\.{re.escape(platform.node())}\.(\d+)\.\d+\.tmp")
+    for path in directory.glob(".*.tmp"):
+        found = name.fullmatch(path.name)
+        if found is not None and not _is_running(int(found[1])):
+            _remove(path)
 
 
 def _is_running(process: int) -> bool:

@@ -139,6 +139,7 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
         on_event(f"{path}: the file is damaged or not a record: running again")
         return None
     if record.identity != identity:
+        on_event(f"{path}: the record belongs to another run: running again")
         return None
     checkpoint_path(path).unlink(missing_ok=True)  # a killed process may have left it
     on_event(f"{label}: already finished")
@@ -148,8 +149,7 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
 def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
     """The checkpoint of the run with this record, or None. A ValueError names an unusable one."""
     saved = checkpoint_path(path)
-    remove_leftovers(path)
-    remove_leftovers(saved)
+    remove_leftovers(path.parent)
     if not saved.exists():
         return None
     checkpoint = read_checkpoint(saved)

@@ -1,4 +1,7 @@
-"""Runs that are killed at random moments end with the numbers of undisturbed runs."""
+"""Runs that are killed at random moments end with the numbers of undisturbed runs.
+
+The moments are numbers of saved rows: elapsed time means little on a loaded machine.
+"""
 
 import random
 import signal
@@ -11,6 +14,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from processes import EVERY_ROW, saved_rows
 from weightclip.lab import load
 
 KILLS = 5
@@ -36,15 +40,7 @@ RUNS = {
 
 
 def start(arguments: list[str], out: Path) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-c",
-        "from weightclip_command import main; raise SystemExit(main())",
-        "run",
-        *arguments,
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, EVERY_ROW, "run", *arguments, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -53,20 +49,21 @@ def finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()
 
 
-def wait_for_checkpoints(process: subprocess.Popen[bytes], out: Path, number: int) -> bool:
-    """Wait until a checkpoint has been written `number` times; False if the run ended before."""
-    seen: set[int] = {file.stat().st_mtime_ns for file in out.rglob("*.checkpoint.npz")}
-    first = len(seen)
-    while process.poll() is None:
-        for file in out.rglob("*.checkpoint.npz"):
-            try:
-                seen.add(file.stat().st_mtime_ns)
-            except FileNotFoundError:  # the run has just finished
-                continue
-        if len(seen) - first >= number:
-            return True
-        time.sleep(0.01)
-    return False
+def kill_after_row(process: subprocess.Popen[bytes], out: Path, row: int, fraction: float) -> None:
+    """Kill the process when it has saved a new row, at least this one, and a fraction of a row's time has passed."""
+    times = [time.monotonic()]
+    rows = max(saved_rows(out), default=0)
+    row = max(row, rows + 1)
+    while rows < row:
+        assert process.poll() is None, f"the run ended before row {row}"
+        time.sleep(0.005)
+        if (now := max(saved_rows(out), default=0)) > rows:
+            rows = now
+            times.append(time.monotonic())
+    time.sleep(fraction * (times[-1] - times[-2]) if len(times) > 2 else 0.0)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, f"the run ended before it was killed after row {row}"
 
 
 def numbers(out: Path) -> pl.DataFrame:
@@ -80,18 +77,10 @@ def test_a_run_killed_five_times_ends_as_if_undisturbed(name: str, tmp_path: Pat
     generator = random.Random(name)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(RUNS[name], whole))
-    kills = 0
-    while kills < KILLS:
-        process = start(RUNS[name], killed)
-        if not wait_for_checkpoints(process, killed, generator.randint(1, 3)):
-            finish(process)
-            break
-        time.sleep(generator.uniform(0.0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        kills += 1
+    rows = load(whole)["samples"].n_unique()
+    for row in sorted(generator.sample(range(1, rows - 5), KILLS)):
+        kill_after_row(start(RUNS[name], killed), killed, row, generator.random())
     finish(start(RUNS[name], killed))
-    assert kills == KILLS, f"the run ended after {kills} kills; expected a longer one"
     assert load(killed)["resumed"].unique().to_list() == ["exact"]
     assert load(whole)["resumed"].unique().to_list() == ["never"]
     assert_frame_equal(numbers(killed), numbers(whole), check_exact=True)

@@ -1,6 +1,5 @@
 import multiprocessing
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -205,10 +204,10 @@ def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: P
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})
-    began = time.time() - 1
     run(plan, store)
-    (outcome,) = run_job(Shared(Toy(), store, began=began), plan.runs, {})
+    (outcome,) = run_job(Shared(Toy(), store), plan.runs, {})
     assert (outcome.status, outcome.reason) == ("failed", "RuntimeError: it went wrong")
     assert sorted(attempts(notes).values()) == [1]
-    run_job(Shared(Toy(), store, began=time.time() + 1), plan.runs, {})  # an older note is what is retried
+    (failure,) = failures(store)
+    run_job(Shared(Toy(), store, retried={failure.identity: failure.when}), plan.runs, {})
     assert sorted(attempts(notes).values()) == [2]

@@ -64,7 +64,7 @@ def load_images(
         verdict = "official" if dataset.source.official else "unofficial"
         path = stem.with_name(f"{stem.name}.{dataset.source.checksum}.{verdict}.npy")
         try:
-            remove_leftovers(path)
+            remove_leftovers(path.parent)
             with writing(path) as file:
                 np.save(file, rows)
             rows = np.load(path, mmap_mode="c")

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from weightclip.lab.files import write_whole
+from weightclip.lab.files import remove_leftovers, write_whole
 from weightclip.lab.records.record import DAMAGED, part_path, read_facts, read_part
 from weightclip.lab.records.schema import Schema
 
@@ -143,10 +143,16 @@ def is_done(store: Path, run: Stored) -> bool:
         return False
 
 
-def remove_checkpoints(store: Path, runs: Iterable[Stored]) -> None:
-    """Remove checkpoints of finished runs. A killed process may leave one after writing the record."""
+def remove_remains(store: Path, runs: Iterable[Stored]) -> None:
+    """Remove other files of finished runs: checkpoints, failure notes, and temporary files of killed processes."""
+    directories = set()
     for run in runs:
-        checkpoint_path(record_path(store, run.relative_path, run.identity)).unlink(missing_ok=True)
+        path = record_path(store, run.relative_path, run.identity)
+        directories.add(path.parent)
+        checkpoint_path(path).unlink(missing_ok=True)
+        failure_path(store, run.relative_path, run.identity).unlink(missing_ok=True)
+    for directory in directories:
+        remove_leftovers(directory)
 
 
 @dataclass(frozen=True)
@@ -178,30 +184,28 @@ def write_failure(store: Path, failure: Failure) -> None:
 
 def failures(store: str | Path) -> list[Failure]:
     """All notes of failed runs below a directory. Unreadable notes are skipped."""
-    found = []
-    for path in sorted(Path(store).rglob(f"*{FAILED}")):
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            if "place" in facts:  # format 2
-                facts["relative_path"] = facts.pop("place")
-            found.append(Failure(**facts))
-        except (OSError, ValueError, TypeError):
-            continue
-    return found
+    found = map(_read_failure, sorted(Path(store).rglob(f"*{FAILED}")))
+    return [failure for failure in found if failure is not None]
+
+
+def find_failure(store: Path, run: Stored) -> Failure | None:
+    """The note of a failed run; None if there is none, or if it is unreadable."""
+    return _read_failure(failure_path(store, run.relative_path, run.identity))
+
+
+def _read_failure(path: Path) -> Failure | None:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if "place" in facts:  # format 2
+            facts["relative_path"] = facts.pop("place")
+        return Failure(**facts)
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def has_failed(store: Path, run: Stored) -> bool:
     """Whether the run has a failure note."""
     return failure_path(store, run.relative_path, run.identity).is_file()
-
-
-def failed_since(store: Path, run: Stored, since: float) -> str | None:
-    """The reason if the run failed at or after a time in seconds since the epoch, else None."""
-    path = failure_path(store, run.relative_path, run.identity)
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.stat().st_mtime >= since else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def now() -> str:

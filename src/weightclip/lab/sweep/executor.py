@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from weightclip.lab.records.store import is_done
+from weightclip.lab.records.store import find_failure, is_done
 from weightclip.lab.sweep.locks import locked_runs
 from weightclip.lab.sweep.loggers import NO_LOGGERS, Loggers
 from weightclip.lab.sweep.plan import Plan, Run, batches
@@ -85,7 +85,9 @@ def sweep(
     A run that is locked by another process is left to it. The sweep waits for its record, and executes the run itself
     if the lock is released without a record.
     """
-    shared = Shared(plan.experiment, store, data_dir, plan.data, loggers)
+    notes = {run.identity: find_failure(store, run) for run in missing}
+    retried = {identity: failure.when for identity, failure in notes.items() if failure is not None}
+    shared = Shared(plan.experiment, store, data_dir, plan.data, loggers, retried)
     waiting = {run.identity: run for run in missing}
     ready = list(missing)
     outcomes: list[Outcome] = []

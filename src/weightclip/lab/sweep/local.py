@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
@@ -159,13 +159,23 @@ def _serve(channel: Connection, shared: Shared) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     data: dict[Any, Any] = {}
+
+    def send(message: Any) -> None:
+        try:
+            channel.send(message)
+        except OSError:  # the parent has exited; this is not a failure of the run
+            raise SystemExit(1) from None
+
     while True:
-        job: Job = channel.recv()
-        channel.send(0.0)
-        channel.send(_run(shared, job, data, channel))
+        try:
+            job: Job = channel.recv()
+        except (EOFError, OSError):
+            return
+        send(0.0)
+        send(_run(shared, job, data, send))
 
 
-def _run(shared: Shared, job: Job, data: dict[Any, Any], channel: Connection) -> tuple[Outcome, ...]:
+def _run(shared: Shared, job: Job, data: dict[Any, Any], send: Callable[[Any], None]) -> tuple[Outcome, ...]:
     last = time.monotonic()
     length = shared.experiment.length(job[0].config)
 
@@ -173,9 +183,9 @@ def _run(shared: Shared, job: Job, data: dict[Any, Any], channel: Connection) ->
         nonlocal last
         if time.monotonic() - last >= SECONDS_BETWEEN_REPORTS:
             last = time.monotonic()
-            channel.send(steps / length)
+            send(steps / length)
 
-    return run_job(shared, job, data, channel.send, progress)
+    return run_job(shared, job, data, send, progress)
 
 
 def _end_with_parent() -> None:

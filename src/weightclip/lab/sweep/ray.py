@@ -150,7 +150,7 @@ class _Task:
 
     def lock(self) -> bool:
         """Lock the missing runs of the job; return False if there are none."""
-        self._outcomes, locked = lock_missing(self._shared.store, self.job, self._stack, self._shared.began)
+        self._outcomes, locked = lock_missing(self._shared.store, self.job, self._stack, self._shared.retried)
         self._runs = tuple(run for run, _ in locked)
         self._locks = [lock for _, lock in locked if lock is not None]
         rows = logging_rows(self._shared.loggers, self._shared.experiment, self._runs)

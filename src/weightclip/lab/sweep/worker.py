@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,11 +13,11 @@ from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event, Experiment
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.store import (
     Failure,
-    failed_since,
     failure_path,
+    find_failure,
     is_done,
     now,
-    remove_checkpoints,
+    remove_remains,
     write_failure,
 )
 from weightclip.lab.sweep.locks import RunLock, lock_run
@@ -55,7 +53,8 @@ class Shared:
         data_dir: the user's data directory, if given.
         data: results of `Experiment.load` by key, for workers that cannot load data themselves.
         loggers: services that rows are logged to.
-        began: start of the sweep; a run that failed after it, in any sweep, is not retried.
+        retried: identity -> time of the failure note that existed when the sweep started. A run that failed since then,
+            in any sweep, is not retried.
     """
 
     experiment: Experiment[Any]
@@ -63,7 +62,7 @@ class Shared:
     data_dir: Path | None = None
     data: dict[Any, Any] = field(default_factory=dict)
     loggers: Loggers = NO_LOGGERS
-    began: float = field(default_factory=time.time)
+    retried: Mapping[str, str] = field(default_factory=dict)
 
     def without_data(self) -> Shared:
         """A copy for workers that load the data themselves, which is faster than sending it."""
@@ -80,7 +79,7 @@ def run_job(
     outcomes: list[Outcome] = []
     with ExitStack() as locks:
         try:
-            outcomes, locked = lock_missing(shared.store, job, locks, shared.began)
+            outcomes, locked = lock_missing(shared.store, job, locks, shared.retried)
             if locked:
                 loaded = _load(shared, job[0], data)
                 callbacks = Callbacks(event, progress)
@@ -109,11 +108,12 @@ def lock_free(store: Path | None, runs: Sequence[Run], locks: ExitStack) -> list
 
 
 def lock_missing(
-    store: Path, runs: Sequence[Run], locks: ExitStack, since: float = math.inf
+    store: Path, runs: Sequence[Run], locks: ExitStack, retried: Mapping[str, str]
 ) -> tuple[list[Outcome], list[LockedRun]]:
     """Lock the runs to execute, until `locks` is closed, and return the outcomes of all other runs.
 
-    Failure notes before `since` are ignored: these runs are retried.
+    A run whose failure note is not in `retried` (identity -> time) is not executed. Times are compared for equality
+    only, because clocks differ between machines.
     """
     free = lock_free(store, runs, locks)
     held = {run.identity for run, _ in free}
@@ -121,10 +121,10 @@ def lock_missing(
     missing: list[LockedRun] = []
     for run, lock in free:
         if is_done(store, run):  # by another process, after the plan was made
-            remove_checkpoints(store, [run])
+            remove_remains(store, [run])
             outcomes.append(Outcome(run.identity, "done"))
-        elif (reason := failed_since(store, run, since)) is not None:
-            outcomes.append(Outcome(run.identity, "failed", reason=reason))
+        elif (failure := find_failure(store, run)) is not None and failure.when != retried.get(run.identity):
+            outcomes.append(Outcome(run.identity, "failed", reason=failure.reason))
         else:
             missing.append((run, lock))
     return outcomes, missing
@@ -175,7 +175,12 @@ def mark_done(store: Path, run: Run, record: Record) -> Outcome:
 
 
 def mark_failed(store: Path, run: Run, reason: str, trace: str) -> Outcome:
-    """Write the failure note of a run, if the store can be written."""
+    """Write the failure note of a run, if the store can be written.
+
+    A run of a failed job may have its record already, as may one that another process executed meanwhile.
+    """
+    if is_done(store, run):
+        return Outcome(run.identity, "done")
     failure = Failure(run.relative_path, run.identity, run.experiment, asdict(run.config), reason, trace, now())
     with suppress(OSError):  # the reason is reported even if the disk is full
         write_failure(store, failure)
