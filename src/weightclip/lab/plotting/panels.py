@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ WIDTH = 6.75
 NUM_MARKERS = 6
 """Approximate number of markers on a curve."""
 
-CHARACTERS = 16
+CHARACTERS = 17
 """Characters of a caption per inch."""
 
 LOG_SCALE_RATIO = 6.0
@@ -196,8 +197,15 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
 
 
 def wrapped(text: str, width: float) -> str:
-    """Break the lines of a caption that are longer than `width` inches."""
-    return "\n".join(textwrap.fill(line, int(CHARACTERS * width)) for line in text.splitlines())
+    """Break the lines of a caption that are longer than `width` inches, after punctuation if possible."""
+    return "\n".join(_wrapped_line(line, int(CHARACTERS * width)) for line in text.splitlines())
+
+
+def _wrapped_line(line: str, limit: int) -> str:
+    glue = "\N{NO-BREAK SPACE}"
+    parts = textwrap.wrap(re.sub(r"(?<![,;:]) ", glue, line), limit, break_long_words=False)
+    fitting = parts if max(map(len, parts)) <= limit else textwrap.wrap(line, limit)
+    return "\n".join(fitting).replace(glue, " ")
 
 
 def _marker_spacing(points: int, marker: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
 from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, seeds_caption, seeds_text
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
+    CHARACTERS,
     WIDTH,
     add_legend,
     draw_curve,
@@ -70,6 +72,9 @@ SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
 
 SHADED = tuple(marker for marker in MARKERS.values() if marker)
 """Markers that distinguish kappas, in addition to shades."""
+
+MARGINS = 1.0
+"""Width of the labels and the color bar of heatmaps, in inches."""
 
 LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 """Widths of the legend's title and of an entry, in inches."""
@@ -200,7 +205,11 @@ def draw_covariance(
     rows = sorted(set(runs.select(PANEL).iter_rows()), key=lambda row: (AGENTS.index(row[1]), row[2]))
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
-    with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
+    size = min(1.5, (WIDTH - MARGINS) / len(columns))
+    with panels(len(rows), len(columns), size * len(columns) + MARGINS, (size + 0.45) * len(rows) + 0.5) as (
+        picture,
+        found,
+    ):
         picture.set_layout_engine("compressed")  # otherwise labels next to the square panels are cut off
         image = None
         for (suite, agent, game), line in zip(rows, found, strict=True):
@@ -221,8 +230,9 @@ def draw_covariance(
                 ]
                 numbers.append(pl.concat(keys).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
-                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
-            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
+                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}", fontsize=7)
+            name = f"{AGENT_NAMES[agent]}, {_title(game, suite)}"
+            line[0].set_ylabel("\n".join(textwrap.wrap(name, int(CHARACTERS * size))), fontsize=7)
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)

@@ -51,7 +51,7 @@ def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
             for (method, stages), style in styles.items():
                 curve = data.filter(method=method, stages=stages, metric=metric)
                 draw_curve(axes, curve, "passes", style)
-            _mark_switch(axes, runs)
+            _mark_switch(axes, runs, "switch" if axes is row[0] else "")
             axes.set_title(METRICS[metric].label)
             format_unit(axes, METRICS[metric])
             set_count_axis(axes, "Passes over all images")
@@ -126,14 +126,14 @@ def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
     return [(method, stages) for method in methods for stages in STAGES if (method, stages) in lines]
 
 
-def _mark_switch(axes: Axes, runs: pl.DataFrame) -> None:
+def _mark_switch(axes: Axes, runs: pl.DataFrame, label: str) -> None:
     """Mark the end of the first of two stages, if there are runs with two."""
     first = runs.filter(stages=2, stage=1)
     if first.is_empty():
         return
     switch = first.select((pl.col("samples") / pl.col("images")).max()).item()
     axes.axvline(switch, color="#777777", linestyle=":", linewidth=0.9, zorder=1)
-    axes.annotate("switch", (switch, 0), (3, 3), ("data", "axes fraction"), "offset points", color="#555555", size=7)
+    axes.annotate(label, (switch, 0), (3, 3), ("data", "axes fraction"), "offset points", color="#555555", size=7)
 
 
 def _style(style: Style, stages: int) -> Style:
