@@ -36,7 +36,7 @@ WIDTH = 6.75
 NUM_MARKERS = 6
 """Approximate number of markers on a curve."""
 
-CHARACTERS = 17
+CHARACTERS = 16
 """Characters of a caption per inch."""
 
 LOG_SCALE_RATIO = 6.0
@@ -87,7 +87,7 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style, bar
         )
     if bars:
         error = np.where(high > low, [mean - low, high - mean], np.nan)
-        axes.errorbar(x, mean, error, color=style.color, linestyle="", capsize=2, elinewidth=0.8, zorder=style.order)
+        axes.errorbar(x, mean, error, fmt="none", ecolor=style.color, capsize=2, elinewidth=0.8, zorder=style.order)
     elif np.any(high > low):
         axes.fill_between(x, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=style.order - 2)
 

@@ -206,14 +206,16 @@ def draw_covariance(
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
     size = min(1.5, (WIDTH - MARGINS) / len(columns))
-    with panels(len(rows), len(columns), size * len(columns) + MARGINS, (size + 0.45) * len(rows) + 0.5) as (
+    labels = [wrapped(_label(column), size) for column in columns]
+    row_height = size + 0.15 * (1 + max(len(label.splitlines()) for label in labels))
+    with panels(len(rows), len(columns), size * len(columns) + MARGINS, row_height * len(rows) + 0.5) as (
         picture,
         found,
     ):
         picture.set_layout_engine("compressed")  # otherwise labels next to the square panels are cut off
         image = None
         for (suite, agent, game), line in zip(rows, found, strict=True):
-            for axes, column in zip(line, columns, strict=True):
+            for axes, column, label in zip(line, columns, labels, strict=True):
                 part = _filter(runs, {"agent": agent, "game": game, **column})
                 axes.set_xticks([])
                 axes.set_yticks([])
@@ -230,7 +232,7 @@ def draw_covariance(
                 ]
                 numbers.append(pl.concat(keys).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
-                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}", fontsize=7)
+                axes.set_title(f"{label}\n{np.mean(means):.3f}", fontsize=7)
             name = f"{AGENT_NAMES[agent]}, {_title(game, suite)}"
             line[0].set_ylabel("\n".join(textwrap.wrap(name, int(CHARACTERS * size))), fontsize=7)
         if image is not None:
@@ -329,14 +331,14 @@ def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
 
 
 def _label(column: Mapping[str, Any]) -> str:
-    """The title of a column: method and replay ratio, then the varied settings and the percentage of the run."""
+    """The title of a column: method and replay ratio, kappa, the varied settings and the percentage of the run."""
     given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
     varied = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
     kappa = kappa_text(*(varied.pop(name, None) for name in KAPPA))
-    settings = ", ".join((*filter(None, [kappa]), *(f"{name} = {value_text(value)}" for name, value in varied.items())))
+    settings = [kappa, *(f"{name} = {value_text(value)}" for name, value in varied.items())]
     first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
     point = f"after {column['percent']}%" if "percent" in column else ""
-    return "\n".join(filter(None, (first, settings, point)))
+    return "\n".join(filter(None, (first, *settings, point)))
 
 
 def _filter(runs: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:
