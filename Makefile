@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit test-slow test-hosts results docs benchmarks clean
+.PHONY: demo test lint types unit test-slow test-hosts figures docs benchmarks clean
 
 demo: $(VENV)/dev            ## Adam loses its plasticity, with clipping it keeps it; ends with a picture
 	$(BIN)/python examples/loss_of_plasticity.py --out demo
@@ -28,9 +28,8 @@ test-slow: $(VENV)/dev       ## what takes long, or fetches from a package regis
 test-hosts: $(VENV)/hosts    ## the examples, each with its real library
 	$(BIN)/python -m pytest -m host
 
-results: $(VENV)/dev         ## the tables of docs/streaming.md
-	$(BIN)/python examples/loss_of_plasticity.py --tasks 20 --seeds 0-2 --out docs/results/streaming
-	$(BIN)/python examples/loss_of_plasticity.py --tasks 200 --seeds 0-2 --out docs/results/streaming_full
+figures: $(VENV)/dev         ## every figure of the documentation, from its committed table
+	$(BIN)/python docs/results/redraw.py
 
 docs: $(VENV)/docs           ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -16,7 +16,7 @@ import polars as pl
 from weightclip.cli.arguments import count, seeds
 from weightclip.lab.data import Dataset, load
 from weightclip.lab.experiment import Callbacks
-from weightclip.lab.experiments.streaming.config import Config
+from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.figures import draw_run
 from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.experiments.streaming.training import run_config
@@ -82,7 +82,8 @@ def main(tasks: int, several: list[int], out: Path) -> None:
             f"{last['plasticity'].mean():.3f}; weight norm {first['weight_l2'][0]:.1f} -> {last['weight_l2'][-1]:.1f}"
         )
     (out / "loss_of_plasticity.md").write_text(as_markdown(tables, data))
-    draw_run(tables, out / "loss_of_plasticity.png", title=PROBLEM)
+    kappas = {method: kappa for method in METHODS if (kappa := resolve(Config(PROBLEM, method)).kappa) is not None}
+    draw_run(tables, out / "loss_of_plasticity.png", title=PROBLEM, kappas=kappas)
     print(f"table: {out / 'loss_of_plasticity.md'}\npicture: {out / 'loss_of_plasticity.png'}")
     print("at the paper's full length, 200 tasks (with --seeds 0-19 for all of its seeds):")
     for method in METHODS:

@@ -5,9 +5,9 @@ import polars as pl
 from drifting_regression.config import NAME, SCHEMA
 from weightclip.lab.analysis.best import chosen_runs
 from weightclip.lab.analysis.curves import curves
+from weightclip.lab.plotting.captions import caption, seeds_caption, styles_of
 from weightclip.lab.plotting.figure import Drawing, Figure
-from weightclip.lab.plotting.panels import add_legend, draw_panel, panels, seeds_caption, set_count_axis
-from weightclip.lab.plotting.style import style_of
+from weightclip.lab.plotting.panels import add_legend, draw_panel, panels, set_count_axis
 from weightclip.lab.records.schema import Criterion
 
 
@@ -15,11 +15,12 @@ def draw_loss(table: pl.DataFrame, criterion: Criterion) -> Drawing:
     """The loss of each method's best setting."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, "loss").select("method", "task", "mean", "low", "high", "seeds")
-    with panels(1, 1, 3.4, 2.6) as (picture, ((axes,),)):
-        draw_panel(axes, data, "task", SCHEMA.metrics["loss"])
+    styles = styles_of(runs)
+    with panels(1, 1, 3.4, 2.0) as (picture, ((axes,),)):
+        draw_panel(axes, data, "task", SCHEMA.metrics["loss"], styles)
         set_count_axis(axes, "Task")
         axes.set_ylabel("Loss")
-        add_legend(picture, map(style_of, SCHEMA.ordered_methods(data["method"])), seeds_caption(data))
+        add_legend(picture, styles.values(), caption(seeds_caption(data), runs=runs))
     return Drawing(picture, data, tuple(notes))
 
 

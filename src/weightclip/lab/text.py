@@ -33,6 +33,20 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def kappa_text(kappa: float | None = None, rule: str | None = None) -> str:
+    """Format the clipping ranges of a run; empty if it has none.
+
+    Examples:
+        >>> kappa_text(1.0), kappa_text(None, "hidden=inf,output=1"), kappa_text(None, "graded(0.5, 8, output=2)")
+        ('κ = 1', 'κ: hidden ∞, output 1', 'κ = graded(0.5, 8, output=2)')
+    """
+    if rule is None:
+        return "" if kappa is None else f"κ = {'∞' if kappa == math.inf else f'{kappa:g}'}"
+    if "(" in rule:
+        return f"κ = {rule}"
+    return "κ: " + rule.replace(",", ", ").replace("=", " ").replace(" inf", " ∞")
+
+
 def count_text(count: float) -> str:
     """Format a large number.
 

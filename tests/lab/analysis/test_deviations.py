@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from lab.records.made_records import made_record, tidy
-from weightclip.lab.analysis.setups import marked
+from weightclip.lab.plotting.captions import caption
 from weightclip.lab.registry import find_experiment
 from weightclip.lab.text import settings_text
 
@@ -99,14 +99,14 @@ def test_a_short_run_and_another_suite_are_reported() -> None:
     assert all(part in reported for part in ("suite minatar", "frames 300,000", "num_envs 1", "clip_rewards no"))
 
 
-def test_a_figure_names_short_deviations_of_its_runs() -> None:
+def test_a_figure_names_the_deviations_of_its_runs() -> None:
     def text(*found: str | None) -> str:
         runs = tidy(*(made_record(seed=seed) for seed in range(len(found))))
         names = dict(zip(runs["identity"].unique(maintain_order=True), found))
         deviations = pl.Series("deviations", [names[one] for one in runs["identity"]], dtype=pl.String)
-        return marked("3 seeds", runs.with_columns(deviations))
+        return caption("3 seeds", runs=runs.with_columns(deviations))
 
     assert text(None, None) == "3 seeds"
     assert text(None, "frames 200,000") == "3 seeds\nnot the paper's setting: frames 200,000"
-    assert text("x" * 50) == "3 seeds\nnot the paper's setting"
-    assert text("a", "b") == "3 seeds\nnot the paper's setting"
+    assert text("x" * 80) == f"3 seeds\nnot the paper's setting: {'x' * 80}"
+    assert text("a", "b") == "3 seeds\nnot the paper's setting: a; b"

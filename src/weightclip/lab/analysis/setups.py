@@ -194,18 +194,8 @@ def _skipped_message(chosen: Mapping[str, Any], others: Sequence[Mapping[str, An
 
 
 NOT_THE_PAPERS = "not the paper's setting"
-SHORT = 50
-"""Maximum number of characters of a remark below a figure."""
 
 
 def remarks(runs: pl.DataFrame) -> list[str]:
     """Remarks on deviations from the paper in a tidy table, without duplicates."""
     return [f"{NOT_THE_PAPERS}: {text}" for text in runs["deviations"].drop_nulls().unique(maintain_order=True)]
-
-
-def marked(text: str, runs: pl.DataFrame) -> str:
-    """The text, with an additional line if some of the runs deviate from the paper; short deviations are listed."""
-    found = remarks(runs)
-    if not found:
-        return text
-    return f"{text}\n{found[0] if len(found) == 1 and len(found[0]) <= SHORT else NOT_THE_PAPERS}"

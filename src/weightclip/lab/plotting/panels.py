@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,14 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from weightclip.lab.analysis.setups import NOT_THE_PAPERS
 from weightclip.lab.files import write_whole
+from weightclip.lab.plotting.captions import KAPPA, seeds_caption, with_kappas
 from weightclip.lab.plotting.style import MARKERS, OTHER_MARKER, RC, Style, style_of
-from weightclip.lab.records.columns import CUT_SHORT, cut_short, deviations_text
+from weightclip.lab.records.columns import CUT_SHORT, cut_short, deviations_text, plain_value
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.schema import FRACTION, Metric
-from weightclip.lab.text import count_text, settings_text
+from weightclip.lab.text import count_text, kappa_text, settings_text
 
 WIDTH = 6.75
 """Text width of a page, in inches."""
@@ -31,25 +36,30 @@ WIDTH = 6.75
 NUM_MARKERS = 6
 """Approximate number of markers on a curve."""
 
-ONE_SEED = "one seed"
+CHARACTERS = 16
+"""Characters of a caption per inch."""
 
 LOG_SCALE_RATIO = 6.0
 """Ratio between the medians of two methods from which an axis is logarithmic."""
 
 
+NO_STYLES: Mapping[str, Style] = MappingProxyType({})
+NO_KAPPAS: Mapping[str, str] = MappingProxyType({})
+
+
 @contextmanager
 def panels(rows: int, columns: int, width: float, height: float) -> Iterator[tuple[Picture, list[list[Axes]]]]:
-    """A picture of width x height inches with rows x columns empty panels, in the common style."""
+    """A picture with rows x columns empty panels, width x height inches without its legend, in the common style."""
     with rc_context(RC):
         picture = Picture(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(picture)
         yield picture, picture.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style) -> None:
-    """Draw the mean as a line and shade low to high where they differ. Values that are not finite leave a gap.
+def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style, bars: bool = False) -> None:
+    """Draw the mean as a line and low to high, where they differ, as a shade or as error bars.
 
-    Tasks that were cut short are open circles.
+    Values that are not finite leave a gap. Tasks that were cut short are open circles.
     """
     x, mean, low, high = (_finite(curve[column]) for column in (x_column, "mean", "low", "high"))
     axes.plot(
@@ -57,6 +67,7 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style) -> 
         mean,
         color=style.color,
         linestyle=style.line,
+        linewidth=style.width,
         marker=style.marker or ("o" if len(x) == 1 else ""),  # a line through one point is invisible
         markersize=2.7,
         markevery=_marker_spacing(len(x), style.marker),
@@ -74,14 +85,50 @@ def draw_curve(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style) -> 
             markerfacecolor="white",
             zorder=style.order + 1,
         )
-    if np.any(high > low):
+    if bars:
+        error = np.where(high > low, [mean - low, high - mean], np.nan)
+        axes.errorbar(x, mean, error, fmt="none", ecolor=style.color, capsize=2, elinewidth=0.8, zorder=style.order)
+    elif np.any(high > low):
         axes.fill_between(x, low, high, color=style.color, alpha=0.18, linewidth=0, zorder=style.order - 2)
 
 
-def draw_panel(axes: Axes, curves: pl.DataFrame, x_column: str, metric: Metric) -> None:
-    """Draw a line for each method. The axis is logarithmic if one method would flatten the others."""
+def draw_logs(axes: Axes, curve: pl.DataFrame, x_column: str, style: Style) -> None:
+    """Draw the columns `authors` and `authors_error` of a curve as white diamonds with error bars."""
+    logs = curve.drop_nulls("authors")
+    axes.errorbar(
+        logs[x_column],
+        logs["authors"],
+        _finite(logs["authors_error"]),
+        color=style.color,
+        linestyle="",
+        marker="D",
+        markersize=3.5,
+        markerfacecolor="white",
+        capsize=2,
+        zorder=style.order + 1,
+    )
+
+
+def draw_panel(
+    axes: Axes,
+    curves: pl.DataFrame,
+    x_column: str,
+    metric: Metric,
+    styles: Mapping[str, Style] = NO_STYLES,
+    bars: bool = False,
+) -> None:
+    """Draw a line for each method. The axis is logarithmic if one method would flatten the others.
+
+    Args:
+        axes: panel.
+        curves: columns method, mean, low, high, and the one named by `x_column`.
+        x_column: column of the horizontal axis.
+        metric: drawn metric.
+        styles: method -> style (default: `style_of`).
+        bars: draw low to high as error bars.
+    """
     for (method,), curve in curves.group_by("method", maintain_order=True):
-        draw_curve(axes, curve, x_column, style_of(str(method)))
+        draw_curve(axes, curve, x_column, styles.get(str(method)) or style_of(str(method)), bars)
     format_unit(axes, metric)
     if metric.unit != FRACTION and needs_log_scale(curves):
         _use_log_scale(axes)
@@ -126,7 +173,7 @@ def set_steps_axis(axes: Axes) -> None:
 
 
 def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> None:
-    """Add a legend of all lines below the panels, in the order of `styles`."""
+    """Add a legend of all lines below the panels, in the order of `styles`. The picture grows by its height."""
     drawn: dict[str, Artist] = {}
     for axes in picture.axes:
         drawn |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
@@ -139,26 +186,26 @@ def add_legend(picture: Picture, styles: Iterable[Style], title: str = "") -> No
             ncols=-(-len(labels) // rows),
             handlelength=2.8,
             columnspacing=1.4,
-            title=title,
+            title=wrapped(title, picture.get_figwidth()),
         )
         legend.get_title().set_multialignment("center")
-        if legend.get_window_extent().width <= picture.bbox.width or rows == len(labels):
+        extent = legend.get_window_extent()
+        if extent.width <= picture.bbox.width or rows == len(labels):
+            picture.set_figheight(picture.get_figheight() + extent.height / picture.dpi)
             return
         legend.remove()  # too wide: try more rows
 
 
-def seeds_caption(data: pl.DataFrame, shaded: str = "standard error") -> str:
-    """The number of seeds averaged, and the meaning of the shading if there is any."""
-    number = seeds_text(data["seeds"])
-    shading = f", {shaded} shaded" if shaded else ""
-    marked = "; open circle: task cut short" if CUT_SHORT in data.columns and data[CUT_SHORT].any() else ""
-    return (number if number == ONE_SEED else f"mean of {number}{shading}") + marked
+def wrapped(text: str, width: float) -> str:
+    """Break the lines of a caption that are longer than `width` inches, after punctuation if possible."""
+    return "\n".join(_wrapped_line(line, int(CHARACTERS * width)) for line in text.splitlines())
 
 
-def seeds_text(numbers: Iterable[int]) -> str:
-    """Numbers of seeds as text: `one seed`, `3 seeds`, `2 to 5 seeds`."""
-    least, most = min(numbers), max(numbers)
-    return ONE_SEED if most == 1 else f"{most} seeds" if least == most else f"{least} to {most} seeds"
+def _wrapped_line(line: str, limit: int) -> str:
+    glue = "\N{NO-BREAK SPACE}"
+    parts = textwrap.wrap(re.sub(r"(?<![,;:]) ", glue, line), limit, break_long_words=False)
+    fitting = parts if max(map(len, parts)) <= limit else textwrap.wrap(line, limit)
+    return "\n".join(fitting).replace(glue, " ")
 
 
 def _marker_spacing(points: int, marker: str) -> tuple[int, int]:
@@ -182,16 +229,18 @@ def draw_records(records: Sequence[Record], path: Path) -> None:
     schema, config = records[0].schema, records[0].config
     if not schema.panels:
         return
-    tables = {config["method"]: pl.concat([record.table for record in records], how="diagonal_relaxed")}
+    method, table = config["method"], pl.concat([record.table for record in records], how="diagonal_relaxed")
     axes = {name: config[name] for name in schema.axes if name != "method" and name in config}
     settings = {name: config.get(name) for name in schema.settings if not isinstance(config.get(name), Mapping)}
     length = {schema.unit: records[0].table["samples"].to_list()[-1]} if "samples" in records[0].table.columns else {}
     name = ", ".join(filter(None, (config["problem"], settings_text(axes))))
     deviations = deviations_text(records[0].deviations, list(schema.fields))
-    remark = deviations and f"not the paper's setting: {deviations}"
+    remark = deviations and f"{NOT_THE_PAPERS}: {deviations}"
     metrics = [schema.metric(name) for name in schema.panels]
     title = "\n".join(filter(None, (f"{name}: {settings_text({**settings, **length})}", remark)))
-    draw_runs(tables, metrics, schema.plot_column or schema.x_column, path, title, schema.plot_label)
+    kappas = {method: kappa_text(*(plain_value(settings.get(name)) for name in KAPPA))}
+    x_column = schema.plot_column or schema.x_column
+    draw_runs({method: table}, metrics, x_column, path, title, schema.plot_label, kappas)
 
 
 def draw_runs(
@@ -201,6 +250,7 @@ def draw_runs(
     path: Path,
     title: str = "",
     label: str = "",
+    kappas: Mapping[str, str] = NO_KAPPAS,
 ) -> None:
     """Draw runs that differ only in method and seed as a PNG.
 
@@ -214,13 +264,18 @@ def draw_runs(
         path: path of the picture, which is written atomically.
         title: title above the panels.
         label: label of the horizontal axis (default: the name of the column).
+        kappas: method -> kappa as text, for the legend.
     """
     displayed = [metric for metric in metrics if any(metric.name in table.columns for table in tables.values())]
-    with panels(1, len(displayed), 2.6 * len(displayed), 2.45) as (picture, (row,)):
-        for axes, metric in zip(row, displayed, strict=True):
+    styles = {method: with_kappas(style_of(method), filter(None, [kappas.get(method)])) for method in tables}
+    rows = 1 if len(displayed) < 4 else 2
+    columns = -(-len(displayed) // rows)
+    with panels(rows, columns, WIDTH * max(columns, 2) / 3, 1.75 * rows) as (picture, found):
+        all_axes = [axes for row in found for axes in row]
+        for axes, metric in zip(all_axes, displayed, strict=False):
             for method, table in tables.items():
                 if metric.name in table.columns:
-                    draw_curve(axes, _means(table, x_column, metric.name), x_column, style_of(method))
+                    draw_curve(axes, _means(table, x_column, metric.name), x_column, styles[method])
             axes.set_title(metric.label)
             format_unit(axes, metric)
             if x_column == SAMPLES:
@@ -228,11 +283,15 @@ def draw_runs(
                 axes.set_xlabel(label)
             else:
                 set_count_axis(axes, label or x_column.capitalize())
+        for axes in all_axes[len(displayed) :]:
+            axes.set_axis_off()
         short = [bool(table.select(cut_short(table)).to_series().any()) for table in tables.values()]
         seeds = pl.DataFrame({"seeds": [table["seed"].n_unique() for table in tables.values()], CUT_SHORT: short})
-        add_legend(picture, map(style_of, tables), seeds_caption(seeds))
+        add_legend(picture, styles.values(), seeds_caption(seeds))
         if title:
-            picture.suptitle(title)
+            heading = wrapped(title, picture.get_figwidth())
+            picture.suptitle(heading)
+            picture.set_figheight(picture.get_figheight() + 0.15 * len(heading.splitlines()))
         buffer = io.BytesIO()
         picture.savefig(buffer, format="png", dpi=180)
     write_whole(path, buffer.getbuffer())

@@ -74,6 +74,7 @@ class Style:
     line: str
     marker: str
     order: int
+    width: float = RC["lines.linewidth"]
 
 
 def style_of(method: str) -> Style:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from types import MappingProxyType
 from typing import Any
 
 import altair as alt
@@ -16,6 +18,7 @@ from weightclip.lab.analysis.best import display_setting
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.plotting.captions import by_panel, kappas_of, seeds_text
 from weightclip.lab.plotting.style import COLORS, style_of
 from weightclip.lab.records.columns import LAST
 from weightclip.lab.records.schema import CRITERIA, FRACTION, Criterion, Metric
@@ -26,6 +29,11 @@ SETUP, LABEL, NOTE = "setup", "label", "note"
 """Columns of a chart's data: setup, label of the method, and additional text of the tooltip."""
 
 DIGITS = 5
+LABEL_WIDTH = 7
+"""Approximate width of a character of the legend, in pixels."""
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
 MAX_MARKED_POINTS = 25
 """Maximum number of points of a line that are drawn with markers."""
 
@@ -60,6 +68,7 @@ def line_chart(
     metrics: Sequence[Metric],
     methods: Sequence[str],
     height: int = 380,
+    labels: Mapping[str, str] = NO_LABELS,
 ) -> dict[str, Any]:
     """A Vega-Lite chart with a line and a band for each method.
 
@@ -74,7 +83,9 @@ def line_chart(
         metrics: metrics in the menu.
         methods: methods in the order of the legend.
         height: height of the plot in pixels.
+        labels: method -> label (default: the label of its style).
     """
+    named = {labels.get(method, style_of(method).label): method for method in methods}
     visible = alt.selection_point(
         name="shown",
         fields=[LABEL],
@@ -82,7 +93,7 @@ def line_chart(
         toggle="true",
         clear=False,
         empty=False,
-        value=[{LABEL: label} for label in _labels(methods)],
+        value=[{LABEL: label} for label in named],
     )
     base = (
         alt.Chart(_inline(data))
@@ -91,7 +102,7 @@ def line_chart(
         .transform_calculate(mean="datum[metric]", low="datum[metric + ' low']", high="datum[metric + ' high']")
     )
     chart = (
-        alt.layer(*_layers(base, data, x, methods))
+        alt.layer(*_layers(base, data, x, named))
         .add_params(
             visible,
             _choice(SETUP, "Problem", setups, setups),
@@ -112,15 +123,15 @@ def line_chart(
     return spec
 
 
-def _layers(base: alt.Chart, data: pl.DataFrame, x: str, methods: Sequence[str]) -> Iterator[alt.Chart]:
+def _layers(base: alt.Chart, data: pl.DataFrame, x: str, named: Mapping[str, str]) -> Iterator[alt.Chart]:
     """Bands, lines and, at the pointer, dots and a rule with a tooltip of all values."""
-    x_column, color = _horizontal(data, x), _color(methods)
+    x_column, color = _horizontal(data, x), _color(named)
     hover = alt.selection_point(
         name="hover", fields=[x], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
     yield base.mark_area(fillOpacity=0.16, aria=False).encode(x_column, _vertical("low"), alt.Y2("high"), color)
     points = {"size": 30} if data[x].n_unique() <= MAX_MARKED_POINTS else False
-    yield base.mark_line(strokeWidth=1.75, point=points).encode(x_column, _vertical("mean"), color, _dash(methods))
+    yield base.mark_line(strokeWidth=1.75, point=points).encode(x_column, _vertical("mean"), color, _dash(named))
     yield base.mark_circle(size=50, aria=False).encode(x_column, _vertical("mean"), color, opacity=_only(hover, 1))
     yield (
         base.transform_filter("isValid(datum.mean)")
@@ -181,35 +192,32 @@ def _choice(name: str, title: str, options: Sequence[str], labels: Sequence[str]
     )
 
 
-def _legend() -> alt.Legend:
+def _legend(labels: Iterable[str]) -> alt.Legend:
     """The legend, identical for color and dashes so that they are merged into one.
 
     The number of columns depends on the container, because `width` still shrinks during layout; `width` is in the
     expression so that it is recomputed when the window changes.
     """
+    entry = 60 + LABEL_WIDTH * max(map(len, labels), default=0)
     return alt.Legend(
         title=None,
         orient="bottom",
-        columns=alt.ExprRef("max(1, floor(containerSize()[0] / 150)) + 0 * width"),
+        columns=alt.ExprRef(f"max(1, floor(containerSize()[0] / {entry})) + 0 * width"),
         symbolType="stroke",
         symbolSize=500,
         symbolStrokeWidth=2,
-        labelLimit=220,
+        labelLimit=300,
     )
 
 
-def _color(methods: Sequence[str]) -> alt.Color:
-    scale = alt.Scale(domain=_labels(methods), range=[color_of(method) for method in methods])
-    return alt.Color(LABEL, type="nominal", scale=scale, legend=_legend())
+def _color(named: Mapping[str, str]) -> alt.Color:
+    scale = alt.Scale(domain=list(named), range=[color_of(method) for method in named.values()])
+    return alt.Color(LABEL, type="nominal", scale=scale, legend=_legend(named))
 
 
-def _dash(methods: Sequence[str]) -> alt.StrokeDash:
-    scale = alt.Scale(domain=_labels(methods), range=[dashes_of(method) for method in methods])
-    return alt.StrokeDash(LABEL, type="nominal", scale=scale, legend=_legend())
-
-
-def _labels(methods: Sequence[str]) -> list[str]:
-    return [style_of(method).label for method in methods]
+def _dash(named: Mapping[str, str]) -> alt.StrokeDash:
+    scale = alt.Scale(domain=list(named), range=[dashes_of(method) for method in named.values()])
+    return alt.StrokeDash(LABEL, type="nominal", scale=scale, legend=_legend(named))
 
 
 _LOOK: Mapping[str, Any] = {
@@ -251,13 +259,14 @@ _LOOK: Mapping[str, Any] = {
 
 
 MAX_FULL_ROWS, MAX_POINTS = 50, 200
-"""Curves of up to `SHORT` rows are drawn in full; longer ones have at most `MOST` points, each a mean over rows."""
+"""Curves of up to `MAX_FULL_ROWS` rows are drawn in full; longer ones have at most `MAX_POINTS` points, each a mean."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its caption and metrics."""
+    """A chart with its anchor on the page, caption and metrics."""
 
+    anchor: str
     spec: dict[str, Any]
     caption: str
     metrics: tuple[Metric, ...]
@@ -268,9 +277,30 @@ def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
     x_column = setups[0].columns.x_column
     x = x_column.capitalize()
     metrics = _metrics(setups)
-    data = pl.concat([_wide(setup, x, metrics, criterion) for setup in setups], how="diagonal_relaxed")
-    spec = line_chart(data, x, [setup.label for setup in setups], metrics, all_methods(setups))
-    return Figure(spec, " ".join(_averaging_notes(setups, x_column)), tuple(metrics))
+    best = [best_runs(setup.table, criterion=criterion) for setup in setups]
+    named = [part.with_columns(pl.lit(setup.name).alias(SETUP)) for setup, part in zip(setups, best, strict=True)]
+    kappas = kappas_of(pl.concat(named, how="diagonal_relaxed"), SETUP)
+    methods = all_methods(setups)
+    labels = {method: _with_kappas(style_of(method).label, kappas.get(method, {})) for method in methods}
+    wide = [_wide(setup, part, x, metrics, labels) for setup, part in zip(setups, best, strict=True)]
+    data = pl.concat(wide, how="diagonal_relaxed")
+    spec = line_chart(data, x, [setup.label for setup in setups], metrics, methods, labels=labels)
+    seeds = [number for part in best for number in part.group_by("method").agg(pl.col("seed").n_unique())["seed"]]
+    several = {method: texts for method, texts in kappas.items() if len(texts) > 1}
+    notes = [f"{style_of(method).label}: {by_panel(several[method])}." for method in methods if method in several]
+    caption = (f"Mean of {seeds_text(seeds)}.", *notes, *_averaging_notes(setups, x_column))
+    return Figure(_anchor("curves", setups[0]), spec, " ".join(caption), tuple(metrics))
+
+
+def _with_kappas(label: str, kappas: Iterable[str]) -> str:
+    """The label of a method with its kappa, or with its kappas in different setups."""
+    return ", ".join(filter(None, (label, " or ".join(kappas).replace(" or κ = ", " or "))))
+
+
+def _anchor(*names: str | Setup) -> str:
+    """An anchor of the page made of names and of the name of an experiment."""
+    words = [name.columns.schema.experiment if isinstance(name, Setup) else name for name in names]
+    return re.sub(r"\W+", "-", "-".join(words))
 
 
 def sensitivity_figures(setups: Sequence[Setup], criterion: Criterion) -> list[Figure]:
@@ -289,7 +319,8 @@ def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) 
     drawn = set(data[LABEL])
     methods = [method for method in all_methods(varied_setups) if style_of(method).label in drawn]
     spec = line_chart(data, x, [setup.label for setup in varied_setups], [score], methods, height=300)
-    return Figure(spec, ": ".join(filter(None, (x, _help(setups[0], parameter)))), (score,))
+    caption = ": ".join(filter(None, (x, _help(setups[0], parameter))))
+    return Figure(_anchor("sensitivity", setups[0], x), spec, caption, (score,))
 
 
 def _help(setup: Setup, parameter: str) -> str:
@@ -320,9 +351,11 @@ def _averaging_notes(setups: Sequence[Setup], x_column: str) -> Iterator[str]:
             yield f"A point is the mean of {every} {x_column}s in {list_text(names)}."
 
 
-def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion) -> pl.DataFrame:
+def _wide(
+    setup: Setup, best: pl.DataFrame, x: str, metrics: Sequence[Metric], labels: Mapping[str, str]
+) -> pl.DataFrame:
     """The curves of all metrics in the format of `line_chart`."""
-    best, key = best_runs(setup.table, criterion=criterion), ["method", setup.columns.x_column]
+    key = ["method", setup.columns.x_column]
     drawn = [
         curves(best, metric.name, every=_rows_per_point(setup)).select(
             *key,
@@ -334,7 +367,10 @@ def _wide(setup: Setup, x: str, metrics: Sequence[Metric], criterion: Criterion)
     ]
     table = reduce(lambda left, right: left.join(right, on=key, how="left", maintain_order="left"), drawn)
     return table.select(
-        pl.lit(setup.label).alias(SETUP), _label(), pl.col(setup.columns.x_column).alias(x), pl.exclude(key)
+        pl.lit(setup.label).alias(SETUP),
+        pl.col("method").replace_strict(labels, return_dtype=pl.String).alias(LABEL),
+        pl.col(setup.columns.x_column).alias(x),
+        pl.exclude(key),
     )
 
 

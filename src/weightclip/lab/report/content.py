@@ -17,6 +17,7 @@ from weightclip.lab.paper import all_figures
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
 from weightclip.lab.records.table import NoTableError, load_any, no_records
 from weightclip.lab.report.charts import Figure, curves_figure, sensitivity_figures
+from weightclip.lab.report.findings import finding
 from weightclip.lab.report.provenance import (
     Data,
     Failed,
@@ -52,6 +53,7 @@ class SetupContent:
     setup: Setup
     runs: tuple[Runs, ...]
     time: str
+    finding: str
     best: tuple[Best, ...]
     trends: tuple[Trend, ...]
 
@@ -99,6 +101,11 @@ class Content:
     failures: tuple[Failed, ...]
     commands: tuple[Command, ...]
     notes: tuple[str, ...]
+
+    @property
+    def findings(self) -> list[str]:
+        """One sentence for each setup."""
+        return [one.finding for part in self.parts for one in part.setups if one.finding]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -167,6 +174,7 @@ def _setup_content(setup: Setup, criterion: Criterion) -> SetupContent:
         setup,
         runs=tuple(runs_table(setup)),
         time=_time(setup.table.unique("identity")),
+        finding=finding(setup, criterion),
         best=tuple(best_table(setup, criterion)),
         trends=tuple(trend_table(setup, criterion)),
     )

@@ -15,6 +15,9 @@ from weightclip.lab.report.content import Content
 from weightclip.lab.report.provenance import packages
 from weightclip.lab.text import NOTHING, TITLE
 
+MAX_FINDINGS = 6
+"""Maximum number of findings at the top of the page."""
+
 
 def render(content: Content, title: str = TITLE) -> str:
     """The HTML of the page. Text from results is escaped, and the page makes no network requests."""
@@ -26,7 +29,12 @@ def render(content: Content, title: str = TITLE) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        style_of=style_of, color_of=color_of, dashes_of=dashes_of, counted=counted, nothing=NOTHING
+        style_of=style_of,
+        color_of=color_of,
+        dashes_of=dashes_of,
+        counted=counted,
+        nothing=NOTHING,
+        max_findings=MAX_FINDINGS,
     )
     return environment.get_template("page.html").render(
         content=content,

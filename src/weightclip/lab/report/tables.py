@@ -104,7 +104,7 @@ def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
     """A row per method."""
     metric = score_metric(setup)
     found = []
-    for row in _best(setup, criterion):
+    for row in best_rows(setup, criterion):
         paper = paper_setting(row)
         found.append(
             Best(
@@ -126,7 +126,7 @@ def trend_table(setup: Setup, criterion: Criterion) -> list[Trend]:
     """A row per method, at its best setting."""
     metric = score_metric(setup)
     found = []
-    for row in _best(setup, criterion):
+    for row in best_rows(setup, criterion):
         slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
         interval = NOTHING if row["verdict"] is None else f"{low} to {high}"
         found.append(Trend(row["method"], slope, interval, row["verdict"] or NOTHING, row["seeds"]))
@@ -156,7 +156,8 @@ def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event)
     ]
 
 
-def _best(setup: Setup, criterion: Criterion) -> list[dict[str, Any]]:
+def best_rows(setup: Setup, criterion: Criterion) -> list[dict[str, Any]]:
+    """The rows of `best_settings`, in the order of `setup.methods`."""
     found = {row["method"]: row for row in best_settings(setup.table, criterion=criterion).iter_rows(named=True)}
     return [found[method] for method in setup.methods]
 

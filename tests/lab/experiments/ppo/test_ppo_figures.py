@@ -10,11 +10,13 @@ from matplotlib.figure import Figure as Picture
 from pushed_point import NAME, config
 
 from weightclip.lab.analysis.best import best_settings, setting_notes
+from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.experiments.ppo.experiment import EXPERIMENT
 from weightclip.lab.experiments.ppo.figures import COLUMNS, DIAGNOSTICS, RETURN, draw_metrics
 from weightclip.lab.experiments.ppo.training import run_configs
 from weightclip.lab.paper import find_figure
 from weightclip.lab.plotting import panels
+from weightclip.lab.plotting.captions import kappas_of
 from weightclip.lab.plotting.panels import add_legend, draw_records
 from weightclip.lab.plotting.style import Style
 from weightclip.lab.records.columns import comparison_columns
@@ -46,7 +48,8 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert [one.get_title() for one in axes] == ["Ant-v4", NAME, "", ""]
     assert [one.get_ylabel() for one in axes] == ["Weight l2 norm", "", "Saturated units", ""]
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
-    assert labels == ["Adam", "Adam + WC"]
+    (kappa,) = kappas_of(best_runs(table), "env")["adam+wc"]
+    assert labels == ["Adam", f"Adam + WC, {kappa}"]
     assert sum("best of several settings by auc" in note for note in drawing.notes) == 2
     assert drawing.data["seeds"].unique().to_list() == [2]
 
@@ -79,17 +82,20 @@ def test_the_peak_of_returns_and_the_fall_from_it_are_reported(table: pl.DataFra
     assert not any("ends" in note for note in draw_metrics(rises, metrics=DIAGNOSTICS).notes)
 
 
-def test_a_line_connects_the_peak_and_the_end_of_each_seed(table: pl.DataFrame) -> None:
+def test_each_seed_has_a_thin_line(table: pl.DataFrame) -> None:
     rises = table.filter(pl.col("kappa").is_null() | (pl.col("kappa") == 1)).with_columns(
         pl.when(pl.col("iteration") == 2).then(50.0).otherwise(10.0 + pl.col("seed")).alias("return")
     )
-    drawing = find_figure("policy-peaks").draw(rises, "auc")
-    row = drawing.data.filter(env=NAME, method="adam+wc", seed=1).row(0, named=True)
-    assert (row["peak"], row["at"], row["end"], row["fall"], row["steps"]) == (50.0, 128, 11.0, 39.0, 256)
+    drawing = find_figure("policy-seeds").draw(rises, "auc")
+    assert drawing.data.columns == ["env", "method", "seed", "samples", "mean"]
+    seed = drawing.data.filter(env=NAME, method="adam+wc", seed=1)
+    assert seed.select("samples", "mean").rows() == [(64, 11.0), (128, 50.0), (192, 11.0), (256, 11.0)]
     axes = drawing.picture.axes
     assert [one.get_title() for one in axes] == ["Ant-v4", NAME]
-    lines = [line.get_xydata().tolist() for line in axes[1].lines if len(line.get_xdata()) == 2]
-    assert lines == [[[128.0, 50.0], [256.0, 10.0 + seed]] for _ in range(2) for seed in (0, 1)]
+    assert len(axes[1].lines) == 4
+    assert max(line.get_linewidth() for line in axes[1].lines) < 1
+    assert [text.get_text() for text in drawing.picture.legends[0].get_texts()] == ["Adam", "Adam + WC, κ = 1"]
+    assert "a line for each seed, 2 seeds" in drawing.picture.legends[0].get_title().get_text()
     assert f"{NAME}: adam: return at most 50 ± 0, after 130 steps; ends 39.50 ± 0.50 below that" in drawing.notes
 
 
@@ -120,7 +126,9 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     assert len(reported) == 2
     assert all("update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8" in note for note in reported)
     assert sum(f"env {NAME}" in note for note in reported) == 1
-    assert drawing.picture.legends[0].get_title().get_text().endswith("\nnot the paper's setting")
+    about = drawing.picture.legends[0].get_title().get_text().replace("\n", " ")
+    assert "not the paper's setting: " in about
+    assert "update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8 (Ant-v4)" in about
     usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": (64, 64)}
     papers = draw_metrics(moved_to("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
     assert not any("not the paper's" in note for note in papers.notes)
@@ -148,9 +156,10 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     axes = pictures[0].axes
     assert {one.get_xlabel() for one in axes} == {"Environment steps"}
     assert axes[0].lines[0].get_xdata().tolist() == [64, 128, 192, 256]
+    assert [text.get_text() for text in pictures[0].legends[0].get_texts()] == ["Adam + WC, κ = 3"]
     title = pictures[0].get_suptitle()
-    assert title.startswith(
-        f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256\n"
+    assert title.replace("\n", " ").startswith(
+        f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256 "
         f"not the paper's setting: env {NAME}, update_epochs 2, "
     )
     draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")  # from records

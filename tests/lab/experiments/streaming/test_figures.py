@@ -18,8 +18,11 @@ from weightclip.lab.experiments.streaming.figures import (
     figure_3,
     figure_4,
     figure_10,
+    figure_plasticity,
 )
 from weightclip.lab.plotting.style import style_of
+
+PAIRS = "a point is the mean of two tasks"
 
 
 def table(seeds: int, tasks: int = 5, columns: tuple[str, ...] = PANELS) -> pl.DataFrame:
@@ -69,7 +72,7 @@ def test_one_seed_has_no_shade(drawn, tmp_path: Path) -> None:
 def test_the_picture_is_a_png_that_is_there_whole(tmp_path: Path) -> None:
     draw_run({"adam": table(3), "adam+wc": table(3)}, tmp_path / "new" / "run.png", title="a title")
     height, width, _ = imread(tmp_path / "new" / "run.png").shape
-    assert width > 2 * height
+    assert width > height  # four panels in two rows, so that text is legible at page width
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.png"]
 
 
@@ -86,8 +89,8 @@ def test_a_diverged_run_and_a_single_task_are_drawn(tmp_path: Path, value: float
 
 
 def lines(axes: Axes) -> dict[str, Line2D]:
-    """Label -> line."""
-    return {str(line.get_label()): line for line in axes.get_lines()}
+    """Label -> line, without the caps of error bars."""
+    return {str(line.get_label()): line for line in axes.get_lines() if not str(line.get_label()).startswith("_")}
 
 
 def shades(axes: Axes) -> list[PolyCollection]:
@@ -117,7 +120,7 @@ def test_figure_3_shows_pairs_of_tasks_and_the_standard_error_over_seeds() -> No
     for task, low, high in zip((2, 4, 6), mean - error, mean + error):
         at_task = corners[corners[:, 0] == task, 1]
         np.testing.assert_allclose([at_task.min(), at_task.max()], [low, high])
-    assert legend_title(drawing.picture) == "mean of 4 seeds, standard error shaded"
+    assert legend_title(drawing.picture) == f"mean of 4 seeds, standard error shaded; {PAIRS}"
 
 
 def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
@@ -150,9 +153,9 @@ def test_every_method_has_its_style_and_clipping_lies_on_top() -> None:
 def test_one_seed_is_a_line_without_a_band_and_is_reported() -> None:
     picture = figure_3(runs(["adam"], seeds=1)).picture
     assert not shades(picture.axes[0])
-    assert legend_title(picture) == "one seed"
+    assert legend_title(picture) == f"one seed; {PAIRS}"
     several = pl.concat([runs(["adam"], seeds=1), runs(["sgd"], seeds=3)])
-    assert legend_title(figure_3(several).picture) == "mean of 1 to 3 seeds, standard error shaded"
+    assert legend_title(figure_3(several).picture) == f"mean of 1 to 3 seeds, standard error shaded; {PAIRS}"
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
@@ -165,6 +168,52 @@ def test_values_that_are_not_finite_are_a_gap_that_is_reported(broken: float) ->
         assert np.isnan(lines(axes)["SGD"].get_ydata()).tolist() == [False, False, True]
         assert np.isfinite(axes.get_ylim()).all()
     assert f"{MNIST}: the line of sgd has gaps where values are not finite" in drawing.notes
+
+
+def test_a_kappa_that_differs_between_panels_is_in_the_caption() -> None:
+    same = {problem: runs(["adam+wc"], problem=problem, kappa=1.0) for problem in (MNIST, EMNIST)}
+    picture = figure_3(pl.concat(same.values())).picture
+    assert texts(picture) == ["Adam + WC, κ = 1"]
+    other = runs(["adam+wc"], problem=IMAGENET, kappa=3.0)
+    picture = figure_3(pl.concat([*same.values(), other])).picture
+    assert texts(picture) == ["Adam + WC"]
+    assert legend_title(picture).endswith("\nAdam + WC: κ = 1 (MNIST and EMNIST), κ = 3 (mini-ImageNet)")
+
+
+@pytest.mark.parametrize(
+    ("rule", "label"),
+    [("graded(0.5, 8, output=2)", "κ = graded(0.5, 8, output=2)"), ("hidden=inf,output=1", "κ: hidden ∞, output 1")],
+)
+def test_ranges_by_layer_and_graded_ranges_are_in_the_legend(rule: str, label: str) -> None:
+    picture = figure_3(runs(["sgd+wc"], kappa_rule=rule)).picture
+    assert texts(picture) == [f"SGD + WC, {label}"]
+
+
+def test_deviations_of_some_panels_name_these() -> None:
+    short = runs(["sgd"], problem=EMNIST).with_columns(deviations=pl.lit("steps 6,000"))
+    assert legend_title(figure_3(short).picture).endswith("\nnot the paper's setting: steps 6,000")
+    both = legend_title(figure_3(pl.concat([runs(["sgd"]), short])).picture)
+    assert both.endswith("\nnot the paper's setting: steps 6,000 (EMNIST)")
+
+
+def test_the_picture_of_a_run_shows_kappa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: list[str] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *a, **k: (labels.extend(map(str, texts(self))), save(self, *a, **k))
+    )
+    draw_run({"adam": table(2), "adam+wc": table(2)}, tmp_path / "run.png", kappas={"adam+wc": 1.0})
+    assert labels == ["Adam", "Adam + WC, κ = 1"]
+
+
+def texts(picture: Figure) -> list[str]:
+    return [text.get_text() for text in picture.legends[0].get_texts()]
+
+
+def test_loss_of_plasticity_has_three_metrics() -> None:
+    drawing = figure_plasticity(runs(["adam", "adam+wc"]))
+    assert drawing.data["metric"].unique(maintain_order=True).to_list() == ["accuracy", "plasticity", "weight_l2"]
+    assert len(drawing.picture.axes) == 3
 
 
 def test_methods_without_results_are_reported() -> None:
@@ -190,7 +239,9 @@ def test_the_best_of_several_settings_is_drawn_and_reported() -> None:
         drawing = figure_3(both.with_columns(accuracy=pl.col("accuracy") + 0.1 * (pl.col("kappa") == 2)), criterion)
         reported = f"{MNIST}: best of several settings by {criterion}: adam+wc (lr 0.001, kappa {kappa})"
         assert drawing.notes[0] == reported
-        assert lines(drawing.picture.axes[0])["Adam + WC"].get_ydata()[-1] == pytest.approx(last + 0.1 * (kappa == 2))
+        (line,) = lines(drawing.picture.axes[0]).values()
+        assert line.get_label() == f"Adam + WC, κ = {kappa}"
+        assert line.get_ydata()[-1] == pytest.approx(last + 0.1 * (kappa == 2))
 
 
 def test_runs_of_another_setup_are_skipped_and_reported() -> None:
@@ -268,8 +319,10 @@ def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
     late = [runs(["sgd"], lr=lr, value=lambda *a: 0.1 * a[-1]) for lr in (0.1, 0.01)]
     drawing = draw_sensitivity(pl.concat(late), "final")
     np.testing.assert_allclose(lines(drawing.picture.axes[0])["SGD"].get_ydata(), [0.6, 0.6])
-    assert legend_title(drawing.picture) == "Accuracy, mean over the last tenth; mean of 2 seeds, standard error shaded"
-    assert "Accuracy, area under the curve; " in legend_title(draw_sensitivity(pl.concat(late)).picture)
+    assert legend_title(drawing.picture).replace("\n", " ") == (
+        "Accuracy, mean over the last tenth, at the best other settings; mean of 2 seeds, standard error as bars"
+    )
+    assert "Accuracy, area under the curve, " in legend_title(draw_sensitivity(pl.concat(late)).picture)
 
 
 def test_an_infinite_kappa_is_skipped() -> None:

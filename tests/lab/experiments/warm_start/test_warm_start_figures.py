@@ -4,8 +4,10 @@ import polars as pl
 import pytest
 from photographs import config, photographs
 
+from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
 from weightclip.lab.experiments.warm_start.training import run_config
+from weightclip.lab.plotting.captions import kappas_of
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 
@@ -29,27 +31,33 @@ def test_both_schedules_stand_in_one_figure(table: pl.DataFrame) -> None:
     assert there == {("sgd", 1), ("sgd", 2), ("sgd+wc", 2), ("sgd+wc@switch", 2)}
     ends = drawing.data.group_by("method", "stages").agg(pl.col("passes").max())
     assert ends["passes"].unique().to_list() == [2.0]  # both see every image twice
+    (kappa,) = kappas_of(best_runs(table, criterion="auc"))["sgd+wc"]
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
-    assert labels == ["SGD, one stage", "SGD, two stages", "SGD + WC, two stages", "SGD + WC@switch, two stages"]
+    assert labels == [
+        "SGD, one stage",
+        "SGD, two stages",
+        f"SGD + WC, {kappa}, two stages",
+        "SGD + WC@switch, κ = 1, two stages",
+    ]
     assert any("best of several settings by auc" in note for note in drawing.notes)
 
 
 def test_deviations_from_the_paper_are_marked(table: pl.DataFrame) -> None:
     drawing = figure_2(table)
-    assert drawing.picture.legends[0].get_title().get_text().endswith("not the paper's setting")
+    about = drawing.picture.legends[0].get_title().get_text().replace("\n", " ")
+    assert about.startswith("mean of 2 seeds, standard error shaded not the paper's setting: ")
+    assert "width 4" in about
     assert any(note.startswith("not the paper's setting: ") and "width 4" in note for note in drawing.notes)
     several = draw_sensitivity(table)
-    assert several.picture.legends[0].get_title().get_text().splitlines()[1:] == [
-        "mean of 2 seeds, standard error shaded",
-        "not the paper's setting",
-    ]
+    about = several.picture.legends[0].get_title().get_text().replace("\n", " ")
+    assert about.startswith("area under the curve; mean of 2 seeds, standard error as bars not the paper's setting: ")
     assert set(drawing.notes) & set(several.notes)
 
 
 def test_all_lines_look_different(table: pl.DataFrame) -> None:
     """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
     adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
-    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()
+    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()[:-1]  # the last marks the switch
     kinds = {line.get_label(): (line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
     assert len(set(kinds.values())) == len(kinds) == 6
     assert {label.split(",")[0]: kind[1] for label, kind in kinds.items() if "WC" not in label} == {
@@ -65,6 +73,15 @@ def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None
     assert data["method"].unique().to_list() == ["sgd+wc"]
     with pytest.raises(ValueError, match="results: got one value of kappa, expected several"):
         draw_sensitivity(table.filter(method="sgd"))
+
+
+def test_the_switch_is_marked_where_the_first_stage_ends(table: pl.DataFrame) -> None:
+    for axes in figure_2(table).picture.axes:
+        assert list(axes.get_lines()[-1].get_xdata()) == [1.0, 1.0]  # both halves are seen twice: 2 passes in all
+    assert [text.get_text() for text in figure_2(table).picture.axes[0].texts] == ["switch"]
+    one_stage = figure_2(table.filter(stages=1)).picture.axes[0]
+    assert len(one_stage.get_lines()) == 1
+    assert not one_stage.texts
 
 
 def test_other_experiments_are_refused(table: pl.DataFrame) -> None:

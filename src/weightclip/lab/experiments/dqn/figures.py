@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,26 +18,26 @@ from numpy.typing import NDArray
 from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import select
-from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, marked, remarks
+from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
+from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, seeds_caption, seeds_text
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
-    ONE_SEED,
+    CHARACTERS,
     WIDTH,
     add_legend,
     draw_curve,
     format_unit,
     panels,
-    seeds_caption,
-    seeds_text,
     set_steps_axis,
+    wrapped,
 )
 from weightclip.lab.plotting.style import MARKERS, Style, style_of
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
-from weightclip.lab.text import value_text
+from weightclip.lab.text import kappa_text, value_text
 
 _FIRST, _SECOND = tuple(PAPER_GAMES)[:4], tuple(PAPER_GAMES)[4:]
 
@@ -56,10 +57,10 @@ NUM_POINTS = 20
 """Points per curve. An evaluation has few games, so each point averages several evaluations."""
 
 PANEL = ("suite", "agent", "game")
-LINE = ("replay_ratio", "method", "kappa")
+LINE = ("replay_ratio", "method", *KAPPA)
 COLUMNS = (*PANEL, *LINE, "metric", "part", "samples", "mean", "low", "high", "seeds")
 AGENT_NAMES = {"dqn": "DQN", "rainbow": "Rainbow"}
-SYMBOLS = {"lr": "$α$", "kappa": "$κ$", "decay": "$λ$", "sigma": "$σ$"}
+SYMBOLS = {"lr": "α", "decay": "λ", "sigma": "σ"}
 
 VARIED = "varied."
 """Prefix of settings that distinguish the columns of a figure."""
@@ -71,6 +72,9 @@ SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
 
 SHADED = tuple(marker for marker in MARKERS.values() if marker)
 """Markers that distinguish kappas, in addition to shades."""
+
+MARGINS = 1.0
+"""Width of the labels and the color bar of heatmaps, in inches."""
 
 LEGEND_WIDTH, ENTRY_WIDTH = 3.6, 1.55
 """Widths of the legend's title and of an entry, in inches."""
@@ -92,20 +96,19 @@ def draw_kappas(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     if several.is_empty():
         raise ValueError(SINGLE_KAPPA)
     runs = runs.join(several, PANEL, how="semi")
-    chosen = [chosen_runs(part, NAME, criterion) for part in runs.partition_by("kappa")]
+    chosen = [chosen_runs(part, NAME, criterion) for part in runs.partition_by(_kappa_columns(runs))]
     notes += [note for _, part_notes in chosen for note in part_notes]
-    # Intervals would hide the many lines; the table contains them.
-    return _draw_curves(pl.concat([part for part, _ in chosen]), notes, "test_return", shaded=False)
+    return _draw_curves(pl.concat([part for part, _ in chosen]), notes, "test_return")
 
 
-def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str, shaded: bool = True) -> Drawing:
+def _draw_curves(runs: pl.DataFrame, notes: Sequence[str], metric: str) -> Drawing:
     """Draw a metric of the runs by frames."""
     found = curves(runs, metric, level=LEVEL, points=NUM_POINTS)
-    data = found.with_columns(pl.lit(metric).alias("metric")).select(COLUMNS)
-    lines = data if shaded else data.with_columns(low="mean", high="mean")
-    about = seeds_caption(data, f"{LEVEL:.0%} interval" if shaded else "")
+    rule = () if "kappa_rule" in found.columns else (pl.lit(None, pl.String).alias("kappa_rule"),)
+    data = found.with_columns(pl.lit(metric).alias("metric"), *rule).select(COLUMNS)
+    about = f"{seeds_caption(data, f'{LEVEL:.0%} interval shaded')}; a point is the mean over a twentieth of the run"
     x, label = SCHEMA.plot_column, SCHEMA.plot_label
-    picture = _draw_panels(lines, x, label, set_steps_axis, METRICS[metric], marked(about, runs))
+    picture = _draw_panels(data, x, label, set_steps_axis, METRICS[metric], _caption(about, runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
@@ -124,7 +127,8 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     )
     if several.is_empty():
         raise ValueError(SINGLE_KAPPA)
-    constant = select(runs, criterion=criterion).filter(pl.col("kappa").is_null()).drop("kappa")
+    without = [pl.col(name).is_null() for name in _kappa_columns(runs)]
+    constant = select(runs, criterion=criterion).filter(without).drop("kappa")
     ratios = (*PANEL, "replay_ratio")
     level = constant.join(several.select(*ratios, "kappa").unique(), ratios)
     data = (
@@ -134,33 +138,38 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         )
         .sort(*line, "kappa")
     )
-    about = f"{CRITERIA[criterion]};\n{seeds_caption(data)}"
+    about = f"{CRITERIA[criterion]}; {seeds_caption(data, BARS)}"
     scale = partial(_scale_kappa, sorted(set(data["kappa"])))
-    picture = _draw_panels(
-        data, "kappa", "Clipping parameter $\\kappa$", scale, METRICS["test_return"], marked(about, runs)
-    )
+    label = "Clipping parameter $\\kappa$"
+    picture = _draw_panels(data, "kappa", label, scale, METRICS["test_return"], _caption(about, runs), bars=True)
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
 def _draw_panels(
-    data: pl.DataFrame, x_column: str, label: str, scale: Callable[[Axes], None], metric: Metric, about: str
+    data: pl.DataFrame,
+    x_column: str,
+    label: str,
+    scale: Callable[[Axes], None],
+    metric: Metric,
+    about: str,
+    bars: bool = False,
 ) -> Picture:
     """Draw a panel for each agent and game, with a line for each method, replay ratio and kappa."""
     agents = [agent for agent in AGENTS if agent in data["agent"]]
     games = _games(data)
-    styles = _styles(data, [name for name in LINE if name != x_column])
+    styles = _styles(data, [name for name in LINE if name != x_column and name in data.columns])
     columns = min(4, len(games))
     rows = [(agent, games[first : first + columns]) for agent in agents for first in range(0, len(games), columns)]
     entries = len(styles) if len(styles) < 5 else -(-len(styles) // 2)  # entries per row of the legend
     width = max(WIDTH * columns / 4, LEGEND_WIDTH, ENTRY_WIDTH * entries)
-    height = 0.8 + 1.6 * len(rows) + 0.2 * max(0, len(styles) - 4)
+    height = 0.2 + 1.7 * len(rows)
     with panels(len(rows), columns, width, height) as (picture, found):
         for (agent, row_games), row in zip(rows, found, strict=True):
             for axes, game in zip(row, row_games, strict=False):
                 for line, style in styles:
                     curve = _filter(data, {"agent": agent, "game": game, **line})
                     if len(curve):
-                        draw_curve(axes, curve, x_column, style)
+                        draw_curve(axes, curve, x_column, style, bars)
                 axes.set_title(_title(game, data["suite"][0]))
                 format_unit(axes, metric)
                 scale(axes)
@@ -169,7 +178,7 @@ def _draw_panels(
             row[0].set_ylabel(f"{AGENT_NAMES[agent]}\n{metric.label}")
         for axes in found[-1]:
             axes.set_xlabel(label)
-        add_legend(picture, [style for _, style in styles], f"RR: replay ratio; {about}")
+        add_legend(picture, [style for _, style in styles], about)
     return picture
 
 
@@ -196,11 +205,17 @@ def draw_covariance(
     rows = sorted(set(runs.select(PANEL).iter_rows()), key=lambda row: (AGENTS.index(row[1]), row[2]))
     columns = runs.select(key).unique().sort(key, nulls_last=False).to_dicts()
     numbers = []
-    with panels(len(rows), len(columns), 1.75 * len(columns) + 0.9, 1.95 * len(rows) + 0.3) as (picture, found):
+    size = min(1.5, (WIDTH - MARGINS) / len(columns))
+    labels = [wrapped(_label(column), size) for column in columns]
+    row_height = size + 0.15 * (1 + max(len(label.splitlines()) for label in labels))
+    with panels(len(rows), len(columns), size * len(columns) + MARGINS, row_height * len(rows) + 0.5) as (
+        picture,
+        found,
+    ):
         picture.set_layout_engine("compressed")  # otherwise labels next to the square panels are cut off
         image = None
         for (suite, agent, game), line in zip(rows, found, strict=True):
-            for axes, column in zip(line, columns, strict=True):
+            for axes, column, label in zip(line, columns, labels, strict=True):
                 part = _filter(runs, {"agent": agent, "game": game, **column})
                 axes.set_xticks([])
                 axes.set_yticks([])
@@ -217,15 +232,26 @@ def draw_covariance(
                 ]
                 numbers.append(pl.concat(keys).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
-                axes.set_title(f"{_label(column)}\n{np.mean(means):.3f}")
-            line[0].set_ylabel(f"{AGENT_NAMES[agent]}, {_title(game, suite)}")
+                axes.set_title(f"{label}\n{np.mean(means):.3f}", fontsize=7)
+            name = f"{AGENT_NAMES[agent]}, {_title(game, suite)}"
+            line[0].set_ylabel("\n".join(textwrap.wrap(name, int(CHARACTERS * size))), fontsize=7)
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
         number = seeds_text([len(seed_runs) for seed_runs in numbers])
         about = number if number == ONE_SEED else f"mean over {number}; matrix of the first seed"
-        picture.supxlabel(marked(f"above: mean of |C[i, j]|, i ≠ j; {about}", runs), fontsize="medium")
+        text = _caption(f"number above a matrix: mean of |C[i, j]|, i ≠ j; {about}", runs)
+        picture.supxlabel(wrapped(text, picture.get_figwidth()), fontsize="medium")
     return Drawing(picture, data, (*notes, *remarks(runs)))
+
+
+def _caption(about: str, runs: pl.DataFrame) -> str:
+    """The caption of a figure whose legend or titles show every kappa."""
+    return caption(f"RR: replay ratio; {about}", runs=runs, panel="game", kappas=False)
+
+
+def _kappa_columns(runs: pl.DataFrame) -> list[str]:
+    return [name for name in KAPPA if name in runs.columns]
 
 
 def _with_covariance(runs: pl.DataFrame, number: str | None = None) -> pl.DataFrame:
@@ -274,15 +300,16 @@ def _styles(data: pl.DataFrame, keys: Sequence[str]) -> list[tuple[dict[str, Any
 
     def styled(line: Mapping[str, Any]) -> Style:
         style, kappa = style_of(line["method"]), line.get("kappa")
+        text = kappa_text(kappa, line.get("kappa_rule"))
         _, ratio, _ = order(line)
         dashes = style.line if ratio == 0 else SMALLER[(ratio - 1) % len(SMALLER)]
-        drawn = replace(style, label=f"{style.label}, RR {line['replay_ratio']:g}", line=dashes)
+        label = ", ".join(filter(None, (style.label, f"RR {line['replay_ratio']:g}", text)))
+        drawn = replace(style, label=label, line=dashes)
         if kappa is None:
             return drawn
         k = kappas.index(kappa)
         return replace(
             drawn,
-            label=f"{drawn.label}, {SYMBOLS['kappa']} = {kappa:g}",
             color=_lighter(style.color, 0.7 * k / len(kappas)),
             marker=SHADED[k % len(SHADED)] if k else style.marker,
         )
@@ -297,20 +324,21 @@ def _lighter(color: str, fraction: float) -> str:
 
 
 def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
-    """Add a column for each setting, which is null for methods with a single value of it per agent."""
+    """Add a column for each setting, which is null for methods with a single value of it per agent, except kappa."""
     numbers = runs.with_columns(pl.col(settings).n_unique().over("agent", "method").name.prefix(VARIED))
-    several = [(pl.col(VARIED + name).max().over("method") > 1, name) for name in settings]
+    several = [((pl.col(VARIED + name).max().over("method") > 1) | pl.lit(name in KAPPA), name) for name in settings]
     return numbers.with_columns(pl.when(varied).then(name).alias(VARIED + name) for varied, name in several)
 
 
 def _label(column: Mapping[str, Any]) -> str:
-    """The title of a column: method and replay ratio, then the varied settings and the percentage of the run."""
+    """The title of a column: method and replay ratio, kappa, the varied settings and the percentage of the run."""
     given = {name.removeprefix(VARIED): value for name, value in column.items() if name.startswith(VARIED)}
     varied = {SYMBOLS.get(name, name.rpartition(".")[2]): value for name, value in given.items() if value is not None}
-    settings = ", ".join(f"{name} = {value_text(value)}" for name, value in varied.items())
+    kappa = kappa_text(*(varied.pop(name, None) for name in KAPPA))
+    settings = [kappa, *(f"{name} = {value_text(value)}" for name, value in varied.items())]
     first = f"{style_of(column['method']).label}, RR {column['replay_ratio']:g}"
     point = f"after {column['percent']}%" if "percent" in column else ""
-    return "\n".join(filter(None, (first, settings, point)))
+    return "\n".join(filter(None, (first, *settings, point)))
 
 
 def _filter(runs: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:

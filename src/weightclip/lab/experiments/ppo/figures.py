@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import polars as pl
@@ -10,20 +11,20 @@ import polars as pl
 from weightclip._text import counted
 from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import PARTS, curves, peaks
-from weightclip.lab.analysis.setups import columns_of, marked, remarks
+from weightclip.lab.analysis.setups import columns_of, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
 from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
+from weightclip.lab.plotting.captions import caption, seeds_caption, seeds_text, styles_of
 from weightclip.lab.plotting.figure import Drawing, Figure
-from weightclip.lab.plotting.panels import WIDTH, add_legend, draw_panel, panels, seeds_caption, set_steps_axis
-from weightclip.lab.plotting.style import style_of
+from weightclip.lab.plotting.panels import WIDTH, add_legend, draw_curve, draw_panel, panels, set_steps_axis
 from weightclip.lab.records.schema import DEFAULT, Criterion
 from weightclip.lab.text import count_text, error_text
 
 POINTS = 100
 """Maximum number of points per curve; each is the mean over an equal part of the run."""
 
-PEAK_COLUMNS = ("env", "method", "seed", "peak", "at", "end", "fall", "steps")
+SEED_COLUMNS = ("env", "method", "seed", "samples", "mean")
 COLUMNS = ("env", "method", "metric", "iteration", "samples", "mean", "low", "high", "seeds")
 
 
@@ -33,47 +34,48 @@ def draw_metrics(
     """Draw metrics by steps, with a row for each metric and a column for each environment, or each of `envs`."""
     runs, notes = chosen_runs(_within(table, envs), NAME, criterion)
     notes += [*_stops(runs), *(_falls(runs) if "return" in metrics else ()), *remarks(runs)]
-    data = _curves(runs, metrics)
+    data, styles = _curves(runs, metrics), styles_of(runs)
     x_column, label = SCHEMA.plot_column, SCHEMA.plot_label
     displayed = _envs(data)
     # The panels of a single row are slightly taller than wide.
-    height = 2.4 if len(metrics) == 1 else 0.8 + 1.5 * len(metrics)
+    height = 1.9 if len(metrics) == 1 else 0.2 + 1.5 * len(metrics)
     with panels(len(metrics), len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), height) as (picture, rows):
         for row, metric in zip(rows, metrics, strict=True):
             for axes, env in zip(row, displayed, strict=True):
-                draw_panel(axes, data.filter(env=env, metric=metric), x_column, METRICS[metric])
+                draw_panel(axes, data.filter(env=env, metric=metric), x_column, METRICS[metric], styles)
                 set_steps_axis(axes)
             row[0].set_ylabel(METRICS[metric].label)
         for axes, env in zip(rows[0], displayed, strict=True):
             axes.set_title(env)
         for axes in rows[-1]:
             axes.set_xlabel(label)
-        methods = columns_of(runs).schema.ordered_methods(data["method"].unique().cast(pl.String))
-        add_legend(picture, map(style_of, methods), marked(seeds_caption(data), runs))
+        add_legend(picture, styles.values(), caption(seeds_caption(data), runs=runs, panel="env"))
     return Drawing(picture, data, tuple(notes))
 
 
-def draw_peaks(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Draw a line from the highest to the last return of each seed, with a panel for each environment."""
+def draw_seeds(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Draw the return of each seed by steps as a thin line, with a panel for each environment."""
     runs, notes = chosen_runs(table, NAME, criterion)
-    data = peaks(runs, "return").select(PEAK_COLUMNS)
+    styles = styles_of(runs)
+    found = [
+        curves(part, "return", points=PARTS).with_columns(seed=pl.lit(part["seed"][0]))
+        for part in runs.with_columns(pl.col("return").fill_nan(None)).partition_by("seed", maintain_order=True)
+    ]
+    data = pl.concat(found).select(SEED_COLUMNS)
     displayed = _envs(data)
-    methods = columns_of(runs).schema.ordered_methods(data["method"])
-    with panels(1, len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), 2.4) as (picture, (row,)):
+    with panels(1, len(displayed), max(WIDTH / 2, WIDTH * len(displayed) / 4), 1.9) as (picture, (row,)):
         for axes, env in zip(row, displayed, strict=True):
-            for method in methods:
-                style = style_of(method)
-                for one in data.filter(env=env, method=method).drop_nulls("peak").iter_rows(named=True):
-                    steps, returns = (one["at"], one["steps"]), (one["peak"], one["end"])
-                    axes.plot(steps, returns, style.line, color=style.color, label=style.label, zorder=style.order)
-                    axes.plot(*steps[:1], *returns[:1], "o", color=style.color, markersize=3, zorder=style.order)
+            for method, style in styles.items():
+                thin = replace(style, marker="", width=0.7)
+                for curve in data.filter(env=env, method=method).partition_by("seed"):
+                    draw_curve(axes, curve.with_columns(low="mean", high="mean"), "samples", thin)
             axes.set_title(env)
-            axes.set_xlim(left=0)
             axes.set_xlabel(SCHEMA.plot_label)
             set_steps_axis(axes)
         row[0].set_ylabel(METRICS["return"].label)
-        about = f"each seed, from its peak (dot) to its end;\nmeans over {PARTS} equal parts of a run"
-        add_legend(picture, map(style_of, methods), marked(about, runs))
+        seeds = data.group_by("env", "method").agg(pl.col("seed").n_unique())["seed"]
+        about = f"a line for each seed, {seeds_text(seeds)}; a point is the mean over a twentieth of the run"
+        add_legend(picture, styles.values(), caption(about, runs=runs, panel="env"))
     return Drawing(picture, data, (*notes, *_stops(runs), *_falls(runs), *remarks(runs)))
 
 
@@ -164,5 +166,5 @@ FIGURES = (
         NAME,
         partial(_within, envs=FIGURE_7),
     ),
-    Figure("policy-peaks", "", "Highest and last return of each seed", draw_peaks, NAME),
+    Figure("policy-seeds", "", "Returns of each seed", draw_seeds, NAME),
 )

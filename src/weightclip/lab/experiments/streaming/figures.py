@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -18,25 +19,31 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, score_settings, select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
+from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
+from weightclip.lab.experiments.streaming.published_curves import PERIOD, authors_curves, compare_with_authors
 from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.plotting.captions import BARS, caption, seeds_caption, seeds_text, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     WIDTH,
     add_legend,
+    draw_curve,
+    draw_logs,
     draw_panel,
     draw_runs,
     format_unit,
     panels,
-    seeds_caption,
     set_count_axis,
 )
 from weightclip.lab.plotting.style import Style, style_of
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, FRACTION, Criterion, Metric
-from weightclip.lab.text import settings_text
+from weightclip.lab.text import kappa_text, settings_text
 
 PANELS = ("accuracy", "loss", "plasticity", "weight_l2")
 DIAGNOSTICS = ("loss", "plasticity", "gradient_l2", "weight_l2")
+PLASTICITY = ("accuracy", "plasticity", "weight_l2")
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 PARAMETERS = {"lr": "Step size $\\alpha$", "decay": "Decay $\\lambda$", "kappa": "Clipping parameter $\\kappa$"}
 
 DATA = {"mnist": "MNIST", "emnist": "EMNIST", "mini-imagenet": "mini-ImageNet", "cifar10": "CIFAR-10"}
@@ -57,13 +64,13 @@ def figure_3(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """Draw the accuracy by task, with a panel for each problem."""
     problems = _problems(table)
     runs, notes = _select_runs(table, problems, criterion)
-    data = _curves(runs, ("accuracy",))
-    with panels(1, len(problems), WIDTH, 2.7) as (picture, (row,)):
+    data, styles = _curves(runs, ("accuracy",)), styles_of(runs)
+    with panels(1, len(problems), WIDTH, 2.0) as (picture, (row,)):
         for axes, problem in zip(row, problems, strict=True):
-            _draw_panel(axes, data, problem, "accuracy")
+            _draw_panel(axes, data, problem, "accuracy", styles)
             axes.set_title(_title(runs, problem))
         row[0].set_ylabel(METRICS["accuracy"].label)
-        add_legend(picture, _styles(data), seeds_caption(data))
+        add_legend(picture, styles.values(), _caption(data, runs))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
@@ -77,17 +84,24 @@ def figure_10(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     return _diagnostics(table, _require_problems(table, LABEL_PERMUTED), criterion)
 
 
-def _diagnostics(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> Drawing:
+def figure_plasticity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Draw accuracy, plasticity and weight norm by task on input-permuted MNIST."""
+    return _diagnostics(table, _require_problems(table, INPUT_PERMUTED), criterion, PLASTICITY)
+
+
+def _diagnostics(
+    table: pl.DataFrame, problems: Sequence[str], criterion: Criterion, metrics: Sequence[str] = DIAGNOSTICS
+) -> Drawing:
     runs, notes = _select_runs(_with_diagnostics(table), problems, criterion)
-    data = _curves(runs, DIAGNOSTICS)
-    with panels(len(problems), len(DIAGNOSTICS), WIDTH, 0.8 + 1.55 * len(problems)) as (picture, rows):
+    data, styles = _curves(runs, metrics), styles_of(runs)
+    with panels(len(problems), len(metrics), WIDTH, 0.2 + 1.55 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
-            for axes, metric in zip(row, DIAGNOSTICS, strict=True):
-                _draw_panel(axes, data, problem, metric)
+            for axes, metric in zip(row, metrics, strict=True):
+                _draw_panel(axes, data, problem, metric, styles)
             row[0].set_ylabel(_title(runs, problem, separator="\n"))
-        for axes, metric in zip(rows[0], DIAGNOSTICS, strict=True):
+        for axes, metric in zip(rows[0], metrics, strict=True):
             axes.set_title(METRICS[metric].label)
-        add_legend(picture, _styles(data), seeds_caption(data))
+        add_legend(picture, styles.values(), _caption(data, runs))
     return Drawing(picture, data, (*notes, *_gaps(data)))
 
 
@@ -98,14 +112,16 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
     data = _sensitivities(runs, criterion)
     problems = [name for name in _problems(table) if name in data["problem"]]
     parameters = [name for name in PARAMETERS if name in data["parameter"]]
-    with panels(len(problems), len(parameters), WIDTH, 0.8 + 1.7 * len(problems)) as (picture, rows):
+    with panels(len(problems), len(parameters), WIDTH, 0.2 + 1.7 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
             for axes, parameter in zip(row, parameters, strict=True):
                 part = data.filter(problem=problem, parameter=parameter)
-                draw_panel(axes, part, "value", METRICS["accuracy"])
+                draw_panel(axes, part, "value", METRICS["accuracy"], bars=True)
                 _scale(axes, parameter, part["value"].unique().to_list())
             row[0].set_ylabel(_title(runs, problem, separator="\n"))
-        add_legend(picture, _styles(data), f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}")
+        styles = map(style_of, data["method"].unique().sort().cast(pl.String))
+        best = f"Accuracy, {CRITERIA[criterion]}, at the best other settings; {seeds_caption(data, BARS)}"
+        add_legend(picture, styles, caption(best, runs=runs, name=_data_name, kappas=False))
     return Drawing(picture, data, tuple(notes))
 
 
@@ -146,6 +162,28 @@ def _scale(axes: Axes, parameter: str, values: list[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
+    """Draw accuracy, loss and weight norm of runs and of the authors' logs on input-permuted MNIST."""
+    notes: list[str] = []
+    data = compare_with_authors(table, notes.append)
+    rows = data.select("method", "kappa").unique(maintain_order=True).iter_rows()
+    styles = {method: with_kappas(style_of(method), filter(None, [kappa_text(kappa)])) for method, kappa in rows}
+    metrics = data["metric"].unique(maintain_order=True).to_list()
+    with panels(1, len(metrics), WIDTH, 1.9) as (picture, (row,)):
+        for axes, metric in zip(row, metrics, strict=True):
+            for method, style in styles.items():
+                curve = data.filter(method=method, metric=metric)
+                draw_curve(axes, curve, "task", style)
+                draw_logs(axes, curve, "task", style)
+            axes.set_title(METRICS[metric].label)
+            format_unit(axes, METRICS[metric])
+            set_count_axis(axes, f"Task of {PERIOD:,} samples")
+        row[0].set_ylabel("Input-permuted\nMNIST")
+        theirs = f"white: the authors' logs, {seeds_text(authors_curves()['seeds'])}, accuracy ± standard error"
+        add_legend(picture, styles.values(), f"lines: {seeds_caption(data)}\n{theirs}")
+    return Drawing(picture, data, tuple(notes))
 
 
 def _problems(table: pl.DataFrame) -> list[str]:
@@ -201,8 +239,9 @@ def _ordered(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(pl.col("method").cast(pl.Enum(order)))
 
 
-def _styles(data: pl.DataFrame) -> list[Style]:
-    return [style_of(method) for method in data["method"].unique().sort().cast(pl.String)]
+def _caption(data: pl.DataFrame, runs: pl.DataFrame) -> str:
+    """The caption of curves by task."""
+    return caption(f"{seeds_caption(data)}; a point is the mean of two tasks", runs=runs, name=_data_name)
 
 
 def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
@@ -213,8 +252,8 @@ def _curves(runs: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     return pl.concat(found).select(COLUMNS)
 
 
-def _draw_panel(axes: Axes, data: pl.DataFrame, problem: str, metric: str) -> None:
-    draw_panel(axes, data.filter(problem=problem, metric=metric), "task", METRICS[metric])
+def _draw_panel(axes: Axes, data: pl.DataFrame, problem: str, metric: str, styles: Mapping[str, Style]) -> None:
+    draw_panel(axes, data.filter(problem=problem, metric=metric), "task", METRICS[metric], styles)
     set_count_axis(axes, "Task")
 
 
@@ -226,6 +265,11 @@ def _title(runs: pl.DataFrame, problem: str, separator: str = " ") -> str:
     return name + "\n(stand-in data)" * stand_in
 
 
+def _data_name(problem: str) -> str:
+    """The name of a problem in a caption."""
+    return DATA.get(problem.partition("-permuted-")[2], problem)
+
+
 def _gaps(data: pl.DataFrame) -> list[str]:
     """Notes on lines with values that are not finite."""
     broken = data.filter(~pl.col("mean").is_finite()).select("problem", "method").unique(maintain_order=True)
@@ -235,9 +279,12 @@ def _gaps(data: pl.DataFrame) -> list[str]:
     ]
 
 
-def draw_run(tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "") -> None:
+def draw_run(
+    tables: Mapping[str, pl.DataFrame], path: str | Path, title: str = "", kappas: Mapping[str, float] = NO_NUMBERS
+) -> None:
     """Draw accuracy, loss, plasticity and weight norm by task as a PNG; see `weightclip.lab.plotting.panels`."""
-    draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title)
+    texts = {method: kappa_text(kappa) for method, kappa in kappas.items()}
+    draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title, kappas=texts)
 
 
 ONE, GRADED = "one κ for all layers", "graded, best of its variants"
@@ -268,7 +315,7 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
     data = _data(main_setup(runs, notes.append), criterion)
     problems = data["problem"].unique(maintain_order=True).to_list()
     methods = sorted(data["method"].unique().to_list(), reverse=True)
-    with panels(len(methods), len(problems), WIDTH, 0.9 + 1.75 * len(methods)) as (picture, rows):
+    with panels(len(methods), len(problems), WIDTH, 0.2 + 1.75 * len(methods)) as (picture, rows):
         for (i, method), (j, problem) in product(enumerate(methods), enumerate(problems)):
             part = data.filter(problem=problem, method=method)
             if part.is_empty():
@@ -283,7 +330,9 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
                 rows[i][j].set_ylabel(f"{style_of(method).label}\nAccuracy")
         drawn = data["line"].unique(maintain_order=True).to_list()
         order = [*(name for name in STYLES if name in drawn), *(name for name in drawn if name not in STYLES)]
-        add_legend(picture, map(_style, order), f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}")
+        about = f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}"
+        text = caption(about, _variants(data), runs=runs, name=_data_name, kappas=False)
+        add_legend(picture, map(_style, order), text)
     return Drawing(picture, data, tuple(notes))
 
 
@@ -330,6 +379,12 @@ def _points(kappa: float | None, rule: str | None) -> Iterator[_Point]:
         yield _Point(f"hidden κ = {hidden:g}" if hidden < math.inf else "hidden not clipped", ranges["output"])
 
 
+def _variants(data: pl.DataFrame) -> str:
+    """The graded variants, of which each panel shows the best."""
+    rules = data.filter(line=GRADED)["rule"].unique().sort().to_list()
+    return f"graded variants: {'; '.join(rules)}" if rules else ""
+
+
 def _draw(axes: Axes, data: pl.DataFrame) -> None:
     for (line,), points in data.group_by("line", maintain_order=True):
         style = _style(str(line))
@@ -361,6 +416,10 @@ def _check_label_permuted(table: pl.DataFrame) -> None:
     _require_problems(_with_diagnostics(table), LABEL_PERMUTED)
 
 
+def _check_authors(table: pl.DataFrame) -> None:
+    compare_with_authors(table, ignore)
+
+
 def _check_searched(table: pl.DataFrame) -> None:
     if not any(has_several(table, ("problem", "method"), name) for name in PARAMETERS if name in table.columns):
         raise ValueError(ONE_VALUE)
@@ -383,6 +442,22 @@ FIGURES = (
         figure_10,
         NAME,
         _check_label_permuted,
+    ),
+    Figure(
+        "loss-of-plasticity",
+        "",
+        "Accuracy, plasticity and weight norm on input-permuted MNIST",
+        figure_plasticity,
+        NAME,
+        _check_input_permuted,
+    ),
+    Figure(
+        "streaming-authors",
+        "",
+        "Accuracy, loss and weight norm compared with the authors' logs",
+        draw_authors_comparison,
+        NAME,
+        _check_authors,
     ),
     Figure(
         "streaming-sensitivity",

@@ -6,28 +6,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.setups import has_several, main_setup, marked, remarks
+from weightclip.lab.analysis.setups import has_several, main_setup, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
-from weightclip.lab.experiments.warm_start.published_curves import compare_with_authors
+from weightclip.lab.experiments.warm_start.published_curves import authors_curves, compare_with_authors
 from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
+from weightclip.lab.plotting.captions import BARS, caption, seeds_caption, seeds_text, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     WIDTH,
     add_legend,
     draw_curve,
+    draw_logs,
     format_unit,
     panels,
-    seeds_caption,
     set_count_axis,
 )
 from weightclip.lab.plotting.style import Style, style_of
 from weightclip.lab.records.schema import CRITERIA, Criterion
+from weightclip.lab.text import kappa_text
 
 ONE_KAPPA = "results: got one value of kappa, expected several"
 PANELS = ("test_accuracy", "gap", "weight_l2")
@@ -35,19 +38,24 @@ COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high
 
 
 def figure_2(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawing:
-    """Draw test accuracy, generalization gap and weight norm by passes over all images. One-stage runs are paler."""
+    """Draw test accuracy, generalization gap and weight norm by passes over all images. One-stage runs are paler.
+
+    A dotted line marks the switch to the second half of the images.
+    """
     runs, notes = chosen_runs(table, NAME, criterion)
     data = pl.concat([_curves(runs, metric) for metric in PANELS])
-    lines = _lines(data)
-    with panels(1, len(PANELS), WIDTH, 2.5) as (picture, (row,)):
+    base = styles_of(runs)
+    styles = {line: _style(base[line[0]], line[1]) for line in _lines(data)}
+    with panels(1, len(PANELS), WIDTH, 1.9) as (picture, (row,)):
         for axes, metric in zip(row, PANELS, strict=True):
-            for method, stages in lines:
+            for (method, stages), style in styles.items():
                 curve = data.filter(method=method, stages=stages, metric=metric)
-                draw_curve(axes, curve, "passes", _style(method, stages))
+                draw_curve(axes, curve, "passes", style)
+            _mark_switch(axes, runs, "switch" if axes is row[0] else "")
             axes.set_title(METRICS[metric].label)
             format_unit(axes, METRICS[metric])
             set_count_axis(axes, "Passes over all images")
-        add_legend(picture, [_style(*line) for line in lines], marked(seeds_caption(data), runs))
+        add_legend(picture, styles.values(), caption(seeds_caption(data), runs=runs))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
@@ -64,10 +72,11 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
     )
     if data.is_empty():
         raise ValueError(ONE_KAPPA)
-    with panels(1, 1, WIDTH / 2, 2.7) as (picture, ((axes,),)):
+    with panels(1, 1, WIDTH / 2, 2.0) as (picture, ((axes,),)):
         lines = _lines(data)
         for method, stages in lines:
-            draw_curve(axes, data.filter(method=method, stages=stages), "kappa", _style(method, stages))
+            style = _style(style_of(method), stages)
+            draw_curve(axes, data.filter(method=method, stages=stages), "kappa", style, bars=True)
         axes.set_xscale("log")
         ticks = sorted(set(data["kappa"]))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -75,9 +84,9 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         axes.set_xlabel("Clipping parameter $\\kappa$")
         axes.set_ylabel(METRICS["test_accuracy"].label)
         format_unit(axes, METRICS["test_accuracy"])
-        add_legend(
-            picture, [_style(*line) for line in lines], f"{CRITERIA[criterion]}\n{marked(seeds_caption(data), runs)}"
-        )
+        about = f"{CRITERIA[criterion]}; {seeds_caption(data, BARS)}"
+        styles = [_style(style_of(method), stages) for method, stages in lines]
+        add_legend(picture, styles, caption(about, runs=runs, kappas=False))
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
@@ -86,33 +95,21 @@ def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = "auc") -
     notes: list[str] = []
     data = compare_with_authors(table, notes.append)
     schedules = [stages for stages in STAGES if stages in data["stages"]]
-    with panels(1, len(schedules), WIDTH, 2.6) as (picture, (row,)):
+    with panels(1, len(schedules), WIDTH * len(schedules) / 2, 2.0) as (picture, (row,)):
         styles: dict[str, Style] = {}
         for axes, stages in zip(row, schedules, strict=True):
             groups = data.filter(stages=stages).group_by("method", "kappa", maintain_order=True)
             for (method, kappa), curve in groups:
-                ours = style_of(str(method))
-                label = ours.label if kappa is None else f"{ours.label} ($\\kappa$ = {kappa:g})"
-                styles[label] = replace(ours, label=label)
-                draw_curve(axes, curve, "epoch", styles[label])
-                logs = curve.filter(pl.col("authors").is_not_null())
-                axes.errorbar(
-                    logs["epoch"],
-                    logs["authors"],
-                    logs["authors_error"],
-                    color=ours.color,
-                    linestyle="",
-                    marker="D",
-                    markersize=4,
-                    markerfacecolor="white",
-                    capsize=3,
-                    zorder=ours.order + 1,
-                )
+                style = with_kappas(style_of(str(method)), filter(None, [kappa_text(kappa)]))
+                styles[style.label] = style
+                draw_curve(axes, curve, "epoch", style)
+                draw_logs(axes, curve, "epoch", style)
             axes.set_title(STAGES[stages].capitalize())
             format_unit(axes, METRICS["test_accuracy"])
             set_count_axis(axes, "Epoch")
         row[0].set_ylabel(METRICS["test_accuracy"].label)
-        add_legend(picture, styles.values(), f"White: the authors' logs. Lines: {seeds_caption(data)}")
+        theirs = f"white: the authors' logs, {seeds_text(authors_curves()['seeds'])} ± standard error"
+        add_legend(picture, styles.values(), f"lines: {seeds_caption(data)}\n{theirs}")
     return Drawing(picture, data, tuple(notes))
 
 
@@ -129,8 +126,17 @@ def _lines(data: pl.DataFrame) -> list[tuple[str, int]]:
     return [(method, stages) for method in methods for stages in STAGES if (method, stages) in lines]
 
 
-def _style(method: str, stages: int) -> Style:
-    style = style_of(method)
+def _mark_switch(axes: Axes, runs: pl.DataFrame, label: str) -> None:
+    """Mark the end of the first of two stages, if there are runs with two."""
+    first = runs.filter(stages=2, stage=1)
+    if first.is_empty():
+        return
+    switch = first.select((pl.col("samples") / pl.col("images")).max()).item()
+    axes.axvline(switch, color="#777777", linestyle=":", linewidth=0.9, zorder=1)
+    axes.annotate(label, (switch, 0), (3, 3), ("data", "axes fraction"), "offset points", color="#555555", size=7)
+
+
+def _style(style: Style, stages: int) -> Style:
     one = stages == 1
     return replace(
         style,
