@@ -144,6 +144,47 @@ def test_the_lstm_of_a_recurrent_policy_is_in_its_box() -> None:
     assert all(inside[key] for key in lstm)
 
 
+OUTPUTS = {
+    "PPO": {"action_net", "value_net"},
+    "A2C": {"action_net", "value_net"},
+    "DQN": {"q_net.q_net.4"},
+    "SAC": {"actor.mu", "actor.log_std", "critic.qf0.4", "critic.qf1.4"},
+    "TD3": {"actor.mu.4", "critic.qf0.4", "critic.qf1.4"},
+    "QRDQN": {"quantile_net.quantile_net.4"},
+    "TQC": {"actor.mu", "actor.log_std", "critic.qf0.4", "critic.qf1.4"},
+    "RecurrentPPO": {"action_net", "value_net"},
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_output_layers_of_every_agent_are_found(name: str) -> None:
+    agent, clip = make(name), callback({"output": KAPPA})
+    agent.learn(STEPS, callback=clip)
+    clipped = {name for c in clip.clippers for name, bound in c.bounds.items() if bound.s is not None}
+    assert clipped == {f"{layer}.{tensor}" for layer in OUTPUTS[name] for tensor in ("weight", "bias")}
+
+
+@pytest.mark.parametrize(
+    ("kappa", "expected"),
+    [
+        ({"output": 1.0, "hidden": 5.0}, {"action_net.weight": 1.0, "mlp_extractor.policy_net.0.weight": 5.0}),
+        ({"hidden": 5.0, "output": 1.0}, {"action_net.weight": 1.0, "mlp_extractor.policy_net.0.weight": 5.0}),
+        ({"hidden": 5.0}, {"action_net.weight": math.inf, "mlp_extractor.policy_net.0.weight": 5.0}),
+        ({"value_net.*": 3.0, "output": 1.0}, {"action_net.weight": 1.0, "value_net.weight": 3.0}),
+    ],
+)
+def test_roles_of_layers_through_the_callback(kappa: dict[str, float], expected: dict[str, float]) -> None:
+    agent, clip = make("A2C"), callback(kappa)
+    agent.learn(STEPS, callback=clip)
+    assert {name: clip.clippers[0].bounds[name].range for name in expected} == expected
+
+
+def test_graded_ranges_have_the_output_layers_of_the_policy() -> None:
+    agent, clip = make("A2C"), callback(wc.graded(0.2, 1.0, output=0.5))
+    agent.learn(STEPS, callback=clip)
+    assert clip.clippers[0].bounds["action_net.weight"].range == 0.5
+
+
 def test_ranges_by_unit_through_the_callback() -> None:
     agent = make("A2C")
     clip = callback(wc.graded(0.2, 1.0, output=0.5, output_layers=["action_net.*", "value_net.*"]))
