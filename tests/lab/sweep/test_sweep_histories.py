@@ -76,6 +76,7 @@ EVENTS = st.one_of(
         st.sampled_from((".parquet", ".weights.parquet", ".checkpoint.npz", ".failed.json")),
         st.booleans(),
     ),
+    event("disturb_write", st.just("fsync"), st.just(".parquet"), st.booleans()),
     event("damage", st.sampled_from(sorted(FILES)), st.integers(0, 3), CHANGES, PLACES),
     event("damage", st.just("record"), st.integers(0, 3), st.just("flip"), PLACES),
     event("overwrite_with_another", st.sampled_from(("record", "checkpoint")), st.integers(0, 3)),
@@ -226,6 +227,7 @@ class Histories(RuleBasedStateMachine):
                 assert path in self.damaged, f"{path} is damaged"
             elif content is not None:
                 assert_undisturbed(read_record(path))
+                self.damaged.discard(path)
                 if run.identity not in self.executed:  # a damaged record is valid again when its part is rewritten
                     self.known[path] = content
         unexpected = [one.reason + one.traceback for one in failures(self.store) if not self.is_expected(one.reason)]
@@ -294,7 +296,8 @@ class Histories(RuleBasedStateMachine):
         record = next((one for one in records if path.name.lstrip(".").startswith(one.stem)), None)
         if record is None:
             return
-        self.damaged.add(record)
+        if ".parquet" in path.name:
+            self.damaged.add(record)
         self.known.pop(record, None)
         self.unreported.pop(path, None)
         identity = record.stem.rpartition("_")[2]
