@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from descent import Descent
@@ -41,7 +42,6 @@ from weightclip.lab.sweep.worker import Outcome
 STEPS = 20_000
 """More steps than any sweep has; one that needs more waits forever."""
 
-STEPS_BEFORE = st.integers(0, 250)
 ROWS_BEFORE = st.integers(1, 60)
 
 FILES = {
@@ -53,6 +53,35 @@ FILES = {
     "lock": f"{FOLDER}/????????????",
     "progress": f"{FOLDER}/*.json",
 }
+
+
+CHANGES = st.sampled_from(("flip", "truncate", "empty", "remove"))
+PLACES = st.integers(0, 9999) | st.integers(0, 300)  # the values of a record come first
+HOURS = st.sampled_from((-5, 5))
+
+
+def event(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(st.just(name), *arguments)
+
+
+EVENTS = st.one_of(
+    event("start_sweep", st.integers(1, 2), st.booleans(), st.just(0) | HOURS),
+    event("run_one_process", st.integers(0, 3), st.integers(1, 100)),
+    event("kill", st.integers(0, 3)),
+    event("kill_all"),
+    event("fill_disk", st.sampled_from((1, 2, 10))),
+    event(
+        "disturb_write",
+        st.sampled_from(("fsync", "os.rename", "os.remove")),
+        st.sampled_from((".parquet", ".weights.parquet", ".checkpoint.npz", ".failed.json")),
+        st.booleans(),
+    ),
+    event("disturb_write", st.just("fsync"), st.just(".parquet"), st.booleans()),
+    event("damage", st.sampled_from(sorted(FILES)), st.integers(0, 3), CHANGES, PLACES),
+    event("damage", st.just("record"), st.integers(0, 3), st.just("flip"), PLACES),
+    event("overwrite_with_another", st.sampled_from(("record", "checkpoint")), st.integers(0, 3)),
+    event("shift_times", HOURS),
+)
 
 
 @cache
@@ -119,41 +148,44 @@ class Histories(RuleBasedStateMachine):
         self.executed: dict[str, Process] = {}
         Descent.executing = self.executing
 
-    # Each rule first lets a sweep run for some time, so that there is something to disturb.
+    @rule(steps=st.integers(0, 250), event=EVENTS)
+    def happen(self, steps: int, event: tuple[Any, ...]) -> None:
+        """Let all processes run, at least one sweep. Then something happens.
 
-    @rule(steps=STEPS_BEFORE, workers=st.integers(1, 2), retry_failed=st.booleans(), hours=st.sampled_from((0, -5, 5)))
-    def start_another_sweep(self, steps: int, workers: int, retry_failed: bool, hours: int) -> None:
+        There is one rule for all events, because Hypothesis chooses values more evenly than rules.
+        """
+        if not self.drivers():
+            self.machine.start(lambda: self.drive(1, retry_failed=True))
+        self.take_turns(steps)
+        name, *arguments = event
+        getattr(self, name)(*arguments)
+
+    def start_sweep(self, workers: int, retry_failed: bool, hours: int) -> None:
         """Start a second sweep, on a machine whose clock may differ by hours."""
-        self.proceed(steps)
         if len(self.drivers()) < 2:
             self.machine.start(lambda: self.drive(workers, retry_failed), skew=3600.0 * hours)
 
-    @rule(steps=STEPS_BEFORE, which=st.integers(0, 5), alone=st.integers(1, 100))
-    def run_one_process(self, steps: int, which: int, alone: int) -> None:
+    def run_one_process(self, which: int, steps: int) -> None:
         """Let a single process run while all others are suspended."""
-        self.proceed(steps)
-        live = self.machine.live()
-        process = live[which % len(live)] if live else None
-        for _ in range(alone):
-            if process is not None and process in self.machine.runnable():
-                process.step()
+        for process in self.machine.live()[which : which + 1]:
+            for _ in range(steps):
+                if process in self.machine.runnable():
+                    process.step()
 
-    @rule(steps=STEPS_BEFORE, which=st.integers(0, 5))
-    def kill(self, steps: int, which: int) -> None:
-        self.proceed(steps)
-        live = self.machine.live()
-        if live:
-            live[which % len(live)].kill()
+    def kill(self, which: int) -> None:
+        for process in self.machine.live()[which : which + 1]:
+            process.kill()
 
-    @rule(
-        steps=STEPS_BEFORE,
-        operation=st.sampled_from(("fsync", "os.rename", "os.remove")),
-        end=st.sampled_from((".parquet", ".weights.parquet", ".checkpoint.npz", ".failed.json")),
-        full=st.booleans(),
-    )
-    def disturb_write(self, steps: int, operation: str, end: str, full: bool) -> None:
+    def kill_all(self) -> None:
+        for process in self.machine.live():
+            process.kill()
+
+    def fill_disk(self, operations: int) -> None:
+        """The disk is full, until others have removed files."""
+        self.machine.full = operations
+
+    def disturb_write(self, operation: str, end: str, full: bool) -> None:
         """A process is killed, or the disk is full, when it writes or removes a file."""
-        self.proceed(steps)
         for _ in range(400):
             for process in self.machine.live():
                 name = os.path.basename(process.path)
@@ -165,48 +197,21 @@ class Histories(RuleBasedStateMachine):
                     return
             self.take_turns(1)
 
-    @rule(steps=STEPS_BEFORE)
-    def kill_all(self, steps: int) -> None:
-        self.proceed(steps)
-        for process in self.machine.live():
-            process.kill()
+    def damage(self, kind: str, which: int, change: str, place: int) -> None:
+        for path in sorted(self.store.glob(FILES[kind]))[which : which + 1]:
+            if change != "remove" or kind not in ("lock", "temporary file"):  # only their processes remove these
+                damage(path, change, place)
+                self.expect_report(path)
 
-    @rule(steps=STEPS_BEFORE, operations=st.sampled_from((1, 1, 1, 2, 3, 10)))
-    def fill_disk(self, steps: int, operations: int) -> None:
-        """The disk is full, until others have removed files."""
-        self.proceed(steps)
-        self.machine.full = operations
-
-    @rule(
-        steps=STEPS_BEFORE,
-        which=st.integers(0, 100),
-        change=st.sampled_from(("flip", "truncate", "empty", "remove")),
-        place=st.integers(0, 9999) | st.integers(0, 300),  # the values of a record come first
-    )
-    def damage(self, steps: int, which: int, change: str, place: int) -> None:
-        self.proceed(steps)
-        found = [path for pattern in FILES.values() for path in sorted(self.store.glob(pattern))]
-        if not found:
-            return
-        path = found[which % len(found)]
-        if change == "remove" and (path.match(FILES["lock"]) or path.suffix == ".tmp"):
-            return  # only its process removes it
-        damage(path, change, place)
-        self.expect_report(path)
-
-    @rule(steps=STEPS_BEFORE, kind=st.sampled_from(("record", "checkpoint")), which=st.integers(0, 3))
-    def overwrite_with_another(self, steps: int, kind: str, which: int) -> None:
+    def overwrite_with_another(self, kind: str, which: int) -> None:
         """Replace a record or a checkpoint by that of another run."""
-        self.proceed(steps)
         found = sorted(self.store.glob(FILES[kind]))
         if len(found) > 1:
             path, other = found[which % len(found)], found[(which + 1) % len(found)]
             path.write_bytes(other.read_bytes())
             self.expect_report(path)
 
-    @rule(steps=STEPS_BEFORE, hours=st.sampled_from((-5, 5)))
-    def shift_times(self, steps: int, hours: int) -> None:
-        self.proceed(steps)
+    def shift_times(self, hours: int) -> None:
         shift_times(self.store, hours)
 
     # The checks.
@@ -222,6 +227,7 @@ class Histories(RuleBasedStateMachine):
                 assert path in self.damaged, f"{path} is damaged"
             elif content is not None:
                 assert_undisturbed(read_record(path))
+                self.damaged.discard(path)
                 if run.identity not in self.executed:  # a damaged record is valid again when its part is rewritten
                     self.known[path] = content
         unexpected = [one.reason + one.traceback for one in failures(self.store) if not self.is_expected(one.reason)]
@@ -290,7 +296,8 @@ class Histories(RuleBasedStateMachine):
         record = next((one for one in records if path.name.lstrip(".").startswith(one.stem)), None)
         if record is None:
             return
-        self.damaged.add(record)
+        if ".parquet" in path.name:
+            self.damaged.add(record)
         self.known.pop(record, None)
         self.unreported.pop(path, None)
         identity = record.stem.rpartition("_")[2]
@@ -321,12 +328,6 @@ class Histories(RuleBasedStateMachine):
 
     def drivers(self) -> list[Process]:
         return [process for process in self.machine.live() if process.parent is None]
-
-    def proceed(self, steps: int) -> None:
-        """Let all processes run, at least one sweep."""
-        if not self.drivers():
-            self.machine.start(lambda: self.drive(1, retry_failed=True))
-        self.take_turns(steps)
 
     def take_turns(self, steps: int) -> None:
         for _ in range(steps):
