@@ -61,7 +61,8 @@ def test_all_draws_what_is_possible_and_reports_the_rest(results: str, capsys: p
     shown = capsys.readouterr().out
     assert "label-permuted-diagnostics: not drawn: results: got input-permuted-mnist, expected runs of label-" in shown
     assert "streaming-sensitivity: not drawn: results: got one value of each setting" in shown
-    assert {path.stem for path in Path("figures").iterdir()} == {"diagram", "streaming", "streaming-diagnostics"}
+    drawn = {"diagram", "streaming", "streaming-diagnostics", "loss-of-plasticity"}
+    assert {path.stem for path in Path("figures").iterdir()} == drawn
 
 
 def test_the_diagram_needs_no_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,15 @@ import pytest
 from matplotlib.axes import Axes
 
 from weightclip.lab.experiments.streaming.schema import METRICS
-from weightclip.lab.plotting.panels import add_legend, draw_curve, draw_panel, needs_log_scale, panels, set_count_axis
+from weightclip.lab.plotting.panels import (
+    add_legend,
+    draw_curve,
+    draw_panel,
+    needs_log_scale,
+    panels,
+    set_count_axis,
+    wrapped,
+)
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import Metric
 
@@ -92,6 +100,37 @@ def test_the_legend_is_no_wider_than_the_picture(width: float) -> None:
     extent = legend.get_window_extent()
     assert extent.x0 >= 0
     assert extent.x1 <= picture.bbox.x1
+
+
+def test_a_caption_breaks_after_punctuation_if_it_can() -> None:
+    text = "mean of 3 seeds, standard error shaded; a point is the mean of two tasks"
+    assert wrapped(text, 2.8).splitlines() == [
+        "mean of 3 seeds, standard error shaded;",
+        "a point is the mean of two tasks",
+    ]
+    assert wrapped(text, 10) == text
+    assert max(map(len, wrapped("no punctuation " * 10, 2).splitlines())) <= 32
+
+
+def test_a_long_caption_makes_the_picture_taller_and_leaves_the_panel_its_height() -> None:
+    heights = []
+    for lines in (1, 6):
+        with panels(1, 1, 4, 2) as (picture, ((axes,),)):
+            draw_panel(axes, curves(sgd=[1.0, 2.0]), "epoch", METRICS["loss"])
+            add_legend(picture, [style_of("sgd")], "\n".join(["a line"] * lines))
+            picture.canvas.draw()
+        heights.append(axes.get_window_extent().height)
+    assert heights[0] == pytest.approx(heights[1], rel=0.05)
+
+
+def test_error_bars_span_low_to_high_where_they_differ() -> None:
+    data = curves(sgd=[1.0, 2.0]).with_columns(low=pl.Series([0.5, 2.0]), high=pl.Series([1.5, 2.0]))
+    with panels(1, 1, 3, 2) as (_, ((axes,),)):
+        draw_panel(axes, data, "epoch", METRICS["loss"], bars=True)
+    (bars,) = axes.collections
+    first, second = bars.get_segments()
+    assert first.tolist() == [[1.0, 0.5], [1.0, 1.5]]
+    assert len(second) == 0 or np.isnan(second).any()
 
 
 def test_the_legend_has_each_method_of_any_panel_once_in_the_given_order() -> None:

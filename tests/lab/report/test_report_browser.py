@@ -127,7 +127,7 @@ def test_hovering_shows_the_values_of_the_methods_that_are_shown(page: Any) -> N
     assert hover(page).splitlines() == [
         "Task 30",
         "Adam 75.05% ± 0.05%",
-        "Adam + WC 75.75% ± 0.05%",
+        "Adam + WC, κ = 1 75.75% ± 0.05%",
         "SGD 74.35% ± 0.05%",
     ]
     click_legend(page, "SGD")

@@ -1,3 +1,4 @@
+import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,7 @@ def chart(
 def rows(spec: Any) -> list[dict[str, str]]:
     """The data in a chart."""
     (text,) = spec["datasets"].values()
-    header, *lines = text.splitlines()
-    return [dict(zip(header.split(","), line.split(","))) for line in lines]
+    return list(csv.DictReader(text.splitlines()))
 
 
 def choices(spec: Any) -> dict[str, list[str]]:
@@ -80,7 +80,21 @@ def test_curves_are_means_over_seeds_and_long_ones_means_of_several_tasks(part: 
     assert [row["Task"] for row in mnist] == [str(task) for task in range(2, 61, 2)]
     assert [float(mnist[0][f"accuracy{end}"]) for end in ("", " low", " high")] == [0.7995, 0.799, 0.8]
     assert len(drawn) - len(mnist) == 8
-    assert part.curves.caption == f"A point is the mean of 2 tasks in {MNIST}."
+    assert part.curves.caption == f"Mean of 2 seeds. A point is the mean of 2 tasks in {MNIST}."
+
+
+def test_the_legend_of_curves_shows_kappa(part: Any) -> None:
+    labels = part.curves.spec["layer"][1]["encoding"]["color"]["scale"]["domain"]
+    assert labels == ["SGD", "Adam", "SGD + WC, κ = 2", "Adam + WC, κ = 1"]
+    assert {row["label"] for row in rows(part.curves.spec)} == {*labels}
+
+
+def test_kappas_that_differ_between_setups_are_in_the_legend_and_the_caption(tmp_path: Path) -> None:
+    write_run(tmp_path, "adam+wc", kappa=1.0)
+    write_run(tmp_path, "adam+wc", kappa=3.0, problem=EMNIST)
+    figure = gather(tmp_path).parts[0].curves
+    assert figure.spec["layer"][1]["encoding"]["color"]["scale"]["domain"] == ["Adam + WC, κ = 1 or 3"]
+    assert figure.caption == f"One seed. Adam + WC: κ = 1 ({MNIST}), κ = 3 ({EMNIST})."
 
 
 def test_sensitivity_is_drawn_for_each_setting_that_varies(part: Any) -> None:

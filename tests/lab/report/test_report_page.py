@@ -47,7 +47,10 @@ def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) 
     assert page.text["title"] == page.text["h1"] == ["A title"]
     linked = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
     sections = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
-    assert list(dict.fromkeys(linked)) == [f"#{name}" for name in sections]
+    charts = [attributes["id"] for tag, attributes in page.elements if tag == "figure"]
+    assert charts == ["curves-streaming", "sensitivity-streaming-lr", "sensitivity-streaming-kappa"]
+    assert list(dict.fromkeys(linked)) == [f"#{name}" for name in (*charts, *sections)]
+    assert all(linked.count(f"#{chart}") == 2 for chart in charts)  # at the top and at the chart
     assert sections == [
         "runs",
         "data",
@@ -59,6 +62,16 @@ def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) 
         "commands",
         "software",
     ]
+
+
+def test_it_opens_with_a_finding_for_each_setup(html: str) -> None:
+    page = Page(html)
+    first, second, *_ = (text.replace("\N{NO-BREAK SPACE}", " ") for text in page.text["p"])
+    assert first == (
+        "On input-permuted-mnist, Adam + WC (κ = 1) has the highest accuracy, 75.95% ± 0.05% (area under the curve, "
+        "2 seeds); next is Adam, 75.05% ± 0.05%."
+    )
+    assert second.startswith("On label-permuted-emnist (stand-in data), SGD + WC (κ = 2) has the highest accuracy, ")
 
 
 def test_without_records_only_what_failed_is_shown(tmp_path: Path) -> None:

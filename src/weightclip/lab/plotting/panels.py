@@ -290,7 +290,7 @@ def draw_runs(
         add_legend(picture, styles.values(), seeds_caption(seeds))
         if title:
             heading = wrapped(title, picture.get_figwidth())
-            picture.suptitle(heading)
+            picture.suptitle(heading, fontsize="medium")
             picture.set_figheight(picture.get_figheight() + 0.15 * len(heading.splitlines()))
         buffer = io.BytesIO()
         picture.savefig(buffer, format="png", dpi=180)

@@ -78,6 +78,11 @@ class Part:
     curves: Figure
     sensitivity: tuple[Figure, ...]
 
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """All charts, in the order of the page."""
+        return (self.curves, *self.sensitivity)
+
 
 @dataclass(frozen=True)
 class Content:

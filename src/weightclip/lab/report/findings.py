@@ -68,7 +68,7 @@ def _gain(row: Row, found: Sequence[Row], named: Sequence[Row], metric: Metric) 
 
 
 def _score(row: Row, metric: Metric) -> str:
-    return error_text(row["score"], row["error"], metric)
+    return error_text(row["score"], row["error"], metric).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _name(row: Row) -> str:

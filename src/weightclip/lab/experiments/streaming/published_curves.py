@@ -58,9 +58,12 @@ def compare_with_authors(runs: pl.DataFrame, on_note: Event = ignore) -> pl.Data
     """
     theirs = authors_curves()
     selected = runs.filter(experiment=NAME, problem=PROBLEM)
-    if not selected.is_empty():
+    if {"period", *_SETTING} <= set(runs.columns) and not selected.is_empty():
         at_period = selected.filter(pl.col("period") == PERIOD, pl.col("official"))
-        selected = at_period.join(theirs, _SETTING, how="semi", nulls_equal=True)
+        numbers = at_period.with_columns(pl.col("lr", "kappa").cast(pl.Float64))
+        selected = numbers.join(theirs, _SETTING, how="semi", nulls_equal=True)
+    else:
+        selected = selected.clear()
     if selected.is_empty():
         raise ValueError(
             f"results: got no runs of {PROBLEM} with period {PERIOD:,} and the authors' settings on the official data, "
