@@ -427,6 +427,19 @@ def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
     assert "the signs are not clear" in verdict.text
 
 
+def test_few_measurements_without_a_loss_give_no_all_clear() -> None:
+    few, many = judge(rows({}, steps=9)), judge(rows({}, steps=10))
+    assert (few.problem, few.certain) == (False, False)
+    assert "cannot tell yet; the signs are not clear without a loss" in few.text
+    assert (many.problem, many.certain) == (False, True)
+    assert judge(rows({}, steps=9), pairs(0.089, 0.088, 0.001)).certain  # the losses decide
+
+
+def test_a_verdict_names_the_largest_norm_ratio() -> None:
+    """It is relative to the default initialisation for layers that start close to zero."""
+    assert "the largest norm ratio is 7, of 0.weight" in judge(rows({"norm_ratio": (7.0, 7.0)}, steps=10)).text
+
+
 def test_without_a_loss_two_signs_are_needed() -> None:
     dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
     assert not judge(rows(dormant)).problem

@@ -25,6 +25,9 @@ ERRORS = 2.0
 LEAST = 3
 """Smallest number of measurements for a verdict."""
 
+LEAST_WITHOUT_LOSS = 10
+"""Smallest number of measurements for the verdict that there is no problem, if no loss was measured."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -155,7 +158,7 @@ def judge(
         pairs = [LossPair(row.step, row.plasticity, row.loss) for row in first]
     growth = {layer: _late_mean(own) for layer, own in layers.items()}
     most = max(growth, key=lambda layer: growth[layer])
-    grown = f"{most} has {growth[most]:.2g} times its initial norm"
+    grown = f"the largest norm ratio is {growth[most]:.2g}, of {most}"
     signs, possible = _signs(layers)
 
     plasticity, loss = (
@@ -169,7 +172,8 @@ def judge(
     elif len(signs) >= 2 and (plasticity is None or not (plasticity.did_not_fall() or improves)):
         what = ", ".join(signs)
     else:
-        return _no_problem(plasticity, len(signs) + len(possible) >= 2, grown, growth[most])
+        unclear = len(signs) + len(possible) >= 2 or len(steps) < LEAST_WITHOUT_LOSS
+        return _no_problem(plasticity, unclear, grown, growth[most])
     if converged:
         return Verdict(False, f"verdict: no problem; {what}, but the loss fell as well; {grown}")
     if growth[most] < GROWN:
@@ -178,10 +182,10 @@ def judge(
     return _suggest(f"verdict: loss of plasticity ({what}) with growing weights ({grown})", output_layers_known)
 
 
-def _no_problem(plasticity: _Change | None, signs_possible: bool, grown: str, growth: float) -> Verdict:
+def _no_problem(plasticity: _Change | None, signs_unclear: bool, grown: str, growth: float) -> Verdict:
     """The verdict if no loss of plasticity was found: there is none, or the measurements cannot tell."""
     if plasticity is None:
-        certain, why = not signs_possible, "the signs are not clear"
+        certain, why = not signs_unclear, "the signs are not clear without a loss"
     else:
         certain = plasticity.did_not_fall()
         change = f"{plasticity.early:.3f} to {plasticity.late:.3f}"
@@ -190,7 +194,7 @@ def _no_problem(plasticity: _Change | None, signs_possible: bool, grown: str, gr
         text = f"verdict: cannot tell yet; {why}, and {grown}"
         return Verdict(False, text, "suggestion: continue, or measure more often with every=...", certain=False)
     if growth < GROWN:
-        return Verdict(False, f"verdict: no problem; no sign of lost plasticity, and {grown} at most")
+        return Verdict(False, f"verdict: no problem; no sign of lost plasticity, and {grown}")
     return Verdict(False, f"verdict: no problem yet; no sign of lost plasticity, but {grown}")
 
 
