@@ -82,7 +82,7 @@ def style_of(method: str) -> Style:
 
     Examples:
         >>> style_of("sgd+wc")
-        Style(label='SGD + WC', color='#D55E00', line='--', marker='o', order=4)
+        Style(label='SGD + WC', color='#D55E00', line='--', marker='o', order=4, width=1.1)
     """
     optimizer, *regularizers = method.split("+")
     regularizer = "+".join(regularizers) or ("madam" if optimizer == "madam" else "")
