@@ -66,7 +66,9 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'--tensorboard: requires tensorboard: pip install "weightclip\[tensorboard\]"'):
+    with pytest.raises(
+        ValueError, match=r'--tensorboard: requires tensorboard: pip install "weightclip\[tensorboard\]"'
+    ):
         check_loggers(Loggers(tensorboard=tmp_path))
     with pytest.raises(ValueError, match="--wandb: requires wandb"):
         check_loggers(Loggers(wandb="project"))
