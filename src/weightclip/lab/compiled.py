@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import platform
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,3 +71,32 @@ def call(kernel: ModuleType, *arguments: Any, function: str = "learn") -> None:
         compiled = numba.njit(**options)(compiled.py_func)
         setattr(kernel, function, compiled)
         compiled(*arguments)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Matrix products in compiled code use one thread: more are slower on small matrices and may round differently."""
+    library = _openblas()
+    if library is None:
+        yield
+        return
+    before = library.scipy_openblas_get_num_threads()
+    library.scipy_openblas_set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.scipy_openblas_set_num_threads(before)
+
+
+@cache
+def _openblas() -> ctypes.CDLL | None:
+    """The OpenBLAS of SciPy's wheels, which numba calls; None if SciPy has another BLAS."""
+    import scipy  # type: ignore[import-untyped]
+
+    root = Path(scipy.__file__).parent
+    for path in (*root.with_name("scipy.libs").glob("libscipy_openblas*"), *root.glob(".dylibs/libscipy_openblas*")):
+        with suppress(OSError):
+            library = ctypes.CDLL(str(path))
+            if hasattr(library, "scipy_openblas_set_num_threads"):
+                return library
+    return None

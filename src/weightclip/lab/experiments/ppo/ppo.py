@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, aligned, batched, layers_of
 from weightclip.lab.optimizers import fraction_at_bound
+
+if TYPE_CHECKING:
+    from weightclip.lab.experiments.ppo.fused import FusedUpdate
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SATURATED_90 = 0.9
@@ -131,9 +135,17 @@ class Learners:
         self.generators = [
             [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
         ]
+        self.fused = self._make_fused()
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
         self._now = self.normalizer.observe(self.environments.reset(seeds))
+
+    def _make_fused(self) -> FusedUpdate | None:
+        if self.config.backend != "fused":
+            return None
+        from weightclip.lab.experiments.ppo.fused import FusedUpdate  # imports numba
+
+        return FusedUpdate(self.config, self.stack, self.optimizers)
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Run iteration 0, 1, ...; return a row for each learner (NaN if it has stopped) and the finished episodes."""
@@ -227,11 +239,16 @@ class Learners:
         assert config.update_epochs is not None  # resolved
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
         parts = [rollout.observations[:, :-1], rollout.actions, torch.stack(scalars, dim=2)]
+        orders = np.stack(
+            [[own[_ORDER].permutation(config.num_steps) for own in self.generators] for _ in range(config.update_epochs)]
+        )  # [epochs, s, t]
+        explained = 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1)
+        if self.fused is not None:
+            return {**self.fused.update(orders, *parts, self.stopped), "explained_variance": explained}
         flat = [part.reshape(learners * config.num_steps, -1) for part in parts]
         first = torch.arange(learners).unsqueeze(1) * config.num_steps
         clipped, norms = torch.zeros(2, learners)
-        for _ in range(config.update_epochs):
-            order = np.stack([own[_ORDER].permutation(config.num_steps) for own in self.generators])
+        for order in orders:
             for rows in (torch.from_numpy(order) + first).chunk(config.num_minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
                 losses = self._losses(*batch)
@@ -253,7 +270,7 @@ class Learners:
             "policy_loss": losses.policy.detach(),
             "value_loss": losses.value.detach(),
             "entropy": losses.entropy.detach(),
-            "explained_variance": 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1),
+            "explained_variance": explained,
             "gradient_l2": norms / updates,
             "saturated": finite * torch.tensor([saturated_fraction(own) for own in units]),
             "saturated_90": finite * torch.tensor([saturated_fraction(own, SATURATED_90) for own in units]),

@@ -140,11 +140,11 @@ def policy_loss(means, log_std, actions, old, advantages, coef, delta, gradient,
         inverse[j] = math.exp(-log_std[j])
         gradient[j] = F(0)
     for i in range(n):
-        log_p = F(0)
+        log_p = 0.0
         for j in range(size):
             e = (actions[i, j] - means[i, j]) * inverse[j]
             log_p += F(-0.5) * e * e - log_std[j] - HALF_LOG_2PI
-        log_ratio[i] = log_p - old[i]
+        log_ratio[i] = F(log_p - old[i])
         ratio = F(math.exp(log_ratio[i]))
         near = low if ratio < low else high if ratio > high else ratio
         loss, near_loss = -advantages[i] * ratio, -advantages[i] * near
