@@ -124,7 +124,7 @@ class Learners:
         self.config = configs[0]
         self.stopped: dict[int, str] = {}
         seeds = [one.seed for one in configs]
-        self.environments = Environments(self.config.env, len(seeds))
+        self.environments = Environments(self.config.env, len(seeds), direct=self.config.backend == "fused")
         observations, actions = self.environments.observations, self.environments.actions
         self.stack = Stack([ActorCritic(observations, actions, self.config.hidden, seed) for seed in seeds])
         self.optimizers = [
@@ -240,7 +240,10 @@ class Learners:
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
         parts = [rollout.observations[:, :-1], rollout.actions, torch.stack(scalars, dim=2)]
         orders = np.stack(
-            [[own[_ORDER].permutation(config.num_steps) for own in self.generators] for _ in range(config.update_epochs)]
+            [
+                [own[_ORDER].permutation(config.num_steps) for own in self.generators]
+                for _ in range(config.update_epochs)
+            ]
         )  # [epochs, s, t]
         explained = 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1)
         if self.fused is not None:
