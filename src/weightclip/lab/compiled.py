@@ -55,14 +55,14 @@ def _write_source(source: str, path: Path) -> Path:
 
 def call(kernel: ModuleType, *arguments: Any, function: str = "learn") -> None:
     """Call `kernel.learn(*arguments)`, or another function; recompile it if the cache is damaged or not writable."""
-    import numba
-
     compiled = getattr(kernel, function)
     try:
         compiled(*arguments)
-    except numba.core.errors.NumbaError:
-        raise
-    except Exception:
+    except Exception as error:
+        import numba
+
+        if isinstance(error, numba.core.errors.NumbaError):
+            raise
         # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
         for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
             with suppress(OSError):

@@ -1,10 +1,11 @@
-"""The fused backend: the update of one learner after the other in compiled code."""
+"""The fused backend: rollouts of all learners, and the update of one after the other, in compiled code."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Container, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,74 @@ from weightclip.clipping import find_clipper
 from weightclip.diagnostics import approximate_kl
 from weightclip.lab.compiled import call, is_compiled, load_kernel, one_blas_thread
 from weightclip.lab.data import cache_directory
-from weightclip.lab.experiments.ppo import update_kernel
+from weightclip.lab.experiments.ppo import kernel
 from weightclip.lab.experiments.ppo.config import Config
-from weightclip.lab.networks.actor_critic import Stack
+from weightclip.lab.experiments.ppo.environments import EPSILON, LIMIT, Array, Normalizer
+from weightclip.lab.networks.actor_critic import Layers, Stack
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Adam's moments in the state of `torch.optim.Adam`."""
+
+
+def _load() -> ModuleType:
+    return load_kernel(inspect.getsource(kernel), cache_directory("kernels"))
+
+
+class FusedPolicy:
+    """The mean action of the current policies: [s, d] -> [s, a]. Each learner is computed by itself.
+
+    Args:
+        layers: stacked layers of the policies.
+    """
+
+    def __init__(self, layers: Layers) -> None:
+        self._kernel = _load()
+        self._hidden = np.array([bias.shape[1] for _, bias in layers[:-1]], np.int64)
+        self._outputs = layers[-1][1].shape[1]
+        parts = [part for weight, bias in layers for part in (weight.transpose(1, 2).flatten(1), bias)]
+        self._weights = torch.cat(parts, dim=1).numpy()
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        found = np.empty((len(x), self._outputs), np.float32)
+        call(self._kernel, x, self._weights, self._hidden, found, function="act")
+        return found
+
+
+class FusedNormalizer(Normalizer):
+    """`Normalizer` in compiled code, equal bit for bit."""
+
+    def __init__(self, learners: int, observations: int, gamma: float) -> None:
+        super().__init__(learners, observations, gamma)
+        self._kernel = _load()
+        self._all = np.ones(learners, dtype=bool)
+
+    def observe(self, x: Array, which: NDArray[np.bool_] | slice = slice(None)) -> NDArray[np.float32]:
+        active = self._all if isinstance(which, slice) else which
+        own, found = self.observations, np.empty(x.shape, np.float32)
+        call(self._kernel, x, active, own.mean, own.var, own.count, EPSILON, LIMIT, found, function="observe")
+        return found
+
+    def reward(
+        self, rewards: Array, terminated: NDArray[np.bool_], which: NDArray[np.bool_] | slice = slice(None)
+    ) -> NDArray[np.float32]:
+        active = self._all if isinstance(which, slice) else which
+        own, found = self.returns, np.empty(rewards.shape, np.float32)
+        call(
+            self._kernel,
+            rewards,
+            terminated,
+            active,
+            self.discounted,
+            own.mean,
+            own.var,
+            own.count,
+            self.gamma,
+            EPSILON,
+            LIMIT,
+            found,
+            function="scale_rewards",
+        )
+        return found
 
 
 class FusedUpdate:
@@ -41,7 +104,7 @@ class FusedUpdate:
     def __init__(self, config: Config, stack: Stack, optimizers: Sequence[Optimizer]) -> None:
         self._config, self._stack, self._optimizers = config, stack, optimizers
         self._hidden = np.array(config.hidden, np.int64)
-        self._kernel = load_kernel(inspect.getsource(update_kernel), cache_directory("kernels"))
+        self._kernel = _load()
 
     @property
     def compiled(self) -> bool:

@@ -50,10 +50,12 @@ class DirectSteps:
     Class attributes:
         hidden_positions: number of entries of qpos, from the first, that are not observed.
         fields: fields of MjData that are observed after qpos and qvel.
+        unobserved: fields that the position is computed from.
     """
 
     hidden_positions: ClassVar[int] = 1
     fields: ClassVar[tuple[str, ...]] = ()
+    unobserved: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, environments: Sequence[gym.Env[Any, Any]]) -> None:
         self._unwrapped: list[Any] = [one.unwrapped for one in environments]
@@ -65,11 +67,11 @@ class DirectSteps:
         self._data = [one.data for one in self._unwrapped]
         # Arrays of MjData are views of its memory, which stays in place.
         self._controls = [data.ctrl for data in self._data]
-        names = ("qpos", "qvel", *self.fields)
+        names = ("qpos", "qvel", *self.fields, *self.unobserved)
         self._parts = [[getattr(data, name).reshape(-1) for name in names] for data in self._data]
         ends = np.cumsum([part.size for part in self._parts[0]]).tolist()
         self._columns = {name: slice(start, end) for name, start, end in zip(names, [0, *ends], ends, strict=False)}
-        self._velocity = slice(ends[0], ends[1])
+        self._observed = ends[1 + len(self.fields)]
         number = len(environments)
         self._state = np.zeros((number, ends[-1]))  # qpos, qvel and the other fields
         self._x = np.zeros(number)  # position that the forward velocity is computed from
@@ -79,7 +81,7 @@ class DirectSteps:
     def refresh(self, i: int) -> None:
         """Read the state of environment i after a reset or a restored state."""
         np.concatenate(self._parts[i], out=self._state[i])
-        self._x[i] = self.position(i)
+        self._x[i] = self.positions()[i]
 
     def step(self, actions: NDArray[Any], active: Iterable[int], observations: Array) -> tuple[Array, Bools, Bools]:
         """Step the active environments with actions [s, a] inside the action space.
@@ -89,30 +91,29 @@ class DirectSteps:
         """
         import mujoco  # type: ignore[import-untyped]
 
-        truncated = np.zeros(len(self._data), dtype=bool)
-        before = self._x.copy()
+        truncated, controls = np.zeros(len(self._data), dtype=bool), actions.astype(np.float64)
         for i in active:
             data = self._data[i]
-            self._controls[i][:] = actions[i]
+            self._controls[i][:] = controls[i]
             mujoco.mj_step(self._model, data, self._frames)
             mujoco.mj_rnePostConstraint(self._model, data)  # contact forces, which mj_step does not compute
             np.concatenate(self._parts[i], out=self._state[i])
-            self._x[i] = self.position(i)
             for limit in self._limits[i]:
                 limit._elapsed_steps += 1
                 truncated[i] |= limit._elapsed_steps >= limit._max_episode_steps
+        before, self._x = self._x, self.positions()
         healthy = self.healthy()
         rewards = self.rewards((self._x - before) / self._dt, actions, healthy)
         self.observe(observations)
         return rewards, ~healthy, truncated
 
-    def position(self, i: int) -> Any:
-        """The position along x of environment i."""
-        return self._parts[i][0][0]
+    def positions(self) -> Array:
+        """The positions along x [s], a new array."""
+        return self._state[:, 0].copy()
 
     def observe(self, out: Array) -> None:
         """Write the observations [s, d]."""
-        out[:] = self._state[:, self.hidden_positions :]
+        out[:] = self._state[:, self.hidden_positions : self._observed]
 
     def healthy(self) -> Bools:
         """Whether each episode continues, [s]."""
@@ -135,7 +136,7 @@ class _HalfCheetah(DirectSteps):
 class _Walker2d(DirectSteps):
     def observe(self, out: Array) -> None:
         super().observe(out)
-        velocities = out[:, self._velocity.start - self.hidden_positions :]
+        velocities = out[:, self._columns["qvel"].start - self.hidden_positions :]
         np.clip(velocities, -10, 10, out=velocities)
 
     def rewards(self, velocities: Array, actions: NDArray[Any], healthy: Bools) -> Array:
@@ -176,18 +177,16 @@ class _HopperV5(_Hopper, _Walker2dV5):
 
 class _Ant(DirectSteps):
     hidden_positions = 2
+    unobserved = ("xpos",)
 
-    def __init__(self, environments: Sequence[gym.Env[Any, Any]]) -> None:
-        self._torsos: list[Any] = [one.unwrapped.data.body("torso").xpos for one in environments]  # type: ignore[attr-defined]
-        super().__init__(environments)
-
-    def position(self, i: int) -> Any:
-        return self._torsos[i][0]
+    def positions(self) -> Array:
+        torso = self._model.body("torso").id
+        return self._state[:, self._columns["xpos"].start + 3 * torso].copy()
 
     def healthy(self) -> Bools:
         low, high = self._unwrapped[0]._healthy_z_range
         z = self._state[:, 2]
-        found: Bools = np.isfinite(self._state).all(axis=1) & (low <= z) & (z <= high)
+        found: Bools = np.isfinite(self._state[:, : self._observed]).all(axis=1) & (low <= z) & (z <= high)
         return found
 
     def rewards(self, velocities: Array, actions: NDArray[Any], healthy: Bools) -> Array:
@@ -200,15 +199,18 @@ class _Ant(DirectSteps):
 class _Humanoid(DirectSteps):
     hidden_positions = 2
     fields = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+    unobserved = ("xipos",)
 
     def __init__(self, environments: Sequence[gym.Env[Any, Any]]) -> None:
-        self._centers = [one.unwrapped.data.xipos for one in environments]  # type: ignore[attr-defined]
         self._mass = environments[0].unwrapped.model.body_mass.copy()  # type: ignore[attr-defined]
         self._total = self._mass.sum()
         super().__init__(environments)
 
-    def position(self, i: int) -> Any:
-        return np.einsum("b,bj->j", self._mass, self._centers[i])[0] / self._total
+    def positions(self) -> Array:
+        centers = self._state[:, self._columns["xipos"]].reshape(len(self._state), -1, 3)
+        # The sum over the bodies in the order of Gymnasium's einsum.
+        found: Array = (self._mass[:, None] * centers).sum(axis=1)[:, 0] / self._total
+        return found
 
     def healthy(self) -> Bools:
         low, high = self._unwrapped[0]._healthy_z_range

@@ -131,21 +131,20 @@ class Learners:
             config.make_optimizer(member, config.bounds, fused=True)
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
-        self.normalizer = Normalizer(len(seeds), observations, self.config.gamma)
+        self.fused: FusedUpdate | None = None
+        normalizer, self._make_policy = Normalizer, _Policy
+        if self.config.backend == "fused":
+            from weightclip.lab.experiments.ppo import fused  # imports numba
+
+            self.fused = fused.FusedUpdate(self.config, self.stack, self.optimizers)
+            normalizer, self._make_policy = fused.FusedNormalizer, fused.FusedPolicy
+        self.normalizer = normalizer(len(seeds), observations, self.config.gamma)
         self.generators = [
             [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
         ]
-        self.fused = self._make_fused()
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
         self._now = self.normalizer.observe(self.environments.reset(seeds))
-
-    def _make_fused(self) -> FusedUpdate | None:
-        if self.config.backend != "fused":
-            return None
-        from weightclip.lab.experiments.ppo.fused import FusedUpdate  # imports numba
-
-        return FusedUpdate(self.config, self.stack, self.optimizers)
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Run iteration 0, 1, ...; return a row for each learner (NaN if it has stopped) and the finished episodes."""
@@ -188,7 +187,7 @@ class Learners:
         tensors = {name: tensor.detach() for name, tensor in self.stack.tensors().items()}
         log_std = tensors["actor_logstd"].numpy()[:, 0]  # [s, a]
         scaled = np.exp(log_std) * noise
-        policy = _Policy(layers_of(tensors, "actor_mean"))
+        policy = self._make_policy(layers_of(tensors, "actor_mean"))
         actions = np.empty_like(noise)
         episodes = []
         for t in range(steps):

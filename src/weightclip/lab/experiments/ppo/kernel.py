@@ -1,6 +1,7 @@
-"""The update of the fused backend: all minibatches of one learner in compiled code, with hand-derived gradients.
+"""The compiled code of the fused backend: mean actions, normalization, and the update with hand-derived gradients.
 
-`fused.py` passes this file to numba, which caches the compiled code under the hash of this text.
+`fused.py` passes this file to numba, which caches the compiled code under the hash of this text. `learn` makes all
+updates of one learner.
 
 `theta` [P] holds the parameters in the order of `ActorCritic.parameters()`: the log-std [a], then weight [out, in] and
 bias [out] of each layer of the value network, then those of the policy. The gradient, Adam's moments and the clipping
@@ -11,7 +12,7 @@ loss of the policy is mean_i max(-A_i r_i, -A_i clip(r_i, 1 - c, 1 + c)), so tha
 
     dL/d(log p_i) = -A_i r_i / n where the first term is the maximum, else 0.
 
-For the Gaussian policy with mean mu, log-std s and e = (action - mu) exp(-s), log p = sum_j -e_j^2 / 2 - s_j + constant:
+For the Gaussian policy with mean mu, log-std s and e = (action - mu) exp(-s), log p = sum_j -e_j^2 / 2 - s_j + const:
 
     d(log p)/d(mu_j) = e_j exp(-s_j),    d(log p)/d(s_j) = e_j^2 - 1.
 
@@ -286,3 +287,76 @@ def learn(
     found[5:8] = 0.0
     count_saturated(values, found[5:8])
     count_saturated(means, found[5:8])
+
+
+@njit(fastmath=FLAGS, error_model="numpy", nogil=True, cache=True)
+def act(x, weights, hidden, out):
+    """Mean actions of the policies: x [s, d] -> out [s, a].
+
+    weights [s, entries]: weight [in, out] and bias [out] of each layer.
+    """
+    outputs = out.shape[1]
+    widest = outputs
+    for units in hidden:
+        widest = max(widest, units)
+    h, z = np.empty(max(widest, x.shape[1]), F), np.empty(max(widest, x.shape[1]), F)
+    for s in range(x.shape[0]):
+        inputs, start = x.shape[1], 0
+        h[:inputs] = x[s]
+        for l in range(len(hidden) + 1):
+            units = hidden[l] if l < len(hidden) else outputs
+            bias = weights[s, start + inputs * units : start + (inputs + 1) * units]
+            for j in range(units):
+                z[j] = F(0)
+            i = 0
+            while i + 4 <= inputs:
+                row = weights[s, start + i * units : start + (i + 4) * units]
+                h0, h1, h2, h3 = h[i], h[i + 1], h[i + 2], h[i + 3]
+                for j in range(units):
+                    z[j] += (h0 * row[j] + h1 * row[units + j]) + (h2 * row[2 * units + j] + h3 * row[3 * units + j])
+                i += 4
+            while i < inputs:
+                row = weights[s, start + i * units : start + (i + 1) * units]
+                for j in range(units):
+                    z[j] += h[i] * row[j]
+                i += 1
+            for j in range(units):
+                h[j] = tanh(z[j] + bias[j]) if l < len(hidden) else z[j] + bias[j]
+            start += (inputs + 1) * units
+            inputs = units
+        out[s] = h[:outputs]
+
+
+# Without fastmath, so that it equals NumPy bit for bit.
+@njit(error_model="numpy", nogil=True, cache=True)
+def observe(x, active, mean, var, count, epsilon, limit, out):
+    """`Normalizer.observe`: x, mean, var, out [s, d], active [s], count [s, 1]."""
+    for s in range(x.shape[0]):
+        old = count[s, 0]
+        total = old + 1.0
+        if active[s]:
+            count[s, 0] = total
+        for j in range(x.shape[1]):
+            if active[s]:
+                delta = x[s, j] - mean[s, j]
+                mean[s, j] += delta / total
+                var[s, j] = (var[s, j] * old + delta * delta * (old / total)) / total
+            found = (x[s, j] - mean[s, j]) / np.sqrt(var[s, j] + epsilon)
+            out[s, j] = F(limit if found > limit else -limit if found < -limit else found)
+
+
+@njit(error_model="numpy", nogil=True, cache=True)
+def scale_rewards(rewards, terminated, active, discounted, mean, var, count, gamma, epsilon, limit, out):
+    """`Normalizer.reward`: rewards, terminated, active, out [s]; the others [s, 1]."""
+    for s in range(rewards.shape[0]):
+        discounted[s, 0] *= gamma * (not terminated[s])
+        discounted[s, 0] += rewards[s]
+        if active[s]:
+            old = count[s, 0]
+            total = old + 1.0
+            delta = discounted[s, 0] - mean[s, 0]
+            mean[s, 0] += delta / total
+            var[s, 0] = (var[s, 0] * old + delta * delta * (old / total)) / total
+            count[s, 0] = total
+        found = rewards[s] / np.sqrt(var[s, 0] + epsilon)
+        out[s] = F(limit if found > limit else -limit if found < -limit else found)
