@@ -137,10 +137,12 @@ def resolve(config: Config) -> Config:
 def not_fused(config: Config) -> str | None:
     """The part of the method that the fused backend does not have, or None. The reference backend has all methods."""
     method = config.parsed_method()
-    if method.optimizer.name not in FUSED_OPTIMIZERS:
-        return method.optimizer.name
-    others = [one.name for one in method.regularizers if one.name != "wc"]
-    return next(iter([*others, *(name for name in config.settings if name not in FUSED_SETTINGS)]), None)
+    name: str = method.optimizer.name
+    if name not in FUSED_OPTIMIZERS:
+        return name
+    others: list[str] = [one.name for one in method.regularizers if one.name != "wc"]
+    others += [name for name in config.settings if name not in FUSED_SETTINGS]
+    return others[0] if others else None
 
 
 def _with_equal_betas(config: Config) -> dict[str, float]:

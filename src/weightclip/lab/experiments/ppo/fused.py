@@ -114,24 +114,20 @@ class FusedUpdate:
     def update(
         self,
         orders: NDArray[np.int64],
-        observations: Tensor,
-        actions: Tensor,
-        scalars: Tensor,
+        parts: Sequence[Tensor],
         stopped: Container[int] = (),
     ) -> dict[str, Tensor]:
         """Update each learner that has not stopped, in minibatches.
 
         Args:
             orders: [epochs, s, t], the permutations of the steps.
-            observations: [s, t, d].
-            actions: [s, t, a].
-            scalars: [s, t, 4]: log-probability, advantage, return and value.
+            parts: observations [s, t, d], actions [s, t, a], and [s, t, 4]: log-probability, advantage, return, value.
             stopped: learners that are not updated.
 
         Returns:
             The metrics, [s] each, NaN for stopped learners.
         """
-        learners, steps = scalars.shape[:2]
+        learners, steps = parts[0].shape[:2]
         size = steps // self._config.num_minibatches
         updates = len(orders) * self._config.num_minibatches
         log_ratio = np.full((learners, size), math.nan, np.float32)
@@ -139,8 +135,8 @@ class FusedUpdate:
         with one_blas_thread():
             for s in range(learners):
                 if s not in stopped:
-                    parts = [np.ascontiguousarray(part[s].numpy()) for part in (observations, actions, scalars)]
-                    self._update(s, np.ascontiguousarray(orders[:, s]), size, parts, log_ratio[s], found[s])
+                    own = [np.ascontiguousarray(part[s].numpy()) for part in parts]
+                    self._update(s, np.ascontiguousarray(orders[:, s]), size, own, log_ratio[s], found[s])
         fractions, norms, policy, value, entropy, saturated, saturated_90, units = torch.from_numpy(found).float().T
         ratios = torch.from_numpy(log_ratio)
         # Comparisons with NaN are False: the fractions of a diverged learner would be 0 instead of NaN.
@@ -193,7 +189,7 @@ class FusedUpdate:
             found,
         )
         for name, moments in zip(MOMENTS, (first, second), strict=True):
-            split = torch.from_numpy(moments).split([p.numel() for p in tensors])
+            split = torch.split(torch.from_numpy(moments), [p.numel() for p in tensors])
             for p, part in zip(tensors, split, strict=True):
                 optimizer.state[p][name].copy_(part.view_as(p))
         for p in tensors:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,7 +132,8 @@ class Learners:
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
         self.fused: FusedUpdate | None = None
-        normalizer, self._make_policy = Normalizer, _Policy
+        normalizer: type[Normalizer] = Normalizer
+        self._make_policy: Callable[[Layers], _MeanActions] = _Policy
         if self.config.backend == "fused":
             from weightclip.lab.experiments.ppo import fused  # imports numba
 
@@ -246,7 +247,7 @@ class Learners:
         )  # [epochs, s, t]
         explained = 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1)
         if self.fused is not None:
-            return {**self.fused.update(orders, *parts, self.stopped), "explained_variance": explained}
+            return {**self.fused.update(orders, parts, self.stopped), "explained_variance": explained}
         flat = [part.reshape(learners * config.num_steps, -1) for part in parts]
         first = torch.arange(learners).unsqueeze(1) * config.num_steps
         clipped, norms = torch.zeros(2, learners)
@@ -392,6 +393,9 @@ class Learners:
         if s not in self.stopped:
             self._now[s] = self.normalizer.observe(first, np.arange(len(self.configs)) == s)[s]
         return reason
+
+
+_MeanActions = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class _Policy:
