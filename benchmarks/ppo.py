@@ -100,15 +100,20 @@ class Sides:
         """How many times as fast as the plain loop."""
         return median_ratio(*(without_warm_up(self.times[one]) for one in ("plain", name)))
 
+    def _spread(self, name: str) -> list[str]:
+        """The ratios of the slowest and of the fastest round."""
+        plain, own = (without_warm_up(self.times[one]) for one in ("plain", name))
+        ratios = [one / other for one, other in zip(plain, own, strict=False)]
+        return [f"{name} / plain {min(ratios):.2f} to {max(ratios):.2f}"] if ratios else []
+
     def __str__(self) -> str:
         speeds = [
             f"{name} {1 / median(without_warm_up(times)):,.0f} steps/s" for name, times in self.times.items() if times
         ]
-        before = self.ratio("reference")
         return ", ".join(
             [
                 *speeds,
-                *([] if before is None else [f"reference / plain {before:.2f}"]),
+                *(text for backend in BACKENDS for text in self._spread(backend)),
                 *([] if self.mujoco is None else [f"MuJoCo {self.mujoco:.0%} of fused"]),
             ]
         )
@@ -133,8 +138,9 @@ def main() -> None:
             sides.measure_mujoco()
     for env, sides in found.items():
         print(f"{env}: {sides}")
-    for env in ENVIRONMENTS:
-        print_claim(env, found[env].ratio("fused") if env in found else None)
+    for suffix, backend in (("_reference", "reference"), ("", "fused")):
+        for env in ENVIRONMENTS:
+            print_claim(env + suffix, found[env].ratio(backend) if env in found else None)
     leave(arguments.quick)
 
 

@@ -95,7 +95,7 @@ def test_every_clipping_range_is_that_of_the_reference(kappa: Any, bounds: str) 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_five_iterations_from_the_same_rollouts_end_with_the_same_weights(env: str) -> None:
-    """A ratio that rounds to the other side of 1 +- clip_coef would change a gradient; that is rare."""
+    """With short rollouts: where a ratio rounds to the other side of 1 +- clip_coef, the backends part."""
     given = {"env": env, "method": "adam+wc", "num_steps": 128, "num_minibatches": 2, "steps": 5 * 128}
     ours, theirs = (
         Learners([resolve(Config(**given, backend=one, seed=seed)) for seed in range(2)])

@@ -134,7 +134,7 @@ def policy_loss(means, log_std, actions, old, advantages, coef, delta, gradient,
     Fills delta = dL/d(means) [n, a], the gradient of the log-std [a] and log_ratio [n].
     """
     n, size = means.shape
-    low, high = F(1) - coef, F(1) + coef
+    low, high, width = F(1.0 - coef), F(1.0 + coef), F(coef)
     total, clipped = 0.0, 0
     inverse = np.empty(size, F)
     for j in range(size):
@@ -149,7 +149,7 @@ def policy_loss(means, log_std, actions, old, advantages, coef, delta, gradient,
         ratio = F(math.exp(log_ratio[i]))
         near = low if ratio < low else high if ratio > high else ratio
         loss, near_loss = -advantages[i] * ratio, -advantages[i] * near
-        clipped += abs(ratio - F(1)) > coef
+        clipped += abs(ratio - F(1)) > width
         d = loss / F(n)
         if near_loss > loss:
             total += near_loss
@@ -267,7 +267,7 @@ def learn(
             for j in range(outputs):
                 entropy += log_std[j] + F(0.5) + HALF_LOG_2PI
             policy, fraction = policy_loss(
-                means[layers], log_std, drawn_actions, drawn[0], drawn[1], F(coef), mean_deltas[layers],
+                means[layers], log_std, drawn_actions, drawn[0], drawn[1], coef, mean_deltas[layers],
                 gradient[:outputs], log_ratio,
             )  # fmt: skip
             value = value_loss(
