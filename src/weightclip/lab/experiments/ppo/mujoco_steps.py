@@ -81,7 +81,7 @@ class DirectSteps:
     def refresh(self, i: int) -> None:
         """Read the state of environment i after a reset or a restored state."""
         np.concatenate(self._parts[i], out=self._state[i])
-        self._x[i] = self.positions()[i]
+        self._x[i] = self.positions(slice(i, i + 1))[0]
 
     def step(self, actions: NDArray[Any], active: Iterable[int], observations: Array) -> tuple[Array, Bools, Bools]:
         """Step the active environments with actions [s, a] inside the action space.
@@ -107,9 +107,9 @@ class DirectSteps:
         self.observe(observations)
         return rewards, ~healthy, truncated
 
-    def positions(self) -> Array:
-        """The positions along x [s], a new array."""
-        return self._state[:, 0].copy()
+    def positions(self, rows: slice = slice(None)) -> Array:
+        """The positions along x of some environments, a new array."""
+        return self._state[rows, 0].copy()
 
     def observe(self, out: Array) -> None:
         """Write the observations [s, d]."""
@@ -179,9 +179,9 @@ class _Ant(DirectSteps):
     hidden_positions = 2
     unobserved = ("xpos",)
 
-    def positions(self) -> Array:
+    def positions(self, rows: slice = slice(None)) -> Array:
         torso = self._model.body("torso").id
-        return self._state[:, self._columns["xpos"].start + 3 * torso].copy()
+        return self._state[rows, self._columns["xpos"].start + 3 * torso].copy()
 
     def healthy(self) -> Bools:
         low, high = self._unwrapped[0]._healthy_z_range
@@ -206,9 +206,11 @@ class _Humanoid(DirectSteps):
         self._total = self._mass.sum()
         super().__init__(environments)
 
-    def positions(self) -> Array:
-        centers = self._state[:, self._columns["xipos"]].reshape(len(self._state), -1, 3)
-        # The sum over the bodies in the order of Gymnasium's einsum.
+    def positions(self, rows: slice = slice(None)) -> Array:
+        state = self._state[rows]
+        centers = state[:, self._columns["xipos"]].reshape(len(state), -1, 3)
+        # With all three coordinates, the sum adds one body after the other, as Gymnasium's einsum does. For x alone, a
+        # sum over adjacent numbers would be pairwise.
         found: Array = (self._mass[:, None] * centers).sum(axis=1)[:, 0] / self._total
         return found
 
