@@ -1,8 +1,10 @@
 """PPO: environment steps per second on one core, of eight seeds in lockstep and of a plain loop with one environment.
 
-Both have the same hyper-parameters and one thread, and take turns in one process; a side's speed is the median over its
-turns. The plain loop (`plain_ppo.py`) follows CleanRL's. A last turn, not counted, measures the fraction of our time
-that MuJoCo itself takes. `--quick` has shorter rollouts, which costs our side a few percent, and no last turn.
+Three sides take turns in one process, with the same hyper-parameters and one thread: the plain loop (`plain_ppo.py`),
+which follows CleanRL's, and eight seeds with the fused and with the reference backend. All times are CPU times of this
+process, so that other processes on the machine matter less. A ratio is the median over the rounds. A last turn, not
+counted, measures the fraction of our time that MuJoCo takes. `--quick` has shorter rollouts, which costs our side a few
+percent. The first run compiles the fused backend, which takes some of the time of `--quick`.
 
     python benchmarks/ppo.py [--quick] [--method adam+wc]
 """
@@ -20,12 +22,13 @@ from statistics import median
 import mujoco
 import torch
 from plain_ppo import Settings, train
-from timing import deadline, elapsed, leave, print_claim, rounds, time_limit, without_warm_up
+from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit, without_warm_up
 
 from weightclip.lab.experiments.ppo.config import LOCKSTEP, Config, resolve
 from weightclip.lab.experiments.ppo.ppo import Learners
 
 ENVIRONMENTS = ("Walker2d-v4", "Humanoid-v4")
+BACKENDS = ("fused", "reference")
 MINIBATCH = 64
 MANY = 1000
 """Iterations that a run would have; only the first few are timed."""
@@ -41,9 +44,9 @@ def counting() -> Iterator[list[float]]:
     originals = {name: getattr(mujoco, name) for name in ("mj_step", "mj_forward", "mj_rnePostConstraint")}
 
     def timed(function: Callable[..., None], *arguments: object, **more: object) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         function(*arguments, **more)
-        seconds[0] += time.perf_counter() - began
+        seconds[0] += time.process_time() - began
 
     for name, function in originals.items():
         setattr(mujoco, name, partial(timed, function))
@@ -55,7 +58,7 @@ def counting() -> Iterator[list[float]]:
 
 
 class Sides:
-    """Both loops in an environment, and the steps per second of their turns.
+    """The three loops in an environment, and the seconds per step of their turns.
 
     Args:
         env: its id.
@@ -68,26 +71,52 @@ class Sides:
         self._rollout = rollout
         self._plain = train(env, 0, MANY, Settings(num_steps=rollout, num_minibatches=minibatches))
         config = Config(env=env, method=method, num_steps=rollout, num_minibatches=minibatches, steps=MANY * rollout)
-        self._learners = Learners([resolve(replace(config, seed=seed)) for seed in range(LOCKSTEP)])
-        self.plain: list[float] = []
-        self.ours: list[float] = []
+        self._learners = {
+            backend: Learners([resolve(replace(config, backend=backend, seed=seed)) for seed in range(LOCKSTEP)])
+            for backend in BACKENDS
+        }
+        self.times: dict[str, list[float]] = {name: [] for name in ("plain", *BACKENDS)}
+        self.mujoco: float | None = None
 
     def turn(self, number: int) -> None:
         """An iteration of each."""
-        began = time.perf_counter()
-        next(self._plain)
-        between = time.perf_counter()
-        self._learners.iterate(number)
-        ended = time.perf_counter()
-        self.plain.append(self._rollout / (between - began))
-        self.ours.append(LOCKSTEP * self._rollout / (ended - between))
+        self._time("plain", self._rollout, lambda: next(self._plain))
+        for backend, learners in self._learners.items():
+            self._time(backend, LOCKSTEP * self._rollout, partial(learners.iterate, number))
 
-    def mujoco_fraction(self) -> float:
-        """The fraction of our next turn's time that MuJoCo takes."""
+    def _time(self, name: str, steps: int, iterate: Callable[[], object]) -> None:
+        began = time.process_time()
+        iterate()
+        self.times[name].append((time.process_time() - began) / steps)
+
+    def measure_mujoco(self) -> None:
+        """Measure the fraction of the time that MuJoCo takes in a turn of the fused backend."""
         with counting() as seconds:
-            began = time.perf_counter()
-            self._learners.iterate(len(self.ours))
-            return seconds[0] / (time.perf_counter() - began)
+            began = time.process_time()
+            self._learners["fused"].iterate(len(self.times["fused"]))
+            self.mujoco = seconds[0] / (time.process_time() - began)
+
+    def ratio(self, name: str) -> float | None:
+        """How many times as fast as the plain loop."""
+        return median_ratio(*(without_warm_up(self.times[one]) for one in ("plain", name)))
+
+    def _spread(self, name: str) -> list[str]:
+        """The ratios of the slowest and of the fastest round."""
+        plain, own = (without_warm_up(self.times[one]) for one in ("plain", name))
+        ratios = [one / other for one, other in zip(plain, own, strict=False)]
+        return [f"{name} / plain {min(ratios):.2f} to {max(ratios):.2f}"] if ratios else []
+
+    def __str__(self) -> str:
+        speeds = [
+            f"{name} {1 / median(without_warm_up(times)):,.0f} steps/s" for name, times in self.times.items() if times
+        ]
+        return ", ".join(
+            [
+                *speeds,
+                *(text for backend in BACKENDS for text in self._spread(backend)),
+                *([] if self.mujoco is None else [f"MuJoCo {self.mujoco:.0%} of fused"]),
+            ]
+        )
 
 
 def main() -> None:
@@ -100,21 +129,18 @@ def main() -> None:
     if arguments.quick:
         rollout, turns = (256 if elapsed() < SLOW_START else 128), 6
     found: dict[str, Sides] = {}
-    ratios: dict[str, float | None] = dict.fromkeys(ENVIRONMENTS)
     with time_limit(arguments.quick):
         found |= {env: Sides(env, arguments.method, rollout) for env in ENVIRONMENTS}
         for turn in rounds(turns + 1, deadline(arguments.quick)):  # the first one warms up
             for sides in found.values():
                 sides.turn(turn)
+        for sides in found.values():
+            sides.measure_mujoco()
     for env, sides in found.items():
-        if not sides.ours:
-            continue
-        plain, ours = (median(without_warm_up(speeds)) for speeds in (sides.plain, sides.ours))
-        ratios[env] = ours / plain
-        mujoco = "" if arguments.quick else f"; MuJoCo {sides.mujoco_fraction():.0%}"
-        print(f"{env}: plain {plain:,.0f} steps/s, {LOCKSTEP} seeds in lockstep {ours:,.0f} steps/s{mujoco}")
-    for env, ratio in ratios.items():
-        print_claim(env, ratio)
+        print(f"{env}: {sides}")
+    for suffix, backend in (("_reference", "reference"), ("", "fused")):
+        for env in ENVIRONMENTS:
+            print_claim(env + suffix, found[env].ratio(backend) if env in found else None)
     leave(arguments.quick)
 
 

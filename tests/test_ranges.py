@@ -36,10 +36,11 @@ from weightclip._ranges import (
     unit_kappa,
 )
 from weightclip.clipping import Clipper
+from weightclip.lab.compiled import load_kernel
 from weightclip.lab.data.mnist import MNIST
 from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.fused import _boxes
-from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.experiments.streaming.kernel import kernel_source
 from weightclip.lab.experiments.streaming.reference import Reference
 from weightclip.lab.experiments.streaming.rules import parse_rules
 

@@ -64,7 +64,7 @@ class Box:
         self.limits: list[Limit] = [math.inf] * len(self.entries)
         for dtype, positions in self._by_dtype.items():
             exact = self.kappa * self._ranges[dtype] * self._s[dtype]
-            for i, limit in zip(positions, _round_down(exact, dtype).tolist(), strict=True):
+            for i, limit in zip(positions, round_down(exact, dtype).tolist(), strict=True):
                 self.limits[i] = limit
         self.plan: list[Clamp] = [
             (part, -limit, limit)
@@ -168,7 +168,7 @@ class _UnitTable:
             self.plan.append((view, self._spread_low[rows], self._spread_high[rows]))
 
     def set_kappa(self, kappa: float) -> None:
-        self._high.copy_(_round_down(kappa * self._exact, self._high.dtype))
+        self._high.copy_(round_down(kappa * self._exact, self._high.dtype))
         torch.neg(self._high, out=self._low)
         if self._spread_units is not None:
             torch.index_select(self._high, 0, self._spread_units, out=self._spread_high)
@@ -227,7 +227,7 @@ def limit(kappa: float, bound: Bound, dtype: torch.dtype) -> float:
     """kappa k s rounded toward zero in `dtype`, for one range k for all units."""
     assert not isinstance(bound.range, Units)
     exact = kappa * bound.range * (math.inf if bound.s is None else bound.s)
-    return float(_round_down(torch.tensor([exact], dtype=torch.float64), dtype)[0])
+    return float(round_down(torch.tensor([exact], dtype=torch.float64), dtype)[0])
 
 
 def exact_limits(kappa: float, bound: Bound, tensor: Tensor) -> float | Tensor:
@@ -253,7 +253,7 @@ def unit_limits(kappa: float, bound: Bound, tensor: Tensor) -> Tensor:
     """
     units = bound.range
     assert isinstance(units, Units)
-    limits = _round_down(_exact_unit_limits(kappa, bound, tensor), tensor.dtype)
+    limits = round_down(_exact_unit_limits(kappa, bound, tensor), tensor.dtype)
     return _shard_like(limits, tensor, units.dim) if is_sharded(tensor) else limits.to(tensor.device)
 
 
@@ -267,7 +267,7 @@ def _shard_like(limits: Tensor, tensor: Any, dim: int) -> Tensor:
     return distribute_tensor(on_device, tensor.device_mesh, placements, src_data_rank=None).to_local()
 
 
-def _round_down(exact: Tensor, dtype: torch.dtype) -> Tensor:
+def round_down(exact: Tensor, dtype: torch.dtype) -> Tensor:
     """Round positive float64 numbers toward zero in `dtype`."""
     rounded = exact.to(dtype)
     below = torch.nextafter(rounded, torch.zeros_like(rounded))

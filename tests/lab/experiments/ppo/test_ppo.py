@@ -39,13 +39,13 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
                 assert rows[seed][name] == pytest.approx(row[name], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
+@pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize("env", ["Walker2d-v4", "Ant-v5", "InvertedPendulum-v4"])
-def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(env: str) -> None:
+def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(env: str, backend: str) -> None:
+    common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024}
+
     def made(seeds: range) -> Learners:
-        configs = [
-            Config(env=env, num_steps=256, num_minibatches=4, update_epochs=4, steps=1024, seed=seed) for seed in seeds
-        ]
-        return Learners([resolve(one) for one in configs])
+        return Learners([resolve(Config(**common, backend=backend, seed=seed)) for seed in seeds])
 
     together, alone = made(range(8)), made(range(5, 6))
     for iteration in range(3):
@@ -57,14 +57,15 @@ def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco
 
 # HalfCheetah is chaotic: rounding errors grow tenfold within some tens of steps. Adam divides gradients by at least its
 # eps of 1e-5, so an error of 3e-8 in one of them, a rounding error of float32, moves a weight by up to lr * 3e-3.
+@pytest.mark.parametrize("backend", ["fused", "reference"])
 @pytest.mark.parametrize(
     ("env", "rollout", "iterations", "lr"), [(NAME, 64, 4, 0.01), ("HalfCheetah-v4", 32, 1, 0.001)]
 )
 def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
-    env: str, rollout: int, iterations: int, lr: float, monkeypatch: pytest.MonkeyPatch
+    env: str, rollout: int, iterations: int, lr: float, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"lr": lr, "vf_coef": 0.3, "gamma": 0.97, "gae_lambda": 0.9, "clip_coef": 0.1, "max_grad_norm": 0.3}
-    ours = learners("adam", range(2), env=env, num_steps=rollout, steps=iterations * rollout, **given)
+    ours = learners("adam", range(2), env=env, num_steps=rollout, steps=iterations * rollout, backend=backend, **given)
     observations, actions = ours.stack.members[0].actor_mean[0].in_features, ours.stack.members[0].actor_logstd.numel()
     noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
     seed = 0  # of the plain loop under way

@@ -191,10 +191,23 @@ def test_without_the_state_of_the_environment_runs_at_different_iterations_resum
     assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
 
 
-@pytest.mark.parametrize("kappa", [3.0, "graded", "hidden=inf,output=1"])
-def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturbed(kappa: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "env", "kappa"),
+    [
+        ("fused", "Hopper-v4", 3.0),
+        ("fused", "Hopper-v4", "graded"),
+        ("fused", "Humanoid-v4", "hidden=inf,output=1"),
+        ("fused", "Ant-v4", 3.0),
+        ("reference", "Hopper-v4", 3.0),
+        ("reference", "Hopper-v4", "graded"),
+        ("reference", "Hopper-v4", "hidden=inf,output=1"),
+    ],
+)
+def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturbed(
+    backend: str, env: str, kappa: Any, tmp_path: Path
+) -> None:
     def made(seeds: Sequence[int]) -> list[Config]:
-        return [config(seed=seed, env="Hopper-v4", kappa=kappa) for seed in seeds]
+        return [config(seed=seed, env=env, kappa=kappa, backend=backend) for seed in seeds]
 
     whole = run_configs(made(range(4)))
     for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):

@@ -9,10 +9,11 @@ import torch
 from tiny import tiny_dataset
 
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
+from weightclip.lab.compiled import load_kernel
 from weightclip.lab.data import load
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, resolve
 from weightclip.lab.experiments.streaming.fused import CHUNK, Fused
-from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel
+from weightclip.lab.experiments.streaming.kernel import kernel_source
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
 from weightclip.lab.experiments.streaming.rules import parse_rules, rule_components

@@ -15,9 +15,10 @@ import torch
 from tiny import tiny_dataset
 
 import weightclip as wc
+from weightclip.lab.compiled import load_kernel
 from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.fused import Fused
-from weightclip.lab.experiments.streaming.kernel import kernel_source, load_kernel, rules_text
+from weightclip.lab.experiments.streaming.kernel import kernel_source, rules_text
 from weightclip.lab.experiments.streaming.problem import make_task
 from weightclip.lab.experiments.streaming.reference import Reference
 from weightclip.lab.experiments.streaming.rules import parse_rules

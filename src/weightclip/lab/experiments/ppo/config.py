@@ -41,6 +41,9 @@ LOCKSTEP = 8
 
 SCALES = ("paper", "laptop")
 
+FUSED_OPTIMIZERS, FUSED_SETTINGS = ("adam", EQUAL_BETAS), ("beta1", "beta2", "eps")
+"""Optimizers of the fused backend, which has weight clipping as its only regularizer, and their settings."""
+
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
@@ -79,6 +82,9 @@ class Config(MethodConfig):
     max_grad_norm: Annotated[float, Positive(infinite=True), Help("maximum norm of the gradient")] = 0.5
     hidden: Annotated[tuple[int, ...], AtLeast(1), Help("units of each hidden layer")] = (64, 64)
     bootstrap_truncated: Annotated[bool, Help("bootstrap the value at the end of truncated episodes")] = False
+    backend: Annotated[
+        str, OneOf("fused", "reference"), Help("fused (compiled; Adam with or without wc) or reference (plain PyTorch)")
+    ] = "fused"
 
     def components(self) -> Components[TorchPart]:
         return TORCH_WITH_EQUAL_BETAS
@@ -124,7 +130,19 @@ def resolve(config: Config) -> Config:
         steps=steps - steps % config.num_steps,
         bounds=config.clipping_bounds(config.bounds, "paper"),
         settings=_with_equal_betas(config),
+        backend="reference" if not_fused(config) else config.backend,
     )
+
+
+def not_fused(config: Config) -> str | None:
+    """The part of the method that the fused backend does not have, or None. The reference backend has all methods."""
+    method = config.parsed_method()
+    name: str = method.optimizer.name
+    if name not in FUSED_OPTIMIZERS:
+        return name
+    others: list[str] = [one.name for one in method.regularizers if one.name != "wc"]
+    others += [name for name in config.settings if name not in FUSED_SETTINGS]
+    return others[0] if others else None
 
 
 def _with_equal_betas(config: Config) -> dict[str, float]:

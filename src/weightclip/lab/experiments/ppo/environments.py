@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.ppo import mujoco_state
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS
+from weightclip.lab.experiments.ppo.mujoco_steps import direct_steps
 
 Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,12 @@ class Environments:
     Args:
         name: the id, for example "Walker2d-v4"; the action space must be a Box of real numbers.
         number: the number of environments.
+        direct: whether to step known MuJoCo environments without Gymnasium, with the same results.
     """
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, name: str, number: int, direct: bool = False) -> None:
         self._environments = [make_environment(name) for _ in range(number)]
+        self._direct = direct_steps(self._environments) if direct else None
         first = self._environments[0]
         assert isinstance(first.action_space, gym.spaces.Box)
         self.observations = int(np.prod(first.observation_space.shape or ()))
@@ -87,28 +91,44 @@ class Environments:
         """Restore a `state` that is not empty. A ValueError names an incompatible one."""
         mujoco_state.load_state(self._environments[i], state)
         self._returns[i], self._lengths[i], self._now[i] = state["return"], state["length"], state["now"]
+        if self._direct is not None:
+            self._direct.refresh(i)
 
     def step(self, actions: NDArray[Any], stopped: Container[int] = ()) -> Step:
         """Step with actions [s, a]; the environments of stopped learners are not stepped."""
         clipped = np.clip(actions, self._low, self._high)
-        learners = len(self._environments)
-        rewards = np.zeros(learners)
-        terminated, truncated = np.zeros(learners, dtype=bool), np.zeros(learners, dtype=bool)
-        final = np.empty_like(self._now)
+        active = [i for i in range(len(self._environments)) if i not in stopped]
+        rewards, terminated, truncated = (self._gymnasium_steps if self._direct is None else self._direct_steps)(
+            clipped, active
+        )
+        self._returns[active] += rewards[active]
+        self._lengths[active] += 1
+        final = self._now.copy()
         episodes = []
-        for i, environment in enumerate(self._environments):
-            if i in stopped:
-                final[i] = self._now[i]
-                continue
-            seen, reward, ended, cut, _ = environment.step(clipped[i].reshape(self._shape))
-            self._now[i] = final[i] = np.ravel(seen)
+        for i in np.flatnonzero(terminated | truncated).tolist():
+            episodes.append((i, float(self._returns[i]), int(self._lengths[i])))
+            self._begin(i, self._environments[i], None)
+        return Step(self._now.copy() if episodes else final, rewards, terminated, truncated, final, episodes)
+
+    def _gymnasium_steps(self, actions: NDArray[Any], active: Sequence[int]) -> tuple[Array, Bools, Bools]:
+        """Step the active environments and return rewards, terminated and truncated, [s] each."""
+        rewards, terminated, truncated = _nothing(len(self._environments))
+        for i in active:
+            seen, reward, ended, cut, _ = self._environments[i].step(actions[i].reshape(self._shape))
+            self._now[i] = np.ravel(seen)
             rewards[i], terminated[i], truncated[i] = reward, ended, cut
-            self._returns[i] += float(reward)
-            self._lengths[i] += 1
-            if ended or cut:
-                episodes.append((i, float(self._returns[i]), int(self._lengths[i])))
-                self._begin(i, environment, None)
-        return Step(self._now.copy(), rewards, terminated, truncated, final, episodes)
+        return rewards, terminated, truncated
+
+    def _direct_steps(self, actions: NDArray[Any], active: Sequence[int]) -> tuple[Array, Bools, Bools]:
+        """Step the active environments and return rewards, terminated and truncated, [s] each."""
+        assert self._direct is not None
+        if len(active) == len(self._environments):
+            return self._direct.step(actions, active, self._now)
+        found, seen = _nothing(len(self._environments)), np.empty_like(self._now)
+        for one, some in zip(found, self._direct.step(actions, active, seen), strict=True):
+            one[active] = some[active]
+        self._now[active] = seen[active]
+        return found
 
     def close(self) -> None:
         for environment in self._environments:
@@ -117,8 +137,15 @@ class Environments:
     def _begin(self, i: int, environment: gym.Env[Any, Any], seed: int | None) -> None:
         seen, _ = environment.reset(seed=seed)
         self._now[i] = np.ravel(seen)
+        if self._direct is not None:
+            self._direct.refresh(i)
         self._returns[i] = 0.0
         self._lengths[i] = 0
+
+
+def _nothing(number: int) -> tuple[Array, Bools, Bools]:
+    """Rewards, terminated and truncated of environments that are not stepped."""
+    return np.zeros(number), np.zeros(number, dtype=bool), np.zeros(number, dtype=bool)
 
 
 def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:

@@ -35,7 +35,7 @@ def state(environment: gym.Env[Any, Any]) -> Arrays:
         "version": np.array(_version()),
         "data": np.frombuffer(unwrapped.data.__getstate__(), np.uint8),
         "generator": to_array(unwrapped.np_random),
-        "elapsed": np.array([one._elapsed_steps for one in _time_limits(environment)], np.int64),
+        "elapsed": np.array([one._elapsed_steps for one in time_limits(environment)], np.int64),
     }
 
 
@@ -51,7 +51,7 @@ def load_state(environment: gym.Env[Any, Any], state: Arrays) -> None:
     saved.__setstate__(state["data"].tobytes())
     mujoco.mj_copyData(unwrapped.data, unwrapped.model, saved)
     from_array(unwrapped.np_random, state["generator"])
-    for wrapper, steps in zip(_time_limits(environment), state["elapsed"].tolist(), strict=True):
+    for wrapper, steps in zip(time_limits(environment), state["elapsed"].tolist(), strict=True):
         wrapper._elapsed_steps = steps
 
 
@@ -63,7 +63,8 @@ def _wrappers(environment: gym.Env[Any, Any]) -> list[Any]:
     return found
 
 
-def _time_limits(environment: gym.Env[Any, Any]) -> list[Any]:
+def time_limits(environment: gym.Env[Any, Any]) -> list[Any]:
+    """The time limits among the wrappers of an environment."""
     return [one for one in _wrappers(environment) if isinstance(one, gym.wrappers.TimeLimit)]
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 from weightclip.lab.networks.actor_critic import ActorCritic, Layers, Stack, aligned, batched, layers_of
 from weightclip.lab.optimizers import fraction_at_bound
+
+if TYPE_CHECKING:
+    from weightclip.lab.experiments.ppo.fused import FusedUpdate
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SATURATED_90 = 0.9
@@ -120,14 +124,22 @@ class Learners:
         self.config = configs[0]
         self.stopped: dict[int, str] = {}
         seeds = [one.seed for one in configs]
-        self.environments = Environments(self.config.env, len(seeds))
+        self.environments = Environments(self.config.env, len(seeds), direct=self.config.backend == "fused")
         observations, actions = self.environments.observations, self.environments.actions
         self.stack = Stack([ActorCritic(observations, actions, self.config.hidden, seed) for seed in seeds])
         self.optimizers = [
             config.make_optimizer(member, config.bounds, fused=True)
             for config, member in zip(configs, self.stack.members, strict=True)
         ]
-        self.normalizer = Normalizer(len(seeds), observations, self.config.gamma)
+        self.fused: FusedUpdate | None = None
+        normalizer: type[Normalizer] = Normalizer
+        self._make_policy: Callable[[Layers], _MeanActions] = _Policy
+        if self.config.backend == "fused":
+            from weightclip.lab.experiments.ppo import fused  # imports numba
+
+            self.fused = fused.FusedUpdate(self.config, self.stack, self.optimizers)
+            normalizer, self._make_policy = fused.FusedNormalizer, fused.FusedPolicy
+        self.normalizer = normalizer(len(seeds), observations, self.config.gamma)
         self.generators = [
             [np.random.default_rng([seed, key]) for key in (_NOISE, _ORDER, _EPISODES)] for seed in seeds
         ]
@@ -176,7 +188,7 @@ class Learners:
         tensors = {name: tensor.detach() for name, tensor in self.stack.tensors().items()}
         log_std = tensors["actor_logstd"].numpy()[:, 0]  # [s, a]
         scaled = np.exp(log_std) * noise
-        policy = _Policy(layers_of(tensors, "actor_mean"))
+        policy = self._make_policy(layers_of(tensors, "actor_mean"))
         actions = np.empty_like(noise)
         episodes = []
         for t in range(steps):
@@ -227,11 +239,19 @@ class Learners:
         assert config.update_epochs is not None  # resolved
         scalars = [rollout.log_probs, targets.advantages, targets.returns, targets.values]
         parts = [rollout.observations[:, :-1], rollout.actions, torch.stack(scalars, dim=2)]
+        orders = np.stack(
+            [
+                [own[_ORDER].permutation(config.num_steps) for own in self.generators]
+                for _ in range(config.update_epochs)
+            ]
+        )  # [epochs, s, t]
+        explained = 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1)
+        if self.fused is not None:
+            return {**self.fused.update(orders, parts, self.stopped), "explained_variance": explained}
         flat = [part.reshape(learners * config.num_steps, -1) for part in parts]
         first = torch.arange(learners).unsqueeze(1) * config.num_steps
         clipped, norms = torch.zeros(2, learners)
-        for _ in range(config.update_epochs):
-            order = np.stack([own[_ORDER].permutation(config.num_steps) for own in self.generators])
+        for order in orders:
             for rows in (torch.from_numpy(order) + first).chunk(config.num_minibatches, dim=1):
                 batch = [whole.index_select(0, rows.flatten()).view(*rows.shape, -1) for whole in flat]
                 losses = self._losses(*batch)
@@ -253,7 +273,7 @@ class Learners:
             "policy_loss": losses.policy.detach(),
             "value_loss": losses.value.detach(),
             "entropy": losses.entropy.detach(),
-            "explained_variance": 1 - (targets.returns - targets.values).var(1) / targets.returns.var(1),
+            "explained_variance": explained,
             "gradient_l2": norms / updates,
             "saturated": finite * torch.tensor([saturated_fraction(own) for own in units]),
             "saturated_90": finite * torch.tensor([saturated_fraction(own, SATURATED_90) for own in units]),
@@ -373,6 +393,9 @@ class Learners:
         if s not in self.stopped:
             self._now[s] = self.normalizer.observe(first, np.arange(len(self.configs)) == s)[s]
         return reason
+
+
+_MeanActions = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class _Policy:

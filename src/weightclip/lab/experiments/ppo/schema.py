@@ -69,7 +69,7 @@ def compare_with_paper(config: Config) -> Comparison:
     """The paper's setting and the deviations from it. The paper does not state the length of its runs."""
     env = config.env if config.env in ENVIRONMENTS else ENVIRONMENTS[0]
     paper = resolve(Config(env=env, method=config.method if config.method in PAPER_METHODS else PAPER_METHODS[0]))
-    differing = deviations(config, paper, SCHEMA, ("steps",))
+    differing = deviations(config, paper, SCHEMA, ("steps", "backend"))
     if config.method not in PAPER_METHODS or config.env not in ENVIRONMENTS or config.bounds == "fan_in":
         return None, differing
     best = presets(config.env)["best"][NAME][config.method]

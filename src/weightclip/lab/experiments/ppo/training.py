@@ -15,7 +15,7 @@ import polars as pl
 from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
-from weightclip.lab.experiments.ppo.config import NAME, Config, resolve
+from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
@@ -49,6 +49,8 @@ def run_configs(
     for run in unfinished:
         for row in run.rows:
             callbacks.on_row(run.requested, row)
+    if unfinished and (part := not_fused(runs[0].config)):
+        callbacks.on_event(f"using the reference backend: the fused one has no {part}")
     with threads(1):  # more threads are slower on networks of this size
         while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
             group = [run for run in unfinished if len(run.rows) == behind]
@@ -205,6 +207,8 @@ def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks
     would have to abandon their episodes.
     """
     learners = Learners([run.config for run in runs])
+    if learners.fused is not None and not learners.fused.compiled:
+        callbacks.on_event("compiling the learner, once for this version")
     end = until if learners.environments.resumable else runs[0].config.iterations
     try:
         if _restore(learners, runs, callbacks.on_event):

@@ -6,22 +6,12 @@ numba's own cache, so that editing a rule triggers recompilation.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
-import platform
-import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from weightclip.lab.experiments.streaming.code_generation import UNIFORM, Names, Translation, translate
 from weightclip.lab.experiments.streaming.rules import Rule
-from weightclip.lab.files import write_whole
 from weightclip.lab.methods import Method
 
 FORMULAS = {
@@ -44,59 +34,6 @@ def kernel_source(method: Method[Rule], activation: str, dtype: str, diagnostics
 def rules_text(method: Method[Rule]) -> str:
     """The source of a method's rules with the functions and constants that they use. Equal texts are equal rules."""
     return _specialized(method, "relu", "float64", diagnostics=False)
-
-
-def load_kernel(source: str, directory: Path) -> ModuleType:
-    """The kernel with this source. `learn` is compiled at the first call unless it is cached in `directory`."""
-    import numba
-
-    machine = f"{numba.__version__} {sys.version} {platform.machine()}"
-    name = f"kernel_{hashlib.sha256(f'{machine}{source}'.encode()).hexdigest()[:24]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    try:
-        path = _write_source(source, directory / f"{name}.py")
-    except OSError:  # without a writable cache, the kernel is recompiled
-        path = _write_source(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules[name] = module  # numba looks up the module of a cached function there
-    return module
-
-
-def is_compiled(kernel: ModuleType) -> bool:
-    """Whether the kernel is compiled, in this process or in the cache."""
-    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
-    return bool(kernel.learn.signatures) or any(cached)
-
-
-def _write_source(source: str, path: Path) -> Path:
-    """Write the source unless the file exists: numba's cache depends on its modification time."""
-    content = source.encode()
-    if not path.is_file() or path.read_bytes() != content:
-        write_whole(path, content)
-    return path
-
-
-def call(kernel: ModuleType, *arguments: Any) -> None:
-    """Call `kernel.learn(*arguments)`; recompile it if the cache is damaged or not writable."""
-    import numba
-
-    try:
-        kernel.learn(*arguments)
-    except numba.core.errors.NumbaError:
-        raise
-    except Exception:
-        # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
-        for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
-            with suppress(OSError):
-                damaged.unlink()
-        options = {"fastmath": kernel.FLAGS, "error_model": "numpy", "nogil": True}
-        kernel.learn = numba.njit(**options)(kernel.learn.py_func)  # type: ignore[attr-defined]
-        kernel.learn(*arguments)
 
 
 @dataclass(frozen=True)

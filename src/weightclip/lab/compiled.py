@@ -1,0 +1,102 @@
+"""Kernels: modules that numba compiles once and caches under the hash of their source."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from weightclip.lab.files import write_whole
+
+
+def load_kernel(source: str, directory: Path) -> ModuleType:
+    """The kernel with this source. `learn` is compiled at the first call unless it is cached in `directory`."""
+    import numba
+
+    machine = f"{numba.__version__} {sys.version} {platform.machine()}"
+    name = f"kernel_{hashlib.sha256(f'{machine}{source}'.encode()).hexdigest()[:24]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        path = _write_source(source, directory / f"{name}.py")
+    except OSError:  # without a writable cache, the kernel is recompiled
+        path = _write_source(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[name] = module  # numba looks up the module of a cached function there
+    return module
+
+
+def is_compiled(kernel: ModuleType) -> bool:
+    """Whether the kernel is compiled, in this process or in the cache."""
+    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
+    return bool(kernel.learn.signatures) or any(cached)
+
+
+def _write_source(source: str, path: Path) -> Path:
+    """Write the source unless the file exists: numba's cache depends on its modification time."""
+    content = source.encode()
+    if not path.is_file() or path.read_bytes() != content:
+        write_whole(path, content)
+    return path
+
+
+def call(kernel: ModuleType, *arguments: Any, function: str = "learn") -> None:
+    """Call `kernel.learn(*arguments)`, or another function; recompile it if the cache is damaged or not writable."""
+    compiled = getattr(kernel, function)
+    try:
+        compiled(*arguments)
+    except Exception as error:
+        import numba
+
+        if isinstance(error, numba.core.errors.NumbaError):
+            raise
+        # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
+        for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
+            with suppress(OSError):
+                damaged.unlink()
+        options = {"fastmath": kernel.FLAGS, "error_model": "numpy", "nogil": True}
+        compiled = numba.njit(**options)(compiled.py_func)
+        setattr(kernel, function, compiled)
+        compiled(*arguments)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Matrix products in compiled code use one thread: more are slower on small matrices and may round differently."""
+    library = _openblas()
+    if library is None:
+        yield
+        return
+    before = library.scipy_openblas_get_num_threads()
+    library.scipy_openblas_set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.scipy_openblas_set_num_threads(before)
+
+
+@cache
+def _openblas() -> ctypes.CDLL | None:
+    """The OpenBLAS of SciPy's wheels, which numba calls; None if SciPy has another BLAS."""
+    import scipy  # type: ignore[import-untyped]
+
+    root = Path(scipy.__file__).parent
+    for path in (*root.with_name("scipy.libs").glob("libscipy_openblas*"), *root.glob(".dylibs/libscipy_openblas*")):
+        with suppress(OSError):
+            library = ctypes.CDLL(str(path))
+            if hasattr(library, "scipy_openblas_set_num_threads"):
+                return library
+    return None
