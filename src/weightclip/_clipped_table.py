@@ -31,7 +31,7 @@ def clipped_table(entries: Sequence[Entry], groups: Sequence[Mapping[str, Any]])
 
 
 def skipped_table(entries: Sequence[Entry], absent: Mapping[str, Sequence[int]]) -> str:
-    """The skipped tensors and those that the optimizer does not have, with the reason; "" if there are none."""
+    """The skipped tensors and the model's tensors outside the optimizer, with the reason; "" if there are none."""
     rows = [(e.name, shape_text(e.tensor.shape), e.bound.reason) for e in entries if e.bound.s is None]
     rows += [(name, shape_text(shape), "not in this optimizer") for name, shape in absent.items()]
     return "\n".join(["skipped:", *format_table(rows)]) if rows else ""

@@ -123,11 +123,11 @@ class Regularizer:
                 values.pop(key, None)
 
     def write_settings(self, group: dict[str, Any]) -> None:
-        """Write the settings to a group; by default those that it does not have."""
+        """Write the settings to a group; by default, only missing settings are written."""
         group.update({key: value for key, value in self.settings.items() if key not in group})
 
     def kept_settings(self, group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-        """The settings that `group` keeps when it loads the group `saved`; by default those that it does not have."""
+        """The settings that `group` keeps when it loads `saved`; by default, the settings missing in `saved`."""
         return {key: group[key] for key in self.group_keys if key in group and key not in saved}
 
     def on_attach(self) -> None:

@@ -5,8 +5,8 @@ rewards, lives and ends of episodes are the same bit for bit.
 
 An `ALEState` has the registers and the memory of the console, but not the position of the objects that it is drawing or
 the lines drawn so far. The first frames after loading one can differ, and some games (tic_tac_toe_3d) then take another
-course. A reset of the game clears what is missing. A saved state is therefore the `ALEState` before the last reset with
-the actions since then, and loading it replays the episode.
+course. A reset of the game clears this hidden state. A saved state is therefore the `ALEState` before the last reset
+with the actions since then, and loading it replays the episode.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Atari:
         return self._pending.result()
 
     def _step(self, actions: Sequence[int]) -> Step:
-        """Step all games; those that ended start again."""
+        """Step all games and restart the games that ended."""
         number = len(self._games)
         frames, rewards = self._new_frames(), np.empty(number)
         terminated, truncated = np.empty(number, bool), np.empty(number, bool)

@@ -380,7 +380,7 @@ def _points(kappa: float | None, rule: str | None) -> Iterator[_Point]:
 
 
 def _variants(data: pl.DataFrame) -> str:
-    """The graded variants, of which each panel shows the best."""
+    """The graded variants. Each panel shows the best one."""
     rules = data.filter(line=GRADED)["rule"].unique().sort().to_list()
     return f"graded variants: {'; '.join(rules)}" if rules else ""
 
