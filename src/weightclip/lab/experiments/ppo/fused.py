@@ -130,7 +130,7 @@ class FusedUpdate:
         learners, steps = parts[0].shape[:2]
         size = steps // self._config.num_minibatches
         updates = len(orders) * self._config.num_minibatches
-        log_ratio = np.full((learners, size), math.nan, np.float32)
+        log_ratio = np.full((learners, size), math.nan, parts[0].numpy().dtype)
         found = np.full((learners, 8), math.nan)
         with one_blas_thread():
             for s in range(learners):
@@ -201,4 +201,4 @@ def clipping_limits(tensors: Sequence[Tensor], optimizer: Optimizer) -> NDArray[
     clipper = find_clipper(optimizer)
     sides: dict[Tensor, Any] = {} if clipper is None else dict(clipper.sides())
     limits = [torch.as_tensor(sides.get(p, math.inf), dtype=torch.float64).expand(p.shape).flatten() for p in tensors]
-    return round_down(torch.cat(limits), torch.float32).numpy()
+    return round_down(torch.cat(limits), tensors[0].dtype).numpy()
