@@ -63,6 +63,17 @@ def test_the_commands_of_an_item_are_run_one_after_the_other(
     assert capsys.readouterr().out.splitlines() == [f"weightclip {command}" for command in started]
 
 
+def test_a_panel_is_run_alone_and_all_panels_one_after_the_other(started: list[str]) -> None:
+    draw = "figure streaming results -o figures"
+    assert main(["reproduce", "figure", "3(a)"]) == 0
+    panel = [SWEEP.format(20, "results"), draw]
+    assert started == panel
+    started.clear()
+    assert main(["reproduce", "3"]) == 0
+    others = [SWEEP.replace("input-permuted-mnist", f"label-permuted-{name}") for name in ("emnist", "mini-imagenet")]
+    assert started == [*panel, others[0].format(20, "results"), draw, others[1].format(20, "results"), draw]
+
+
 def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]) -> None:
     options = ["--seeds", "0-4", "--results", "r", "-o", "f", "--steps", "50k", "--data-dir", "d", "--workers", "2"]
     assert main(["reproduce", "figure", "4", *options]) == 0
@@ -130,7 +141,7 @@ def test_failed_runs_are_reported_and_the_others_are_drawn(
     [
         ("figure 8", "figure 8: no experiment reproduces it yet; weightclip reproduce --list shows all items"),
         ("figur 3", "did you mean 'figure 3'?"),
-        ("16", "item: got 'figure 16', expected one of figure 1, "),
+        ("16", "item: got '16', expected one of figure 1, "),
     ],
 )
 @pytest.mark.usefixtures("streaming_alone")

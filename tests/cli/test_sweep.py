@@ -8,6 +8,7 @@ import pytest
 
 from processes import SECONDS, is_running, started, wait_for
 from weightclip.cli import main
+from weightclip.lab.progress import duration
 from weightclip.lab.records.record import read_record
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -24,9 +25,9 @@ def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "input-permuted-mnist: 48 runs: 0 done, 48 to run" in out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
-    assert lines["sgd"][1:] == ["8", "8", "unknown", "unknown"]
-    assert lines["sgd+wc"][1:3] == ["40", "40"]
-    assert "time and space: unknown, results has no similar finished runs" in out
+    assert lines["sgd"][1:] == ["8", "8"]
+    assert lines["sgd+wc"][1:] == ["40", "40"]
+    assert "time and space: unknown until a similar run, also a shorter one, has finished in results" in out
     assert not Path("results").exists()
 
 
@@ -44,8 +45,9 @@ def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_setti
     assert lines["sgd"][-1] in ("kB", "bytes")
     assert lines["sgd+wc"][-2:] == ["unknown", "unknown"]
     assert "for 6 of them, unknown for the others" in " ".join(lines["time"])
-    assert main([*words, "--steps", "120"]) == 0
-    assert "0:" not in capsys.readouterr().out  # of runs as long as these, none is finished
+    assert main([*words, "--steps", "900"]) == 0
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # scaled from the shorter run
 
 
 def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,9 +30,17 @@ def test_a_figure_is_found_by_name_and_by_number() -> None:
         find_figure("streming")
 
 
-@pytest.mark.parametrize("name", ["figure 3", "Figure 3", " 3 "])
-def test_an_item_is_found_as_people_write_it(name: str) -> None:
-    assert find_item(name) == "figure 3"
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        *((name, ("figure 3", "")) for name in ("figure 3", "Figure 3", " 3 ")),
+        *((name, ("figure 3", "(a)")) for name in ("figure 3(a)", "3a", "3 (a)", "Figure 3a")),
+        ("table 2 mujoco", ("table 2", "MuJoCo")),
+        ("table 1", ("table 1", "")),
+    ],
+)
+def test_an_item_or_a_part_is_found_as_people_write_it(name: str, found: tuple[str, str]) -> None:
+    assert find_item(name) == found
 
 
 def test_an_unknown_item_is_rejected() -> None:
@@ -58,9 +66,9 @@ def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> N
 def test_every_figure_of_the_paper_has_a_reproduction() -> None:
     for figure in all_figures():
         if figure.number:
-            made = reproductions()[f"figure {figure.number}"][""]
-            assert made is not None
-            assert made.filled()[-1][:2] == ["figure", figure.name]
+            for made in reproductions()[f"figure {figure.number}"].values():
+                assert made is not None
+                assert made.filled()[-1][:2] == ["figure", figure.name]
 
 
 def test_the_user_decides_on_seeds_and_places() -> None:

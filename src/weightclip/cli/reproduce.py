@@ -29,9 +29,11 @@ def make_parser() -> argparse.ArgumentParser:
         "Finished runs are not repeated. After an interruption, the same command resumes.",
         epilog="examples:\n"
         "  weightclip reproduce --list\n"
-        "  weightclip reproduce figure 3 --seeds 5 --steps 100k --dry-run\n",
+        "  weightclip reproduce figure 3a --seeds 5 --steps 100k --dry-run\n",
     )
-    parser.add_argument("item", metavar="ITEM", nargs="*", help="figure 3, table 2, ... (default: list all items)")
+    parser.add_argument(
+        "item", metavar="ITEM", nargs="*", help="figure 4, figure 3a, table 2, ... (default: list all items)"
+    )
     parser.add_argument("--list", action="store_true", help="list all items and their commands")
     parser.add_argument("-o", "--out", default=FIGURES, metavar="DIR", help=f"figure directory (default: {FIGURES})")
     parser.add_argument("--results", default=RESULTS, metavar="DIR", help=f"record directory (default: {RESULTS})")
@@ -50,8 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
 def _reproduce(arguments: argparse.Namespace) -> int:
     if arguments.list or not arguments.item:
         return _list()
-    item = find_item(" ".join(arguments.item))
-    available = [reproduction for reproduction in reproductions()[item].values() if reproduction is not None]
+    item, part = find_item(" ".join(arguments.item))
+    parts = reproductions()[item]
+    available = [one for name, one in parts.items() if one is not None and part in ("", name)]
     if not available:
         raise ValueError(f"{item}: {NOT_SUPPORTED}; {PROGRAM} reproduce --list shows all items")
     options = [word for name in SWEEP_OPTIONS for word in _option(name, getattr(arguments, name.replace("-", "_")))]

@@ -342,11 +342,13 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
             method_options = [run for run in plan.runs if run.method == method]
             left = [run for run in inventory.missing if run.method == method]
             rows.append((method, str(len(method_options)), str(len(left)), *_total(left, costs)))
-        print_table(("method", "runs", "to run", "time on one core", "space"), rows, right=(1, 2, 3, 4))
+        columns = ("method", "runs", "to run", "time on one core", "space")
+        shown = len(columns) if costs else columns.index("time on one core")
+        print_table(columns[:shown], [row[:shown] for row in rows], right=range(1, shown))
     known = [run for run in inventory.missing if run.identity in costs]
     time, size = _total(known, costs)
     if not known:
-        print(f"time and space: unknown, {arguments.out} has no similar finished runs")
+        print(f"time and space: unknown until a similar run, also a shorter one, has finished in {arguments.out}")
     else:
         scope = "" if len(known) == len(inventory.missing) else f" for {len(known)} of them, unknown for the others"
         print(f"time on one core: {time}, space: {size}{scope};  {counted(workers, 'worker')}")

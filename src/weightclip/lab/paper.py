@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,8 +36,10 @@ ITEMS = {
 }
 """Figure or table of the paper -> description."""
 
-PARTS = dict.fromkeys(("table 1", "table 2"), ("streaming learning", "MuJoCo", "Atari", "warm starting"))
-"""Items that consist of several experiments -> their parts."""
+_EXPERIMENTS = ("streaming learning", "MuJoCo", "Atari", "warm starting")
+
+PARTS = {"figure 3": ("(a)", "(b)", "(c)"), "table 1": _EXPERIMENTS, "table 2": _EXPERIMENTS}
+"""Items whose parts can be reproduced separately -> their parts."""
 
 RESULTS, FIGURES = "results", "figures"
 
@@ -76,10 +79,19 @@ def reproductions() -> dict[str, dict[str, Reproduction | None]]:
     return found
 
 
-def find_item(name: str) -> str:
-    """The item with a name: `figure 3`, `Figure 3` or `3`. An unknown name raises a ValueError with a suggestion."""
-    name = name.strip().lower()
-    return check_name("item", f"figure {name}" if name.isdigit() else name, ITEMS)
+def find_item(name: str) -> tuple[str, str]:
+    """The item and part with a name: `figure 4`, `Figure 4` or `4`, `figure 3(a)` or `3a`, `table 2 Atari`.
+
+    The part is "" for the whole item. An unknown name raises a ValueError with a suggestion.
+    """
+    known = {_shortened(f"{item} {part}"): (item, part) for item in ITEMS for part in ("", *PARTS.get(item, ()))}
+    short = _shortened(name)
+    short = f"figure{short}" if short[:1].isdigit() else short
+    return known[short] if short in known else (check_name("item", " ".join(name.lower().split()), ITEMS), "")
+
+
+def _shortened(name: str) -> str:
+    return re.sub(r"[\s()]", "", name.lower())
 
 
 def all_figures() -> list[Figure]:

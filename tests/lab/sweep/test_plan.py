@@ -6,7 +6,9 @@ from toy import toy_plan
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.registry import find_experiment
-from weightclip.lab.sweep.plan import Plan, batches, known_costs, make_runs, with_seeds
+from weightclip.lab.sweep.plan import Plan, Run, batches, known_costs, make_runs, with_seeds
+
+TABLE = pl.DataFrame({"seed": [7], "iteration": [1]})
 
 
 def test_a_plan_is_ordered_by_seed_without_duplicates() -> None:
@@ -38,10 +40,32 @@ def test_the_cost_of_a_run_is_that_of_finished_runs_with_other_seeds_and_setting
     other = make_runs(experiment, [experiment.configure("policy-collapse", {**short, "kappa": 5.0, "seed": 7})], None)[
         0
     ]
-    table = pl.DataFrame({"seed": [7], "iteration": [1]})
-    record = Record(experiment.schema, other.identity, other.config.facts(), table, {}, seconds=12.5)
+    record = Record(experiment.schema, other.identity, other.config.facts(), TABLE, {}, seconds=12.5)
     write_record(record, record_path(tmp_path, other.relative_path, other.identity))
     costs = known_costs(plan, tmp_path)
     assert {costs[run.identity].seconds for run in plan.runs} == {12.5}
-    longer = experiment.configure("policy-collapse", {**short, "steps": 8192})
-    assert known_costs(Plan(experiment, tuple(make_runs(experiment, [longer], None)), {}), tmp_path) == {}
+    batch = experiment.configure("policy-collapse", {**short, "num_minibatches": 16})
+    assert known_costs(Plan(experiment, tuple(make_runs(experiment, [batch], None)), {}), tmp_path) == {}
+
+
+def test_the_cost_is_scaled_from_runs_of_the_nearest_length(tmp_path: Path) -> None:
+    experiment = find_experiment("policy-collapse")
+
+    def runs(steps: int, seeds: range) -> list[Run]:
+        config = experiment.configure("policy-collapse", {"env": "Hopper-v4", "method": "adam", "steps": steps})
+        return make_runs(experiment, with_seeds(config, seeds), None)
+
+    def expected(steps: int) -> float:
+        plan = Plan(experiment, tuple(runs(steps, range(1))), {})
+        (cost,) = known_costs(plan, tmp_path).values()
+        return cost.seconds
+
+    for steps, seed, seconds in ((4096, 7, 10.0), (4096, 8, 12.0), (40960, 7, 90.0)):
+        (one,) = runs(steps, range(seed, seed + 1))
+        record = Record(experiment.schema, one.identity, one.config.facts(), TABLE, {}, seconds=seconds)
+        write_record(record, record_path(tmp_path, one.relative_path, one.identity))
+    assert expected(4096) == 11.0
+    assert expected(8192) == 22.0
+    assert expected(2048) == 5.5
+    assert expected(20480) == 45.0
+    assert expected(81920) == 180.0

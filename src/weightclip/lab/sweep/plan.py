@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -164,8 +165,15 @@ def take_inventory(plan: Plan, store: Path, retry_failed: bool = False) -> Inven
     return Inventory(tuple(done), tuple(failed), tuple(missing), costs)
 
 
+LENGTHS = ("steps", "epochs", "frames")
+"""Fields that give the length of a run. Its time is proportional to them."""
+
+
 def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
-    """Identity -> median cost of the finished runs in a store that differ only in seed and settings."""
+    """Identity -> expected cost: the median of the finished runs that differ only in seed, settings and length.
+
+    Of several lengths, the nearest one counts, and the cost is scaled to the length of the run.
+    """
     folders = sorted({run.relative_path.partition("/")[0] for run in plan.runs})
     finished = finished_runs(store, plan.experiment.name, folders)
     excluded = {"seed", *plan.experiment.schema.settings, *getattr(plan.experiment.config, "execution_fields", ())}
@@ -174,10 +182,17 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
     def cost_of(key: str) -> Cost | None:
         # None in a configuration depends on the data; the record has the value.
         known = {name: value for name, value in json.loads(key).items() if value is not None}
-        costs = [cost for config, cost in finished if all(config.get(name) == known[name] for name in known)]
+        lengths = {name: known.pop(name) for name in LENGTHS if name in known}
+        costs: dict[float, list[Cost]] = {}
+        for config, cost in finished:
+            if all(config.get(name) == value for name, value in known.items()):
+                scale = math.prod(value / (config.get(name) or value) for name, value in lengths.items())
+                costs.setdefault(scale, []).append(cost)
         if not costs:
             return None
-        return Cost(median(one.seconds for one in costs), round(median(one.bytes for one in costs)))
+        scale = min(costs, key=lambda one: abs(math.log(one)))
+        nearest = costs[scale]
+        return Cost(scale * median(one.seconds for one in nearest), round(scale * median(one.bytes for one in nearest)))
 
     found = {}
     for run in plan.runs:
