@@ -154,10 +154,13 @@ class MethodConfig:
     Class attributes:
         experiment: name of the experiment.
         execution_fields: fields that do not change the numbers of a run, such as the device.
+        added_fields: fields that records of older versions do not have; records have them if they differ from their
+            default, so that adding a field changes no identity.
     """
 
     experiment: ClassVar[str] = ""
     execution_fields: ClassVar[tuple[str, ...]] = ()
+    added_fields: ClassVar[tuple[str, ...]] = ("kappa_rule",)
 
     problem: Annotated[str, Help("the problem")] = ""
     method: Annotated[str, Help("optimizer+regularizer+..., for example adam, adam+wc, adam+l2init", METHOD)] = (
@@ -216,9 +219,9 @@ class MethodConfig:
 
     def facts(self) -> dict[str, Any]:
         """Everything that determines the numbers of the run, JSON-compatible: field -> value."""
-        facts = {name: value for name, value in asdict(self).items() if name not in self.execution_fields}
-        if facts["kappa_rule"] is None:  # absent from records of older versions
-            del facts["kappa_rule"]
+        left_out = {name for name in self.added_fields if getattr(self, name) == getattr(type(self), name)}
+        left_out.update(self.execution_fields)
+        facts = {name: value for name, value in asdict(self).items() if name not in left_out}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
 
     def make_optimizer(self, model: nn.Module, bounds: Any = None, **options: Any) -> Optimizer:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from weightclip._validation import check_seed
-from weightclip.lab.config import mark_resolved
+from weightclip.lab.config import MethodConfig, mark_resolved
 from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
 from weightclip.lab.experiment import Event, Experiment, ignore
@@ -196,7 +196,8 @@ def known_costs(plan: Plan, store: Path) -> dict[str, Cost]:
 
     found = {}
     for run in plan.runs:
-        facts = {name: value for name, value in asdict(run.config).items() if name not in excluded}
+        facts = run.config.facts() if isinstance(run.config, MethodConfig) else asdict(run.config)
+        facts = {name: value for name, value in facts.items() if name not in excluded}
         if cost := cost_of(json.dumps(facts)):
             found[run.identity] = cost
     return found

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from weightclip import clip_weights
-from weightclip.bounds import Rule
+from weightclip.bounds import Rule, resolve_bounds
 from weightclip.lab.experiments.warm_start import training
 from weightclip.lab.experiments.warm_start.batches import Pixels, epoch_batches, halves
 from weightclip.lab.experiments.warm_start.config import Config, resolve
@@ -82,6 +82,30 @@ def test_stages_learn_from_their_own_half() -> None:
     assert first == again
     assert not first & second
     assert len(first | second) == 48
+
+
+def test_validation_images_are_training_images_that_are_not_trained_on() -> None:
+    one = trainer(images=30, test_images=18, validation=True)
+    trained = set(torch.cat(one._stages).tolist())
+    held_out = set(one._test_rows.tolist())
+    assert (len(trained), len(held_out), trained & held_out) == (30, 18, set())
+    x, _ = one._test.batch(torch.arange(48))
+    torch.testing.assert_close(x, Pixels(DATA.train, CPU).batch(torch.arange(48))[0])
+    assert set(torch.cat(trainer(images=30)._stages).tolist()) == trained
+
+
+def test_initial_weights_are_clipped_once() -> None:
+    clipped, plain = trainer(init_kappa=0.5), trainer()
+    assert clipped.boxes().is_empty()
+    bounds = resolve_bounds(plain.model)
+    for name, weight in plain.model.named_parameters():
+        s = bounds[name].s
+        expected = weight if s is None else weight.clamp(-0.5 * s, 0.5 * s)
+        torch.testing.assert_close(clipped.model.get_parameter(name), expected)
+    clipped.learn(0)
+    plain.model.load_state_dict(trainer(init_kappa=0.5).model.state_dict())
+    plain.learn(0)
+    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped later
 
 
 def test_clipping_at_the_switch_happens_once() -> None:

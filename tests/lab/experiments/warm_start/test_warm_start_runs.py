@@ -100,6 +100,24 @@ def test_more_images_than_available_are_rejected() -> None:
             run_config(config(**{name: 1000}), DATA)  # type: ignore[arg-type]
 
 
+def test_validation_images_are_those_that_are_left() -> None:
+    message = "test_images: got 20, expected at most the 8 of cifar10 that are not trained on"
+    with pytest.raises(ValueError, match=message):
+        run_config(config(images=40, validation=True), DATA)
+
+
+def test_runs_of_before_the_added_options_keep_their_identity() -> None:
+    facts = config().facts()
+    assert not {"validation", "init_kappa"} & set(facts)
+    assert config(validation=True).facts() == facts | {"validation": True}
+    assert config(init_kappa=0.5).facts() == facts | {"init_kappa": 0.5}
+
+
+def test_validation_differs_from_the_paper() -> None:
+    record = run_config(config(images=40, test_images=8, validation=True, epochs=1), DATA)
+    assert record.deviations["validation"] is True
+
+
 def test_divergence_is_reported() -> None:
     lines: list[str] = []
     run_config(config(lr=1e30), DATA, callbacks=Callbacks(on_event=lines.append))

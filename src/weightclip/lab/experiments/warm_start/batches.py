@@ -29,8 +29,16 @@ def generator(seed: int, *keys: int) -> torch.Generator:
 
 def halves(total: int, images: int, stages: int, seed: int) -> list[Tensor]:
     """The rows of each stage: `images` random rows out of `total`, split into as many parts as there are stages."""
-    chosen = torch.randperm(total, generator=generator(seed, _HALVES))[:images]
-    return list(chosen.tensor_split(stages))
+    return list(_shuffled(total, seed)[:images].tensor_split(stages))
+
+
+def rows_to_validate(total: int, images: int, held_out: int, seed: int) -> Tensor:
+    """`held_out` random rows that are not among the `images` rows of the stages."""
+    return _shuffled(total, seed)[images : images + held_out].sort().values
+
+
+def _shuffled(total: int, seed: int) -> Tensor:
+    return torch.randperm(total, generator=generator(seed, _HALVES))
 
 
 def rows_to_test(total: int, images: int) -> Tensor:

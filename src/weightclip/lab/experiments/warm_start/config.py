@@ -18,7 +18,7 @@ from weightclip.lab.config import (
     resolver,
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf
-from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH, Components, TorchPart
+from weightclip.lab.methods import RANGES, SWITCH, TORCH_WITH_SWITCH, Components, TorchPart
 from weightclip.lab.networks import STEMS
 
 NAME = "warm-start"
@@ -40,6 +40,7 @@ class Config(MethodConfig):
 
     experiment = NAME
     execution_fields = ("scale", "device", "threads", "compile")
+    added_fields = (*MethodConfig.added_fields, "validation", "init_kappa")
 
     problem: Annotated[str, OneOf(NAME), Help("the problem")] = NAME
     method: Annotated[
@@ -62,10 +63,16 @@ class Config(MethodConfig):
     # Two halves with at least two images each, which batch normalization needs.
     images: Annotated[int | None, AtLeast(4), Help("training images over all stages", PROBLEM)] = None
     test_images: Annotated[int | None, AtLeast(1), Help("test images", PROBLEM)] = None
+    validation: Annotated[
+        bool, Help("measure accuracy on training images that are not trained on, instead of test images", PROBLEM)
+    ] = False
     batch_size: Annotated[int | None, AtLeast(2), Help("batch size")] = None
     width: Annotated[int | None, AtLeast(1), Help("channels of the first stage of the network")] = None
     stem: Annotated[
         str | None, OneOf(*STEMS), Help("stem of the network: imagenet (7x7, max-pooling) or cifar (3x3)")
+    ] = None
+    init_kappa: Annotated[
+        float | None, RANGES["kappa"], Help("clip the initial weights once to this range, before training")
     ] = None
     augment: Annotated[bool, Help("random crops and flips")] = False
     precision: Annotated[str, OneOf("float32", "bfloat16"), Help("float32, or bfloat16 (mixed precision)")] = "float32"

@@ -23,7 +23,14 @@ from weightclip.lab.data.dataset import Source
 from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import check_precision, describe_device, find_device, threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event, Progress, ignore
-from weightclip.lab.experiments.warm_start.batches import Pixels, augmented, epoch_batches, halves, rows_to_test
+from weightclip.lab.experiments.warm_start.batches import (
+    Pixels,
+    augmented,
+    epoch_batches,
+    halves,
+    rows_to_test,
+    rows_to_validate,
+)
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, Config, resolve
 from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
 from weightclip.lab.networks.resnet import ResNet, resnet18
@@ -56,8 +63,11 @@ class Trainer:
             check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch_size")
         )
         self._stages = halves(len(train.labels), images, config.stages, config.seed)
-        self._test_rows = rows_to_test(len(test.labels), tested)
-        self._train, self._test = Pixels(train, self.device), Pixels(test, self.device)
+        self._train = Pixels(train, self.device)
+        if config.validation:
+            self._test_rows, self._test = rows_to_validate(len(train.labels), images, tested, config.seed), self._train
+        else:
+            self._test_rows, self._test = rows_to_test(len(test.labels), tested), Pixels(test, self.device)
         self.model = make_network(config, train.classes).to(self.device)
         self._memory = memory_format(check_count("width", config.width), self.device)
         self.model = self.model.to(memory_format=self._memory)  # type: ignore[call-overload]
@@ -69,6 +79,9 @@ class Trainer:
         )
         self.clipper = find_clipper(self.optimizer)
         self._boxes_at_switch = pl.DataFrame()
+        if config.init_kappa is not None:
+            unused = torch.optim.SGD(self.model.parameters())
+            clip_weights(unused, self.model, config.init_kappa, bounds=self._bounds).clip()
 
     @property
     def _bounds(self) -> Rule:
@@ -132,7 +145,7 @@ class Trainer:
 
     @torch.inference_mode()
     def test(self) -> dict[str, float]:
-        """Accuracy and loss on the test images."""
+        """Accuracy and loss on the test images, or on those held out for validation."""
         self.model.eval()
         right, loss = 0.0, 0.0
         for rows in torch.split(self._test_rows, TEST_BATCH_SIZE):
@@ -297,9 +310,14 @@ def run_config(
 
 def check_images(config: Config, data: Photographs) -> Config:
     """Raise a ValueError if the configuration needs more images than the data has."""
-    for name, number, images in (("images", config.images, data.train), ("test_images", config.test_images, data.test)):
-        if number is not None and number > len(images.labels):
-            raise ValueError(f"{name}: got {number}, expected at most the {len(images.labels)} of {images.name}")
+    trained, tested = config.images or 0, config.test_images or 0
+    total, test_total = len(data.train.labels), len(data.test.labels)
+    if config.validation:  # both are drawn from the training images
+        test_total = total - trained
+    for name, number, largest in (("images", trained, total), ("test_images", tested, test_total)):
+        if number > largest:
+            left = " that are not trained on" if name == "test_images" and config.validation else ""
+            raise ValueError(f"{name}: got {number}, expected at most the {largest} of {data.train.name}{left}")
     return config
 
 
