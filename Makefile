@@ -32,7 +32,7 @@ figures: $(VENV)/dev         ## every figure of the documentation, from its comm
 	$(BIN)/python docs/results/redraw.py
 
 docs: $(VENV)/docs           ## the site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 benchmarks: $(VENV)/hosts
 	set -e; for script in $(filter-out %/plain_ppo.py %/ppo_learning.py %/timing.py %/tianshou_updates.py %/vector_atari.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
