@@ -1,7 +1,7 @@
-"""Tables of the range study of docs/ranges.md, from its records or from the saved tables.
+"""Tables of the range study of docs/reproduction/ranges.md, from its records or from the saved tables.
 
-    python docs/results/ranges/study.py docs/results/ranges/choosing.parquet docs/results/ranges/reporting.parquet
-    python docs/results/ranges/study.py STORE --save docs/results/ranges
+    python docs/results/ranges/study.py docs/results/ranges/{choosing,reporting,controls}.parquet
+    python docs/results/ranges/study.py STORE docs/results/ranges/controls.parquet --save docs/results/ranges
 
 Seeds 0 and 1 choose the best single kappa and the best setting by layer of each cell; seeds 2 to 6 report. The score is
 the online accuracy of the last row: the fraction of correct predictions over all samples of a run.
@@ -10,6 +10,8 @@ the online accuracy of the last row: the fraction of correct predictions over al
 import argparse
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from weightclip.lab import load
@@ -30,7 +32,6 @@ DROPPED = ("weight_l1", "gradient_l1", "negative", "saturated", "lipschitz", "ra
 
 def scores(table: pl.DataFrame) -> pl.DataFrame:
     """A row per run: its cell, setting, family, seed and score in percent."""
-    setting = pl.coalesce("kappa_rule", pl.col("kappa").cast(pl.String).str.replace(r"\.0$", ""))
     family = (
         pl.when(pl.col("kappa").is_not_null())
         .then(pl.lit("one kappa"))
@@ -38,8 +39,17 @@ def scores(table: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("graded"))
         .otherwise(pl.lit("by layer"))
     )
-    last = pl.col("online_accuracy").sort_by("task").last().cast(pl.Float64) * 100
-    return table.group_by(*CELL, setting.alias("setting"), family.alias("family"), "seed").agg(last.alias("score"))
+    return table.group_by(*CELL, _setting().alias("setting"), family.alias("family"), "seed").agg(_score())
+
+
+def _setting() -> pl.Expr:
+    """The range as `--kappa` takes it."""
+    return pl.coalesce("kappa_rule", pl.col("kappa").cast(pl.String).str.replace(r"\.0$", ""))
+
+
+def _score() -> pl.Expr:
+    """The online accuracy of the last row, in percent."""
+    return (pl.col("online_accuracy").sort_by("task").last().cast(pl.Float64) * 100).alias("score")
 
 
 def complete(table: pl.DataFrame, seeds: tuple[int, ...], settings: int) -> pl.DataFrame:
@@ -83,6 +93,66 @@ def report(reporting: pl.DataFrame, chosen: dict[tuple[str, str], dict[str, str]
     return "\n".join(lines)
 
 
+def report_controls(table: pl.DataFrame, chosen: dict[tuple[str, str], dict[str, str]]) -> str:
+    """A table in Markdown: the mean score by layer, and its distance to each control, paired by seed.
+
+    A control is the best single kappa at a step size, or L2 Init on the output layer; seeds 0 and 1 choose its setting.
+    """
+    lines = ["| cell | by layer | control | setting | accuracy | by layer minus control |", "|---|---|---|---|---|---|"]
+    for (problem, method), families in sorted(chosen.items()):
+        table_2 = STEP_SIZES[problem][method]
+        cell = table.filter(problem=problem, steps=400_000)
+        clipped = cell.filter(pl.col("method") == method)
+        own = _by_seed(clipped.filter(pl.col("lr") == table_2, _setting() == families["by layer"]))
+        controls = {
+            f"one κ, {factor} step size": _choose_and_report(clipped.filter(_near(lr), pl.col("kappa").is_not_null()))
+            for factor, lr in (
+                ("a third of the", table_2 / 3),
+                ("table 2's", table_2),
+                ("three times the", 3 * table_2),
+            )
+        }
+        l2_init = cell.filter(pl.col("method") == method.replace("+wc", "+l2out"))
+        controls["L2 Init on the output layer"] = _choose_and_report(l2_init)
+        for name, (setting, scores_of_control) in controls.items():
+            if scores_of_control.shape != own.shape:
+                lines.append(f"| {problem}, {method} | | {name} | {setting} | not complete | |")
+                continue
+            difference = interval(own - scores_of_control)
+            lines.append(
+                f"| {problem}, {method} | {own.mean():.2f}% | {name} | {setting} | {scores_of_control.mean():.2f}% "
+                f"| {difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}] |"
+            )
+    return "\n".join(lines)
+
+
+def _choose_and_report(runs: pl.DataFrame) -> tuple[str, npt.NDArray[np.float64]]:
+    """The setting with the best mean score on seeds 0 and 1, and its scores on seeds 2 to 6."""
+    columns = [name for name in ("kappa", "decay", "lr") if runs[name].is_not_null().any()]
+    means = (
+        runs.filter(pl.col("seed").is_in(CHOOSING))
+        .group_by(*columns, "seed")
+        .agg(_score())
+        .group_by(columns)
+        .agg(pl.col("score").mean())
+        .sort("score", *columns)
+    )
+    best = dict(zip(columns, means.row(-1), strict=False))
+    names = {"kappa": "κ", "decay": "λ", "lr": "step size"}
+    text = ", ".join(f"{names[name]} = {value:.4g}" for name, value in best.items())
+    return text, _by_seed(runs.filter(pl.all_horizontal(pl.col(name) == value for name, value in best.items())))
+
+
+def _by_seed(runs: pl.DataFrame) -> npt.NDArray[np.float64]:
+    """The scores of the reporting seeds, in order."""
+    own = runs.filter(pl.col("seed").is_in(REPORTING)).group_by("seed").agg(_score()).sort("seed")
+    return own["score"].to_numpy()
+
+
+def _near(lr: float) -> pl.Expr:
+    return (pl.col("lr") / lr - 1).abs() < 1e-6
+
+
 def save(table: pl.DataFrame, path: Path) -> None:
     """Write the columns that the study needs."""
     small = table.drop(DROPPED, strict=False).with_columns(pl.col(KEPT).cast(pl.Float32).round_sig_figs(5))
@@ -93,17 +163,22 @@ def main() -> None:
     """Print the chosen settings and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path, help="a store, or saved tables")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write choosing.parquet and reporting.parquet")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write the three tables")
     arguments = parser.parse_args()
     table = load(*arguments.results)
     choosing, reporting = complete(table, CHOOSING, SETTINGS), complete(table, REPORTING, REPORTED)
+    controls = table.filter(~_table_2() | pl.col("method").str.ends_with("+l2out"))
     if arguments.save:
-        save(choosing, arguments.save / "choosing.parquet")
-        save(reporting, arguments.save / "reporting.parquet")
+        for name, runs in (("choosing", choosing), ("reporting", reporting), ("controls", controls)):
+            if not runs.is_empty():
+                save(runs, arguments.save / f"{name}.parquet")
+        return
     chosen = choose(choosing)
     for cell, families in sorted(chosen.items()):
         print(", ".join(cell), *(f"{family}: {setting}" for family, setting in sorted(families.items())), sep="; ")
     print(report(reporting, chosen))
+    if not controls.is_empty():
+        print(report_controls(pl.concat([choosing, reporting, controls], how="diagonal_relaxed"), chosen))
 
 
 if __name__ == "__main__":
