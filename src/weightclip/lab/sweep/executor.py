@@ -51,13 +51,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """A message for the user."""
 
     line: str
 
 
-Report = Started | Advanced | Ended | Said
+Report = Started | Advanced | Ended | Message
 
 
 class Executor(Protocol):

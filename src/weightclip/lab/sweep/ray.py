@@ -30,8 +30,8 @@ from weightclip.lab.sweep.executor import (
     THREADS,
     Advanced,
     Ended,
+    Message,
     Report,
-    Said,
     Started,
     check_installed,
 )
@@ -204,7 +204,7 @@ class _Task:
                 lock.update(message)
             yield Advanced(self.name, message)
         elif isinstance(message, str):
-            yield Said(message)
+            yield Message(message)
         elif isinstance(message, tuple):
             number, row = message
             self._log_row(self._runs[number].config, row)
@@ -227,7 +227,7 @@ class _Task:
         self._cancel()  # a worker that timed out is still running
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
-            return Said(f"{self.job[0].relative_path}: worker died; restarting")
+            return Message(f"{self.job[0].relative_path}: worker died; restarting")
         self._fail(f"worker died {ATTEMPTS} times", one_line(error))
         return self.end()
 
