@@ -49,7 +49,7 @@ SECONDS_TO_ANSWER = 10.0
 SECONDS_TO_CONNECT = 120.0
 SECONDS_TO_FETCH = 300.0
 SECONDS_TO_END = 30.0
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def _ready(tasks: Sequence[_Task]) -> list[_Task]:
     owners = {task.stream: task for task in tasks}
     if not owners:
         return []
-    ray.wait(list(owners), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS, fetch_local=False)
+    ray.wait(list(owners), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
     ready, _ = ray.wait(list(owners), num_returns=len(owners), timeout=0, fetch_local=False)
     return [owners[stream] for stream in ready]
 
