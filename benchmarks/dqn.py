@@ -74,7 +74,7 @@ class Sizes:
 
 
 FULL, QUICK = Sizes(10, 12, 50, 300, 10, OURS), Sizes(2, 8, 4, 60, 1, 10_000)
-"""A full turn has many steps, so that what Stable-Baselines3 does once for each call is little beside them."""
+"""A full block has many steps, so that the cost per call of Stable-Baselines3 is negligible."""
 
 Steps = Callable[[int], None]
 """Takes that many steps and updates."""

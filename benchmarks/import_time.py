@@ -1,4 +1,4 @@
-"""What `import weightclip` adds to `import torch`, in a fresh process each time.
+"""The time that `import weightclip` adds to `import torch`, in a new process each time.
 
 python benchmarks/import_time.py [--quick]
 """

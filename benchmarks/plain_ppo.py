@@ -22,7 +22,7 @@ from weightclip.lab.networks.actor_critic import ActorCritic
 
 @dataclass(frozen=True)
 class Settings:
-    """Those of CleanRL."""
+    """The settings of CleanRL."""
 
     num_steps: int = 2048
     num_minibatches: int = 32
@@ -37,7 +37,7 @@ class Settings:
 
 
 def wrapped(name: str, gamma: float) -> gym.Env:
-    """An environment in the wrappers that normalise what it gives."""
+    """An environment in the wrappers that normalize its observations and rewards."""
     env: gym.Env = gym.wrappers.FlattenObservation(make_environment(name))
     env = gym.wrappers.RecordEpisodeStatistics(env)
     env = gym.wrappers.ClipAction(env)

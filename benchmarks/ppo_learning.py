@@ -1,10 +1,10 @@
-"""Whether our PPO learns what a plain one learns: the returns of both, over the same seeds.
+"""Returns of our PPO and of a plain loop, over the same seeds.
 
 The plain loop (`plain_ppo.py`, which follows CleanRL's) runs its seeds one by one, and keeps each in a directory as
 soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has
 filled. A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
-With few seeds these are wide, so that they overlap says little; that both loops learn the same from the same draws is
-what tests/lab/policy/test_ppo.py shows. Beside both stands what CleanRL publishes for its own script, where it does.
+With few seeds these are wide, so an overlap says little; tests/lab/experiments/ppo/test_ppo.py shows that both loops
+learn the same from the same draws. CleanRL's published returns are shown for comparison, where they exist.
 
     python benchmarks/ppo_learning.py --env Walker2d-v4 --seeds 4 --steps 1M --plain plain/ --ours results/
 """

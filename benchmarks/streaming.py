@@ -2,9 +2,9 @@
 
 784-300-150-10 on input-permuted MNIST (the bundled digits), one sample per step, one core. The plain loop is what
 one would write by hand: a batch of one from data in memory, the method by the library's regularizers, and after each
-update the loss on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the share of
-entries clipped. The fused engine measures the same, and the share of negative units. Both make blocks of steps in
-turn; a ratio is the median over the pairs of blocks.
+update the loss on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the fraction of
+entries clipped. The fused engine measures the same, and the fraction of negative units. Both run blocks of steps
+alternately; a ratio is the median over the pairs of blocks.
 
 The limit: what numpy takes to read and write all arrays that a step has to change (weights, and the optimizer's
 states), in place.

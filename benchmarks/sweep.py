@@ -1,4 +1,4 @@
-"""What two workers gain over one run after the other, and what a Ray cluster costs beside processes of this machine.
+"""The speed-up of two workers over sequential runs, and the overhead of a Ray cluster over local processes.
 
 The runs: sgd+wc on input-permuted MNIST, 784-300-150-10, fused engine, a little over two seconds each, different
 seeds. One after the other, this process calls `run_config` for each, with a store, as the workers do. The sides take

@@ -35,7 +35,7 @@ def help_text(command: str) -> str:
     from weightclip.cli import main
 
     output, columns = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "80"
     try:
         with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             main([*command.split(), "--help"])

@@ -1,6 +1,6 @@
 """Weight clipping in a Lightning module: attach it in `configure_optimizers`.
 
-Lightning calls that again before it resumes from a checkpoint, so clipping goes on, with the checkpoint's kappa.
+Lightning calls that again before it resumes from a checkpoint, so clipping resumes with the checkpoint's kappa.
 
     python examples/lightning_module.py
 """

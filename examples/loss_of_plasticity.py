@@ -1,7 +1,7 @@
-"""A network that never stops learning: with Adam it loses its plasticity, with weight clipping it keeps it.
+"""Loss of plasticity on input-permuted MNIST: a network trained with Adam loses it, with weight clipping it does not.
 
-It tells handwritten digits apart, one sample at a time. Every 5,000 samples the pixels are shuffled anew, so that it
-has to learn again. Both methods have the paper's best settings. Run it with `python examples/loss_of_plasticity.py`.
+The network classifies handwritten digits, one sample at a time. Every 5,000 samples the pixels are permuted again, so
+it has to learn again. Both methods have the paper's best settings. Run it with `python examples/loss_of_plasticity.py`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Weight clipping in Tianshou's DQN: the factory that makes the optimizer gets the module, so clipping attaches there.
 
-The algorithm's `state_dict` holds kappa; load it into an algorithm made with this factory, and clipping goes on.
+The algorithm's `state_dict` holds kappa; clipping resumes if it is loaded into an algorithm made with this factory.
 
     python examples/tianshou_dqn.py
 """

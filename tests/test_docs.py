@@ -87,7 +87,9 @@ def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == output.text
 
 
-def test_the_tutorial_shows_loss_of_plasticity_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_shows_loss_of_plasticity_and_that_clipping_prevents_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import nbformat
     from nbclient import NotebookClient
 

@@ -5,7 +5,7 @@ import pytest
 from weightclip.cli.sweep_display import Tally, show_sweep
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.store import relative_path
-from weightclip.lab.sweep.executor import Advanced, Ended, Said, Started
+from weightclip.lab.sweep.executor import Advanced, Ended, Message, Started
 from weightclip.lab.sweep.plan import Inventory, Run
 from weightclip.lab.sweep.worker import Outcome
 
@@ -141,7 +141,7 @@ def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.Captur
     clock = Clock()
     with show_sweep(INVENTORY, SECONDS, 2, clock) as shown:
         shown.report(Started("1", LEFT[:1]))
-        shown.report(Said("a worker died"))
+        shown.report(Message("a worker died"))
         clock.now = 60.0
         shown.report(Ended("1", LEFT[:1], (Outcome("adam-0", "failed", reason="ValueError: no"),)))
     assert capsys.readouterr().out.splitlines() == [

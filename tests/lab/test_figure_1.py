@@ -16,12 +16,12 @@ def test_clipping_leaves_a_weight_inside_the_box() -> None:
     assert steps_of("wc", WEIGHTS["inside"]) == [WEIGHTS["inside"]] * (STEPS + 1)
 
 
-@pytest.mark.parametrize(("remedy", "goal"), [("l2", (0.0, 0.0)), ("l2init", W_0)])
+@pytest.mark.parametrize(("regularizer", "goal"), [("l2", (0.0, 0.0)), ("l2init", W_0)])
 @pytest.mark.parametrize("start", WEIGHTS.values(), ids=list(WEIGHTS))
 def test_l2_leads_straight_to_the_origin_and_l2_init_to_the_initial_weight(
-    remedy: str, goal: tuple[float, float], start: tuple[float, float]
+    regularizer: str, goal: tuple[float, float], start: tuple[float, float]
 ) -> None:
-    away = np.array(steps_of(remedy, start)) - goal
+    away = np.array(steps_of(regularizer, start)) - goal
     distance = np.linalg.norm(away, axis=1)
     assert (np.diff(distance) < 0).all()
     np.testing.assert_allclose(away / distance[:, None], [away[0] / distance[0]] * (STEPS + 1), atol=1e-9)
@@ -29,10 +29,10 @@ def test_l2_leads_straight_to_the_origin_and_l2_init_to_the_initial_weight(
 
 def test_the_diagram_shows_the_steps_in_its_csv() -> None:
     drawing = figure_1()
-    assert drawing.data.columns == ["remedy", "weight", "step", "w_1", "w_2"]
-    for (remedy, weight), steps in drawing.data.group_by("remedy", "weight"):
-        assert steps.select("w_1", "w_2").rows() == steps_of(str(remedy), WEIGHTS[str(weight)])
-    assert set(drawing.data["remedy"]) == set(REGULARIZERS)
+    assert drawing.data.columns == ["regularizer", "weight", "step", "w_1", "w_2"]
+    for (regularizer, weight), steps in drawing.data.group_by("regularizer", "weight"):
+        assert steps.select("w_1", "w_2").rows() == steps_of(str(regularizer), WEIGHTS[str(weight)])
+    assert set(drawing.data["regularizer"]) == set(REGULARIZERS)
     (axes,) = drawing.picture.axes
     words = {text.get_text() for text in axes.texts}
     assert {"clipping", "L2", "L2 Init", "$w_0$", "$w_t$", r"$[-\kappa s, \kappa s]^2$"} <= words

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from weightclip.cli.results import make_table
 from weightclip.lab.progress import SECONDS_BETWEEN_LINES, duration
-from weightclip.lab.sweep.executor import Advanced, Ended, Report, Said, Started
+from weightclip.lab.sweep.executor import Advanced, Ended, Message, Report, Started
 from weightclip.lab.sweep.plan import Inventory, kind_of, seconds_left, seconds_per_run
 from weightclip.lab.sweep.worker import Job
 
@@ -143,7 +143,7 @@ class SweepDisplay:
     def report(self, report: Report) -> None:
         """Count and show a report of the executor."""
         self._tally.add(report)
-        if isinstance(report, Said):
+        if isinstance(report, Message):
             self.say(report.line)
         elif isinstance(report, Ended):
             paths = {run.identity: run.relative_path for run in report.job}

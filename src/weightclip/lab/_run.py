@@ -24,7 +24,7 @@ from weightclip.lab.sweep.plan import Run, batches, make_runs, with_seeds
 from weightclip.lab.sweep.worker import lock_free, run_locked
 from weightclip.lab.text import seeds_text
 
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 
 
 def run(
@@ -125,7 +125,7 @@ def run_configs(
                 if not waited and out is not None:
                     _report_waiting(out, pending, display.say)
                 waited = True
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+                time.sleep(POLL_SECONDS)
     return Finished([found[run.identity] for run in runs], runs)
 
 

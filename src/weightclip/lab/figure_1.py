@@ -66,7 +66,7 @@ def figure_1() -> Drawing:
     """Draw two weights under each regularizer with a constant loss. It needs no results."""
     data = pl.DataFrame(
         [
-            {"remedy": regularizer, "weight": weight, "step": step, "w_1": w_1, "w_2": w_2}
+            {"regularizer": regularizer, "weight": weight, "step": step, "w_1": w_1, "w_2": w_2}
             for regularizer in REGULARIZERS
             for weight, start in WEIGHTS.items()
             for step, (w_1, w_2) in enumerate(steps_of(regularizer, start))
@@ -74,7 +74,7 @@ def figure_1() -> Drawing:
     )
     with panels(1, 1, 3.2, 2.7) as (picture, ((axes,),)):
         _draw_box(axes)
-        for (regularizer, _), steps in data.group_by("remedy", "weight", maintain_order=True):
+        for (regularizer, _), steps in data.group_by("regularizer", "weight", maintain_order=True):
             _draw_steps(axes, str(regularizer), steps["w_1"].to_list(), steps["w_2"].to_list())
         _draw_points(axes)
     return Drawing(picture, data)

@@ -141,7 +141,7 @@ def test_the_flat_band_is_a_percentage_point_for_fractions_and_zero_for_others()
 
 
 def test_every_slope_of_a_constant_is_flat() -> None:
-    table = tidy(*(made_record([0.5] * 4, seed=seed, columns={"loss": [1.0] * 4}) for seed in (0, 1)))
+    table = tidy(*(made_record([0.5] * 6, seed=seed, columns={"loss": [1.0] * 6}) for seed in (0, 1)))
     assert trend(table, "loss")["verdict"].to_list() == ["flat"]
 
 
@@ -166,6 +166,13 @@ def test_one_seed_has_a_slope_but_no_verdict() -> None:
 def test_without_a_line_there_is_no_verdict(values: list[float]) -> None:
     (row,) = trend(tidy(*(made_record(values, seed=seed) for seed in (0, 1)))).to_dicts()
     assert row["verdict"] is None
+
+
+@pytest.mark.parametrize(("tasks", "verdict"), [(4, None), (5, "falling")])
+def test_a_line_through_two_rows_has_a_slope_but_no_verdict(tasks: int, verdict: str | None) -> None:
+    falling = [0.9 - task / 100 for task in range(tasks)]
+    (row,) = trend(tidy(*(made_record(falling, seed=seed) for seed in (0, 1)))).to_dicts()
+    assert (row["slope"], row["verdict"], row["low"] is None) == (pytest.approx(-1.0), verdict, verdict is None)
 
 
 def test_any_metric_has_a_trend() -> None:

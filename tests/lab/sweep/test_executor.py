@@ -10,7 +10,7 @@ from toy import Toy, attempts, toy_plan
 
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path, failures, record_path
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Message, Report, Started, sweep
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.locks import lock_run
 from weightclip.lab.sweep.plan import Plan, take_inventory
@@ -85,7 +85,7 @@ def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     reports: list[Report] = []
     assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
     assert set(attempts(notes).values()) == {2}
-    assert sum("worker died" in report.line for report in reports if isinstance(report, Said)) == 2
+    assert sum("worker died" in report.line for report in reports if isinstance(report, Message)) == 2
 
 
 def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from processes import SECONDS, started, wait_for
 from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Message, Report, Started, sweep
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.locks import lock_run, locked, locked_runs
 from weightclip.lab.sweep.loggers import Loggers
@@ -146,7 +146,7 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
     assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
     task.start(silent)
     reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
-    assert [type(report) for report in reports] == [Said, Said, Ended]
+    assert [type(report) for report in reports] == [Message, Message, Ended]
     assert silent.cancelled == silent.submitted
     assert len(silent.cancelled) == ATTEMPTS
 
@@ -268,7 +268,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
     assert list(attempts(notes["once"]).values()) == [2]
     assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
     assert [failure.reason for failure in failures(tmp_path / "store")] == [f"worker died {ATTEMPTS} times"]
-    assert sum(isinstance(one, Said) for one in said) == ATTEMPTS
+    assert sum(isinstance(one, Message) for one in said) == ATTEMPTS
 
 
 @needs_ray

@@ -12,7 +12,7 @@ from toy import attempts, toy_plan
 from processes import wait_for
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, slurm
-from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Report, Said, Started, sweep
+from weightclip.lab.sweep.executor import ATTEMPTS, Ended, Message, Report, Started, sweep
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.locks import lock_run, locked_runs
 from weightclip.lab.sweep.plan import batches
@@ -129,7 +129,7 @@ def test_a_task_that_is_lost_is_submitted_again(tmp_path: Path) -> None:
     outcomes = sweep(plan, plan.runs, tmp_path / "store", on_this_machine(tmp_path), on_report=said.append)
     assert [one.status for one in outcomes] == ["done", "done"]
     assert list(attempts(notes).values()) == [2, 2]
-    assert sum(isinstance(one, Said) and "was lost" in one.line for one in said) == 2
+    assert sum(isinstance(one, Message) and "was lost" in one.line for one in said) == 2
 
 
 @needs_submitit
@@ -219,8 +219,8 @@ def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_
     reports = Slurm(tmp_path / "logs", 2).run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGKILL)
-    follow(reports, lambda one: isinstance(one, Said) and "was lost" in one.line)
-    follow(reports, lambda one: isinstance(one, Said) and "1 task submitted" in one.line)
+    follow(reports, lambda one: isinstance(one, Message) and "was lost" in one.line)
+    follow(reports, lambda one: isinstance(one, Message) and "1 task submitted" in one.line)
     reports.close()
     assert sorted(path.name for path in cluster.glob("*.cancelled")) == ["1.cancelled", "2.cancelled"]
 

@@ -22,6 +22,9 @@ from weightclip.lab.records.schema import DEFAULT, FRACTION, LAST_FRACTION, Crit
 FLAT = 0.01
 """Maximum slope that is called flat, for fractions: change per 100 rows."""
 
+LEAST_ROWS = 3
+"""Minimum number of rows in a line whose slope has an interval: the line fits any two rows exactly."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -117,7 +120,8 @@ def trend(
     The slope of a run is that of the least-squares line through the last rows, in units of the metric per 100 rows. The
     interval assumes normally distributed slopes; with two or three seeds it is wide. A last task that was cut short is
     excluded. The verdict is "rising" or "falling" if the interval excludes 0, "flat" if it contains 0 and lies within
-    the band, and otherwise "not decided"; it is null for a single seed.
+    the band, and otherwise "not decided". Interval and verdict are null for a single seed and for lines through fewer
+    than three rows.
 
     Args:
         table: tidy table.
@@ -137,16 +141,17 @@ def trend(
         rows = (pl.len() * fraction).ceil().cast(pl.Int64)
         x, y = pl.int_range(pl.len()).tail(rows).cast(pl.Float64), value.tail(rows)
         slopes = ordered.group_by((*columns.setting, "identity"), maintain_order=True).agg(
-            (100 * pl.cov(x, y) / x.var()).alias("slope")
+            (100 * pl.cov(x, y) / x.var()).alias("slope"), rows.alias("_rows")
         )
         slope = pl.col("slope")
         found = (
             slopes.group_by(columns.setting, maintain_order=True)
-            .agg(slope.mean(), slope.std().alias("_std"), pl.len().alias("seeds"))
+            .agg(slope.mean(), slope.std().alias("_std"), pl.len().alias("seeds"), pl.col("_rows").min())
             .sort(columns.setting, nulls_last=True)
         )
         width = half_width(found["_std"], found["seeds"], level)
-        low, high = ((slope + end).fill_nan(None) for end in (-width, width))
+        is_enough = pl.col("_rows") >= LEAST_ROWS
+        low, high = (pl.when(is_enough).then((slope + end).fill_nan(None)) for end in (-width, width))
         verdict = _verdict(low, high, _band(columns.schema.metric(name)) if band is None else band)
         return found.select(
             *columns.setting, slope, low.alias("low"), high.alias("high"), "seeds", verdict.alias("verdict")

@@ -79,13 +79,13 @@ def _deviations(runs: pl.DataFrame, panel: str, name: Callable[[str], str]) -> s
 
 def seeds_caption(data: pl.DataFrame, error: str = "standard error shaded") -> str:
     """The number of seeds averaged, and the meaning of the shading or the error bars if there are any."""
-    number = seeds_text(data["seeds"])
+    number = seed_count_text(data["seeds"])
     shading = f", {error}" if error else ""
     marked = "; open circle: task cut short" if CUT_SHORT in data.columns and data[CUT_SHORT].any() else ""
     return (number if number == ONE_SEED else f"mean of {number}{shading}") + marked
 
 
-def seeds_text(numbers: Iterable[int]) -> str:
+def seed_count_text(numbers: Iterable[int]) -> str:
     """Numbers of seeds as text: `one seed`, `3 seeds`, `2 to 5 seeds`."""
     least, most = min(numbers), max(numbers)
     return ONE_SEED if most == 1 else f"{most} seeds" if least == most else f"{least} to {most} seeds"

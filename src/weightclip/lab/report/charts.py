@@ -18,7 +18,7 @@ from weightclip.lab.analysis.best import display_setting
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.plotting.captions import ONE_SEED, by_panel, kappas_of, seeds_text
+from weightclip.lab.plotting.captions import ONE_SEED, by_panel, kappas_of, seed_count_text
 from weightclip.lab.plotting.style import COLORS, style_of
 from weightclip.lab.records.columns import LAST
 from weightclip.lab.records.schema import CRITERIA, FRACTION, Criterion, Metric
@@ -263,7 +263,7 @@ MAX_FULL_ROWS, MAX_POINTS = 50, 200
 
 
 @dataclass(frozen=True)
-class Figure:
+class Chart:
     """A chart with its title and anchor on the page, caption and metrics."""
 
     title: str
@@ -273,7 +273,7 @@ class Figure:
     metrics: tuple[Metric, ...]
 
 
-def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
+def curves_chart(setups: Sequence[Setup], criterion: Criterion) -> Chart:
     """A chart of every metric by task, epoch or step, at the best setting of each method."""
     x_column = setups[0].columns.x_column
     x = x_column.capitalize()
@@ -289,10 +289,10 @@ def curves_figure(setups: Sequence[Setup], criterion: Criterion) -> Figure:
     seeds = [number for part in best for number in part.group_by("method").agg(pl.col("seed").n_unique())["seed"]]
     several = {method: texts for method, texts in kappas.items() if len(texts) > 1}
     notes = [f"{style_of(method).label}: {by_panel(several[method])}." for method in methods if method in several]
-    number = seeds_text(seeds)
+    number = seed_count_text(seeds)
     averaged = "One seed." if number == ONE_SEED else f"Mean of {number}."
     caption = (averaged, *notes, *_averaging_notes(setups, x_column))
-    return Figure("Curves", _anchor("curves", setups[0]), spec, " ".join(caption), tuple(metrics))
+    return Chart("Curves", _anchor("curves", setups[0]), spec, " ".join(caption), tuple(metrics))
 
 
 def _with_kappas(label: str, kappas: Iterable[str]) -> str:
@@ -306,12 +306,12 @@ def _anchor(*names: str | Setup) -> str:
     return re.sub(r"\W+", "-", "-".join(words))
 
 
-def sensitivity_figures(setups: Sequence[Setup], criterion: Criterion) -> list[Figure]:
+def sensitivity_charts(setups: Sequence[Setup], criterion: Criterion) -> list[Chart]:
     """A chart for each setting with several values: the best score over the other settings, by its value."""
     return [_sensitivity(setups, parameter, criterion) for parameter in _varied(setups)]
 
 
-def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) -> Figure:
+def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) -> Chart:
     varied_setups = [setup for setup in setups if parameter in _varied([setup])]
     x = parameter.rpartition(".")[2]
     found = [part for setup in varied_setups for part in _scores(setup, parameter, x, criterion)]
@@ -323,7 +323,7 @@ def _sensitivity(setups: Sequence[Setup], parameter: str, criterion: Criterion) 
     methods = [method for method in all_methods(varied_setups) if style_of(method).label in drawn]
     spec = line_chart(data, x, [setup.label for setup in varied_setups], [score], methods, height=300)
     caption = ": ".join(filter(None, (x, _help(setups[0], parameter))))
-    return Figure(f"Sensitivity to {x}", _anchor("sensitivity", setups[0], x), spec, caption, (score,))
+    return Chart(f"Sensitivity to {x}", _anchor("sensitivity", setups[0], x), spec, caption, (score,))
 
 
 def _help(setup: Setup, parameter: str) -> str:

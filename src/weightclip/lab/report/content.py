@@ -16,7 +16,7 @@ from weightclip.lab.experiment import Event, ignore
 from weightclip.lab.paper import all_figures
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
 from weightclip.lab.records.table import NoTableError, load_any, no_records
-from weightclip.lab.report.charts import Figure, curves_figure, sensitivity_figures
+from weightclip.lab.report.charts import Chart, curves_chart, sensitivity_charts
 from weightclip.lab.report.findings import finding
 from weightclip.lab.report.provenance import (
     Data,
@@ -75,11 +75,11 @@ class Part:
     score: Metric
     setups: tuple[SetupContent, ...]
     across: tuple[Across, ...]
-    curves: Figure
-    sensitivity: tuple[Figure, ...]
+    curves: Chart
+    sensitivity: tuple[Chart, ...]
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[Chart, ...]:
         """All charts, in the order of the page."""
         return (self.curves, *self.sensitivity)
 
@@ -169,8 +169,8 @@ def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
         score=score_metric(setups[0]),
         setups=tuple(_setup_content(setup, criterion) for setup in setups),
         across=tuple(across_table(setups, criterion, on_event)),
-        curves=curves_figure(setups, criterion),
-        sensitivity=tuple(sensitivity_figures(setups, criterion)),
+        curves=curves_chart(setups, criterion),
+        sensitivity=tuple(sensitivity_charts(setups, criterion)),
     )
 
 

@@ -22,7 +22,7 @@ ATTEMPTS = 3
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
 """Environment variables that set the number of threads of a worker's libraries."""
 
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """A message for the user."""
 
     line: str
 
 
-Report = Started | Advanced | Ended | Said
+Report = Started | Advanced | Ended | Message
 
 
 class Executor(Protocol):
@@ -113,7 +113,7 @@ def sweep(
                 on_report(Ended("", (run,), (outcome,)))
             ready = [run for run in waiting.values() if run.identity not in held]
             if waiting and not ready:
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+                time.sleep(POLL_SECONDS)
     return outcomes
 
 

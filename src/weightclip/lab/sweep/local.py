@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from weightclip.lab.sweep.executor import ATTEMPTS, THREADS, Advanced, Ended, Report, Said, Started
+from weightclip.lab.sweep.executor import ATTEMPTS, THREADS, Advanced, Ended, Message, Report, Started
 from weightclip.lab.sweep.worker import Job, Outcome, Shared, mark_failed, run_job
 
 SECONDS_BETWEEN_REPORTS = 0.5
@@ -59,7 +59,7 @@ class Local:
                     deaths[job[0].identity] += worker.started
                     worker.restart()
                     if max(deaths[job[0].identity], worker.false_starts) < ATTEMPTS:
-                        yield Said(f"{job[0].relative_path}: worker died; resuming from the last checkpoint")
+                        yield Message(f"{job[0].relative_path}: worker died; resuming from the last checkpoint")
                         waiting.appendleft(job)
                     else:
                         reason = f"worker died {ATTEMPTS} times"
@@ -119,7 +119,7 @@ class _Worker:
             self.started, self.false_starts = True, 0
             return Advanced(self.name, message)
         if isinstance(message, str):
-            return Said(message)
+            return Message(message)
         self.job = None
         return Ended(self.name, job, message)
 

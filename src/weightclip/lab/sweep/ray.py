@@ -30,8 +30,8 @@ from weightclip.lab.sweep.executor import (
     THREADS,
     Advanced,
     Ended,
+    Message,
     Report,
-    Said,
     Started,
     check_installed,
 )
@@ -49,7 +49,7 @@ SECONDS_TO_ANSWER = 10.0
 SECONDS_TO_CONNECT = 120.0
 SECONDS_TO_FETCH = 300.0
 SECONDS_TO_END = 30.0
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class _Task:
                 lock.update(message)
             yield Advanced(self.name, message)
         elif isinstance(message, str):
-            yield Said(message)
+            yield Message(message)
         elif isinstance(message, tuple):
             number, row = message
             self._log_row(self._runs[number].config, row)
@@ -227,7 +227,7 @@ class _Task:
         self._cancel()  # a worker that timed out is still running
         if self._attempts < ATTEMPTS:
             self.start(self._cluster)
-            return Said(f"{self.job[0].relative_path}: worker died; restarting")
+            return Message(f"{self.job[0].relative_path}: worker died; restarting")
         self._fail(f"worker died {ATTEMPTS} times", one_line(error))
         return self.end()
 
@@ -311,7 +311,7 @@ def _ready(tasks: Sequence[_Task]) -> list[_Task]:
     owners = {task.stream: task for task in tasks}
     if not owners:
         return []
-    ray.wait(list(owners), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS, fetch_local=False)
+    ray.wait(list(owners), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
     ready, _ = ray.wait(list(owners), num_returns=len(owners), timeout=0, fetch_local=False)
     return [owners[stream] for stream in ready]
 

@@ -19,7 +19,7 @@ from typing import Any
 from weightclip._text import counted
 from weightclip._validation import check_name
 from weightclip.lab.records.store import is_done
-from weightclip.lab.sweep.executor import ATTEMPTS, Advanced, Ended, Report, Said, Started, check_installed
+from weightclip.lab.sweep.executor import ATTEMPTS, Advanced, Ended, Message, Report, Started, check_installed
 from weightclip.lab.sweep.local import cores, one_thread_for_children
 from weightclip.lab.sweep.locks import Note, locked_runs
 from weightclip.lab.sweep.worker import Job, Outcome, Shared, mark_failed, one_line, run_job
@@ -82,7 +82,7 @@ class Slurm:
                     submitted = self._submit(shared, waiting)
                     waiting, tasks = [], [*tasks, *submitted]
                     number, last = counted(len(submitted), "task"), submitted[-1].handle.job_id
-                    yield Said(f"{number} submitted, last: {last}; Ctrl-C cancels them; logs: {self.folder}")
+                    yield Message(f"{number} submitted, last: {last}; Ctrl-C cancels them; logs: {self.folder}")
                 # Polling more tasks puts more load on the file system.
                 time.sleep(min(0.5 + len(tasks) / 50, 30.0))
                 held = locked_runs(shared.store)
@@ -227,7 +227,7 @@ class _SubmittedTask:
             yield one.end(tuple(mark_failed(one.store, run, reason, str(error)) for run in one.job))
         again = [one for one in lost if not one.ended]
         if again:
-            yield Said(f"job {self.handle.job_id} was lost; resubmitting its runs")
+            yield Message(f"job {self.handle.job_id} was lost; resubmitting its runs")
         return again
 
 

@@ -209,9 +209,9 @@ KERNEL_NAMES = {
 def test_the_shared_table(name: str, tmp_path: Any) -> None:
     """One update after the other of a row of four weights, with the gradients of the table."""
     vector = VECTORS[name]
-    optimizer, _, remedy = name.partition("+")
+    optimizer, _, regularizers = name.partition("+")
     variant = "original" if "kumar" in name or "ash" in name else "paper"
-    method = parse_rules(optimizer + KERNEL_NAMES.get(remedy, ""), rule_components(variant))
+    method = parse_rules(optimizer + KERNEL_NAMES.get(regularizers, ""), rule_components(variant))
     kernel = load_kernel(kernel_source(method, "relu", "float64", True), tmp_path)
     given = {"lr": vector.lr, **vector.settings}
     settings = np.array([given.get(key, default) for key, default in method.settings.items()], dtype=np.float64)

@@ -23,7 +23,7 @@ from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
 from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
-from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, seeds_caption, seeds_text
+from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, seed_count_text, seeds_caption
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     CHARACTERS,
@@ -238,7 +238,7 @@ def draw_covariance(
         if image is not None:
             picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
         data = pl.concat(numbers)
-        number = seeds_text([len(seed_runs) for seed_runs in numbers])
+        number = seed_count_text([len(seed_runs) for seed_runs in numbers])
         about = number if number == ONE_SEED else f"mean over {number}; matrix of the first seed"
         text = _caption(f"number above a matrix: mean of |C[i, j]|, i ≠ j; {about}", runs)
         picture.supxlabel(wrapped(text, picture.get_figwidth()), fontsize="medium")

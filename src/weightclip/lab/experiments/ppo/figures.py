@@ -15,7 +15,7 @@ from weightclip.lab.analysis.setups import columns_of, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
 from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
-from weightclip.lab.plotting.captions import caption, seeds_caption, seeds_text, styles_of
+from weightclip.lab.plotting.captions import caption, seed_count_text, seeds_caption, styles_of
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, add_legend, draw_curve, draw_panel, panels, set_steps_axis
 from weightclip.lab.records.schema import DEFAULT, Criterion
@@ -74,7 +74,7 @@ def draw_seeds(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
             set_steps_axis(axes)
         row[0].set_ylabel(METRICS["return"].label)
         seeds = data.group_by("env", "method").agg(pl.col("seed").n_unique())["seed"]
-        about = f"a line for each seed, {seeds_text(seeds)}; a point is the mean over a twentieth of the run"
+        about = f"a line for each seed, {seed_count_text(seeds)}; a point is the mean over a twentieth of the run"
         add_legend(picture, styles.values(), caption(about, runs=runs, panel="env"))
     return Drawing(picture, data, (*notes, *_stops(runs), *_falls(runs), *remarks(runs)))
 

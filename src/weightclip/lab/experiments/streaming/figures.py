@@ -23,7 +23,7 @@ from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
 from weightclip.lab.experiments.streaming.published_curves import PERIOD, authors_curves, compare_with_authors
 from weightclip.lab.experiments.streaming.schema import METRICS
-from weightclip.lab.plotting.captions import BARS, caption, seeds_caption, seeds_text, styles_of, with_kappas
+from weightclip.lab.plotting.captions import BARS, caption, seed_count_text, seeds_caption, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     WIDTH,
@@ -181,7 +181,7 @@ def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = DEFAULT)
             format_unit(axes, METRICS[metric])
             set_count_axis(axes, f"Task of {PERIOD:,} samples")
         row[0].set_ylabel("Input-permuted\nMNIST")
-        theirs = f"white: the authors' logs, {seeds_text(authors_curves()['seeds'])}, accuracy ± standard error"
+        theirs = f"white: the authors' logs, {seed_count_text(authors_curves()['seeds'])}, accuracy ± standard error"
         add_legend(picture, styles.values(), f"lines: {seeds_caption(data)}\n{theirs}")
     return Drawing(picture, data, tuple(notes))
 

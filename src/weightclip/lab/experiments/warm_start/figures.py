@@ -17,7 +17,7 @@ from weightclip.lab.experiment import ignore
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
 from weightclip.lab.experiments.warm_start.published_curves import authors_curves, compare_with_authors
 from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
-from weightclip.lab.plotting.captions import BARS, caption, seeds_caption, seeds_text, styles_of, with_kappas
+from weightclip.lab.plotting.captions import BARS, caption, seed_count_text, seeds_caption, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     WIDTH,
@@ -108,7 +108,7 @@ def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = "auc") -
             format_unit(axes, METRICS["test_accuracy"])
             set_count_axis(axes, "Epoch")
         row[0].set_ylabel(METRICS["test_accuracy"].label)
-        theirs = f"white: the authors' logs, {seeds_text(authors_curves()['seeds'])} ± standard error"
+        theirs = f"white: the authors' logs, {seed_count_text(authors_curves()['seeds'])} ± standard error"
         add_legend(picture, styles.values(), f"lines: {seeds_caption(data)}\n{theirs}")
     return Drawing(picture, data, tuple(notes))
 
