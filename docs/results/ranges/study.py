@@ -128,6 +128,8 @@ def report_controls(table: pl.DataFrame, chosen: dict[tuple[str, str], dict[str,
 
 def _choose_and_report(runs: pl.DataFrame) -> tuple[str, npt.NDArray[np.float64]]:
     """The setting with the best mean score on seeds 0 and 1, and its scores on seeds 2 to 6."""
+    if runs.is_empty():
+        return "", np.array([])
     columns = [name for name in ("kappa", "decay", "lr") if runs[name].is_not_null().any()]
     means = (
         runs.filter(pl.col("seed").is_in(CHOOSING))

@@ -98,7 +98,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Content:
+class FileContent:
     """Decompressed content of a file, or one array of an `.npz`. `origin` names it in error messages."""
 
     origin: str
@@ -175,7 +175,7 @@ class DatasetInfo:
     classes: int
     shape: tuple[int, ...]
     files: Mapping[Split, tuple[File, ...]]
-    decode: Callable[[DatasetInfo, list[Content]], Arrays]
+    decode: Callable[[DatasetInfo, list[FileContent]], Arrays]
     archives: tuple[Archive, ...] = ()
     package: NpmPackage | None = None
     npz_arrays: tuple[str, ...] = ()

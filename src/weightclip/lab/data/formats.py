@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from weightclip.lab.data.dataset import Archive, Arrays, Bytes, Content, DataError, DatasetInfo
+from weightclip.lab.data.dataset import Archive, Arrays, Bytes, DataError, DatasetInfo, FileContent
 
 _CHUNK = 1 << 20
 _CORRUPT = (
@@ -65,13 +65,13 @@ def file_md5(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_file(path: Path) -> Content:
+def read_file(path: Path) -> FileContent:
     """Read a file; decompress it if its name ends in `.gz`."""
     with reading(path):
         if path.suffix != ".gz":
-            return Content(str(path), np.fromfile(path, dtype=np.uint8))
+            return FileContent(str(path), np.fromfile(path, dtype=np.uint8))
         with gzip.open(path) as stream:
-            return Content(str(path), _read_stream(stream))
+            return FileContent(str(path), _read_stream(stream))
 
 
 def read_archive(path: Path, archive: Archive, names: Collection[str]) -> Iterator[tuple[str, Bytes]]:
@@ -127,7 +127,7 @@ def _read_stream(stream: IO[bytes] | gzip.GzipFile) -> Bytes:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def decode_idx(info: DatasetInfo, contents: list[Content]) -> Arrays:
+def decode_idx(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
     """Decode an IDX file of images and one of labels: inputs uint8 [n, height * width], labels uint8 [n].
 
     Both share the memory of `contents`.
@@ -141,7 +141,7 @@ def decode_idx(info: DatasetInfo, contents: list[Content]) -> Arrays:
     return images.reshape(len(images), math.prod(info.shape)), labels
 
 
-def _read_idx(content: Content, name: str, dimensions: int) -> Bytes:
+def _read_idx(content: FileContent, name: str, dimensions: int) -> Bytes:
     """Read the IDX format of MNIST: a magic number, the sizes of the dimensions (big-endian), then bytes."""
     data, header = content.data, 4 + 4 * dimensions
     magic = bytes((0, 0, 8, dimensions))  # 8: unsigned bytes
@@ -157,7 +157,7 @@ def _read_idx(content: Content, name: str, dimensions: int) -> Bytes:
     return np.asarray(data[header:].reshape(shape))
 
 
-def read_npz(path: Path, keys: tuple[str, ...]) -> list[Content]:
+def read_npz(path: Path, keys: tuple[str, ...]) -> list[FileContent]:
     """Read the arrays `keys` of an `.npz`, in C order."""
     expected = f"expected an .npz with the arrays {', '.join(keys)}"
     with reading(path):
@@ -165,7 +165,7 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> list[Content]:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 if not isinstance(arrays, NpzFile) or any(key not in arrays for key in keys):
                     raise DataError(f"{path}: arrays are missing; {expected}")
-                return [Content(f"{path}: {key}", np.ascontiguousarray(arrays[key])) for key in keys]
+                return [FileContent(f"{path}: {key}", np.ascontiguousarray(arrays[key])) for key in keys]
         except DataError:
             raise
         # A pickle, a single array, or a header whose shape does not fit in memory.

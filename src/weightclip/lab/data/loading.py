@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weightclip._validation import check_name
-from weightclip.lab.data.dataset import Archive, Content, DataError, Dataset, DatasetInfo, Kind, Source, Split
+from weightclip.lab.data.dataset import Archive, DataError, Dataset, DatasetInfo, FileContent, Kind, Source, Split
 from weightclip.lab.data.download import (
     OFFLINE_VARIABLE,
     Event,
@@ -151,7 +151,7 @@ def read_dataset(info: DatasetInfo, split: Split, files: LocalFiles) -> Dataset:
     return Dataset(info.name, inputs, labels, info.classes, source, info.shape)
 
 
-def _read_contents(info: DatasetInfo, split: Split, files: LocalFiles) -> tuple[list[Content], bool]:
+def _read_contents(info: DatasetInfo, split: Split, files: LocalFiles) -> tuple[list[FileContent], bool]:
     """Return the contents of the files, and whether all checksums are official."""
     if info.npz_arrays:
         return read_npz(files.paths[0], info.npz_arrays), False
@@ -162,7 +162,7 @@ def _read_contents(info: DatasetInfo, split: Split, files: LocalFiles) -> tuple[
     else:
         path = files.paths[0]
         members = dict(read_archive(path, files.archive, names))
-        contents = [Content(f"{path}: {name}", members.pop(name)) for name in names]
+        contents = [FileContent(f"{path}: {name}", members.pop(name)) for name in names]
         if any(name not in known for name in names):
             return contents, file_md5(path) == files.archive.md5
     official = True

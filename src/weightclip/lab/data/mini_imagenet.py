@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightclip._validation import check_count
-from weightclip.lab.data.dataset import Arrays, Bytes, Content, DataError, DatasetInfo, File
+from weightclip.lab.data.dataset import Arrays, Bytes, DataError, DatasetInfo, File, FileContent
 from weightclip.lab.data.formats import check_labels, read_image
 from weightclip.lab.files import writing
 
@@ -28,7 +28,7 @@ _BLOCK = 1024
 _ENDINGS = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
-def _decode(info: DatasetInfo, contents: list[Content]) -> Arrays:
+def _decode(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
     features, labels = contents
     _check_array(features, np.float16, ("n", *info.shape))
     _check_array(labels, np.uint8, ("n",))
@@ -37,7 +37,7 @@ def _decode(info: DatasetInfo, contents: list[Content]) -> Arrays:
     return features.data, check_labels(labels.origin, labels.data, info.classes)
 
 
-def _check_array(content: Content, dtype: type, shape: tuple[str | int, ...]) -> None:
+def _check_array(content: FileContent, dtype: type, shape: tuple[str | int, ...]) -> None:
     array = content.data
     if array.dtype != dtype or array.ndim != len(shape) or array.shape[1:] != shape[1:]:
         found, expected = (", ".join(map(str, sizes)) for sizes in (array.shape, shape))
