@@ -40,8 +40,8 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
 
 
 def is_compiled(kernel: ModuleType) -> bool:
-    """Whether the kernel is compiled, in this process or in the cache."""
-    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nbi")
+    """Whether `learn`, which takes most of the time to compile, is compiled, in this process or in the cache."""
+    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}.learn-*.nbi")
     return bool(kernel.learn.signatures) or any(cached)
 
 
@@ -67,8 +67,7 @@ def call(kernel: ModuleType, *arguments: Any, function: str = "learn") -> None:
         for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
             with suppress(OSError):
                 damaged.unlink()
-        options = {"fastmath": kernel.FLAGS, "error_model": "numpy", "nogil": True}
-        compiled = numba.njit(**options)(compiled.py_func)
+        compiled = numba.jit(**compiled.targetoptions)(compiled.py_func)  # the same options, without a cache
         setattr(kernel, function, compiled)
         compiled(*arguments)
 

@@ -39,10 +39,18 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
                 assert rows[seed][name] == pytest.approx(row[name], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
-@pytest.mark.parametrize("backend", ["fused", "reference"])
-@pytest.mark.parametrize("env", ["Walker2d-v4", "Ant-v5", "InvertedPendulum-v4"])
-def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(env: str, backend: str) -> None:
-    common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024}
+@pytest.mark.parametrize(
+    ("env", "backend", "hidden"),
+    [
+        *itertools.product(["Walker2d-v4", "Ant-v5", "InvertedPendulum-v4"], ["fused", "reference"], [(64, 64)]),
+        ("Hopper-v4", "fused", (30,)),
+        ("Hopper-v4", "fused", (9, 21)),
+    ],
+)
+def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(
+    env: str, backend: str, hidden: tuple[int, ...]
+) -> None:
+    common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024, "hidden": hidden}
 
     def made(seeds: range) -> Learners:
         return Learners([resolve(Config(**common, backend=backend, seed=seed)) for seed in seeds])

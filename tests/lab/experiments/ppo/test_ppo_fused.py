@@ -204,18 +204,23 @@ def test_the_backends_have_records_of_their_own(tmp_path: Path) -> None:
     assert records[0].identity != records[1].identity
 
 
-def test_a_run_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(fused.FusedUpdate, "compiled", property(lambda self: False))
-    run_configs([config(steps=64)], callbacks=Callbacks(on_event=lines.append))
-    assert lines == ["compiling the learner, once for this version"]
+def test_a_run_says_that_it_compiles_before_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stop(line: str) -> None:
+        assert line == "compiling the learner, once for this version"
+        raise KeyboardInterrupt
+
+    source = f"{inspect.getsource(kernel)}# {tmp_path}"
+    monkeypatch.setattr(fused, "_load", lambda: load_kernel(source, tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config(steps=64)], callbacks=Callbacks(on_event=stop))
+    assert not list(tmp_path.rglob("*.nbi"))
 
 
 def test_compiled_code_is_in_the_cache() -> None:
     ours = Learners([config(env=NAME)])
     ours.iterate(0)
     assert ours.fused is not None
-    assert ours.fused.compiled
+    assert fused.compiled()
     names = {path.name.split(".")[1].split("-")[0] for path in _cached(ours.fused)}
     assert {"learn", "act", "observe", "scale_rewards"} <= names
 

@@ -32,6 +32,11 @@ def _load() -> ModuleType:
     return load_kernel(inspect.getsource(kernel), cache_directory("kernels"))
 
 
+def compiled() -> bool:
+    """Whether the compiled code is in the cache. It is compiled from the first observation of `Learners` on."""
+    return is_compiled(_load())
+
+
 class FusedPolicy:
     """The mean action of the current policies: [s, d] -> [s, a]. Each learner is computed by itself.
 
@@ -105,11 +110,6 @@ class FusedUpdate:
         self._config, self._stack, self._optimizers = config, stack, optimizers
         self._hidden = np.array(config.hidden, np.int64)
         self._kernel = _load()
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the update is in the cache."""
-        return is_compiled(self._kernel)
 
     def update(
         self,

@@ -1,8 +1,9 @@
 """PPO (Schulman et al., 2017) with continuous actions, equivalent to CleanRL's; several seeds train in lockstep.
 
 Each seed has its own environment, networks, optimizer, normalizers and generators. The seeds share matrix products: a
-step of all environments needs one batched product, a minibatch of all learners one backward pass. Each seed learns what
-it would learn alone, up to rounding.
+step of all environments needs one batched product, a minibatch of all learners one backward pass. Each seed learns bit
+for bit what it learns alone; with the reference backend, only if the widths of hidden layers and the sizes of
+minibatches are multiples of 16, so that the numbers of all seeds have the same alignment.
 
 An iteration: `collect` a rollout, compute `advantages`, `update`.
 """
@@ -224,14 +225,20 @@ class Learners:
         V_(t+1) and A_(t+1) are 0 at the end of an episode. A truncated episode counts as terminated; with
         `bootstrap_truncated`, gamma V(final observation) is added to its last reward.
         """
-        config, critic = self.config, layers_of(self.stack.tensors(), "critic")
-        values = batched(critic, rollout.observations)[0].squeeze(2)  # [s, t + 1]
+        config, values = self.config, self._values(rollout.observations)  # [s, t + 1]
         rewards, continues = rollout.rewards, 1.0 - rollout.ended
         if config.bootstrap_truncated:
-            rewards = rewards + config.gamma * batched(critic, rollout.final)[0].squeeze(2) * rollout.truncated
+            rewards = rewards + config.gamma * self._values(rollout.final) * rollout.truncated
         deltas = rewards + config.gamma * values[:, 1:] * continues - values[:, :-1]
         advantages = discounted_sums(deltas, config.gamma * config.gae_lambda * continues)
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
+
+    def _values(self, observations: Tensor) -> Tensor:
+        """The values [s, n] of observations [s, n, d]."""
+        n = observations.shape[1]
+        # With padded rows, the units of all learners have the same alignment, whatever their number.
+        padded = nn.functional.pad(observations, (0, 0, 0, aligned(n) - n))
+        return batched(layers_of(self.stack.tensors(), "critic"), padded)[0][:, :n, 0]
 
     def update(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         """Update for `update_epochs` epochs in minibatches and return the metrics, [s] each."""

@@ -206,9 +206,12 @@ def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks
     Return early if one of them has to restart. Runs in environments that cannot be saved train to the end, because they
     would have to abandon their episodes.
     """
+    if runs[0].config.backend == "fused":
+        from weightclip.lab.experiments.ppo import fused  # imports numba
+
+        if not fused.compiled():
+            callbacks.on_event("compiling the learner, once for this version")
     learners = Learners([run.config for run in runs])
-    if learners.fused is not None and not learners.fused.compiled:
-        callbacks.on_event("compiling the learner, once for this version")
     end = until if learners.environments.resumable else runs[0].config.iterations
     try:
         if _restore(learners, runs, callbacks.on_event):

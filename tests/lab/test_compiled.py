@@ -1,0 +1,58 @@
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from weightclip.lab.compiled import call, is_compiled, load_kernel
+
+SOURCE = """
+from numba import njit
+
+
+@njit(cache=True)
+def learn(x, out):
+    out[0] = x[0]
+
+
+@njit(cache=True)
+def total(x, out):
+    found = 0.0
+    for i in range(x.shape[0]):
+        found += x[i]
+    out[0] = found
+"""
+X = np.random.default_rng(0).normal(size=10_000)
+
+
+def load(directory: Path, source: str = SOURCE) -> ModuleType:
+    """The kernel, as a new process loads it."""
+    kernel = load_kernel(source, directory)
+    del sys.modules[kernel.__name__]
+    return load_kernel(source, directory)
+
+
+def total(kernel: ModuleType) -> float:
+    out = np.zeros(1)
+    call(kernel, X, out, function="total")
+    return float(out[0])
+
+
+def test_a_kernel_is_compiled_when_learn_is(tmp_path: Path) -> None:
+    kernel = load(tmp_path)
+    total(kernel)
+    assert not is_compiled(load(tmp_path))
+    call(kernel, X, np.zeros(1))
+    assert is_compiled(load(tmp_path))
+
+
+@pytest.mark.parametrize("flags", ["", "fastmath=True, "])
+def test_a_damaged_cache_is_done_without_and_changes_no_number(flags: str, tmp_path: Path) -> None:
+    """Fast math adds the numbers in another order."""
+    source = SOURCE.replace("cache", f"{flags}cache")
+    expected = total(load(tmp_path, source))
+    assert (expected == X.cumsum()[-1]) == (not flags)
+    (index,) = tmp_path.rglob("*.nbi")
+    index.write_bytes(b"damaged")
+    assert total(load(tmp_path, source)) == expected
