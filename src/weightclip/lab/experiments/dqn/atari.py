@@ -65,7 +65,6 @@ class Atari:
         self._games = [_Game(name, sticky_action_prob, max_frames) for _ in range(number)]
         self.actions = self._games[0].actions
         self.frame = (1, SIZE, SIZE)
-        self.resumable = True
         self._setup: Arrays = {
             "version": np.array(_FORMAT),
             "ale_py": np.array(ale_py.__version__),

@@ -74,8 +74,6 @@ class Environments(Protocol):
 
     actions: int
     frame: tuple[int, int, int]
-    resumable: bool
-    """Whether `state` contains everything that determines the next steps."""
 
     def reset(self, seeds: Sequence[int]) -> Frames:
         """Start new games and return the first frames [e, channels, height, width]."""
@@ -90,7 +88,7 @@ class Environments(Protocol):
         ...
 
     def state(self) -> Arrays:
-        """The state of all games between two steps; empty if the games are not resumable."""
+        """The state of all games between two steps."""
         ...
 
     def load_state(self, state: Arrays) -> None:
@@ -168,7 +166,6 @@ class MinAtar:
         self.actions = int(self._games[0].num_actions())
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
-        self.resumable = True
         self._scores = Scores(number)
         self._sent = np.zeros(number, np.int64)
 

@@ -332,8 +332,7 @@ def run_config(
 ) -> Record:
     """Run one configuration, resume it after its last part, or read its record if it is finished.
 
-    A resumed run continues bit for bit if the games can be saved (`Environments.resumable`) and `save_buffer` is set;
-    otherwise it starts new games.
+    A resumed run continues bit for bit if `save_buffer` is set; otherwise it starts new games.
     """
     requested, config = config, resolve(config)
     device = find_device(config.device)
