@@ -50,7 +50,6 @@ class VectorAtari:
         )
         self.actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
         self.frame = (1, 84, 84)
-        self.resumable = False
         self._lives = np.zeros(number, np.int64)
         self._scores = Scores(number)
 

@@ -28,7 +28,7 @@ class Scripted:
         constant: show the same frame at all times.
     """
 
-    actions, frame, resumable = 3, (1, 10, 10), False
+    actions, frame = 3, (1, 10, 10)
 
     def __init__(self, *scripts: Sequence[Event], beginning: int = 0, constant: bool = False) -> None:
         self._scripts, self._beginning, self._constant = scripts, beginning, constant

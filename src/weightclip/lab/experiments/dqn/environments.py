@@ -88,7 +88,7 @@ class Environments(Protocol):
         ...
 
     def state(self) -> Arrays:
-        """The state of all games between two steps."""
+        """The state of all games between two steps; empty if they cannot be saved."""
         ...
 
     def load_state(self, state: Arrays) -> None:
