@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from weightclip.clipping import find_clipper
-from weightclip.lab.methods import OPTIMIZERS, TORCH, parse_method
+from weightclip.lab.methods import OPTIMIZERS, TORCH, Components, TorchPart, parse_method
 from weightclip.lab.optimizers import make_optimizer, optimizer_class
 from weightclip.madam import Madam
 
@@ -68,3 +68,10 @@ def test_integers_and_truth_values_reach_the_optimizer_as_such() -> None:
 def test_madams_largest_update_is_a_setting() -> None:
     made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0, "max_update": 5.0})
     assert 5.0 in made.param_groups[0].values()
+
+
+def test_a_regularizer_without_a_construction_raises() -> None:
+    """Not clipping by default."""
+    components = Components(OPTIMIZERS, {"l1": TorchPart("l1", {"kappa": None})})
+    with pytest.raises(ValueError, match="method: got the regularizer 'l1', expected l2, l2init, sp or wc"):
+        make_optimizer(nn.Linear(4, 2), parse_method("adam+l1", components), {"lr": 0.1, "kappa": 1.0})

@@ -79,8 +79,10 @@ def make_optimizer(
                 seed=noise_seed(seed),
                 variant="ash" if original else "paper",
             )
-        else:
+        elif regularizer == "wc":
             clip_weights(optimizer, model, settings["kappa"], bounds=bounds, track_clipped=track_clipped)
+        else:
+            raise ValueError(f"method: got the regularizer {regularizer!r}, expected l2, l2init, sp or wc")
     return optimizer
 
 

@@ -126,6 +126,20 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
     assert noticed > len(whole) // 7 * 0.5
 
 
+def test_an_error_of_the_program_is_not_reported_as_damage(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged record is repeated and overwritten, so a bug in reading must not pass for damage."""
+    write_record(record, tmp_path / "run.parquet")
+
+    def defective(found: object) -> Schema:
+        raise TypeError("defect")
+
+    monkeypatch.setattr(Schema, "from_dict", defective)
+    with pytest.raises(TypeError, match="defect"):
+        read_record(tmp_path / "run.parquet")
+
+
 def test_a_foreign_parquet_file_is_not_a_record(tmp_path: Path) -> None:
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(ValueError, match=r"other\.parquet: it is not a record of weightclip"):

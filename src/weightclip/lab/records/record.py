@@ -198,17 +198,30 @@ def read_record(path: str | Path) -> Record:
             raise NotARecordError
         table = pl.read_parquet(io.BytesIO(content))
         facts.check(table)
-        values = dict(facts.values)
-        tables, arrays = _read_parts(path, values.pop("parts", {}))
-        known = {f.name: values[f.name] for f in fields(Record) if f.name in values}
-        schema = Schema.from_dict(values["schema"])
-        config = _from_json(values["config"])
-        return Record(**{**known, "schema": schema, "config": config, "table": table}, tables=tables, arrays=arrays)
+        tables, arrays = _read_parts(path, facts.values.get("parts", {}))
+        if facts.sha256 is None:  # without a hash, only an error shows damage
+            return _record(facts.values, table, tables, arrays)
+    except MemoryError:
+        raise
     except DAMAGED as error:
         if isinstance(error, NotARecordError):
             raise ValueError(f"{path}: it is not a record of weightclip") from None
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise ValueError(f"{path}: the file is damaged ({reason}); delete it and run again") from error
+    # The hash is correct: an error from here on is a bug. As damage, it would repeat and overwrite finished runs.
+    return _record(facts.values, table, tables, arrays)
+
+
+def _record(
+    values: Mapping[str, Any],
+    table: pl.DataFrame,
+    tables: Mapping[str, pl.DataFrame],
+    arrays: Mapping[str, NDArray[Any]],
+) -> Record:
+    """The record with this metadata and content."""
+    known = {f.name: values[f.name] for f in fields(Record) if f.name in values}
+    made = {"schema": Schema.from_dict(values["schema"]), "config": _from_json(values["config"]), "table": table}
+    return Record(**{**known, **made, "tables": tables, "arrays": arrays})
 
 
 def part_path(record: Path, part: str) -> Path:
