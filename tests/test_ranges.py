@@ -512,3 +512,65 @@ def test_one_kappa_needs_no_output_layers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clip(Headed(nn.Linear(4, 3)), 2.0)
+
+
+class Policy(nn.Module):
+    """A policy that holds its log-std itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.log_std = nn.Parameter(torch.zeros(1, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.actor(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kappa", [wc.graded(), {"hidden": 5.0, "output": 1.0}], ids=str)
+def test_a_bare_parameter_has_neither_units_nor_a_role(kappa: object) -> None:
+    """The bounds of the paper clip a policy's log-std like a weight; graded would pin it to its first unit's range."""
+    clipper = clip(Policy(), kappa, bounds="paper")
+    assert clipper.bounds["log_std"].reason.startswith("bare parameter")
+    assert clipper.bounds["actor.2.weight"].s is not None
+
+
+@pytest.mark.parametrize("kappa", [3.0, {"log_std": 3.0}, {"hidden": 5.0, "log_std": 3.0}, {"*": 3.0}], ids=str)
+def test_one_kappa_and_names_clip_a_bare_parameter_with_the_bounds_of_the_paper(kappa: object) -> None:
+    policy = Policy()
+    clipper = clip(policy, kappa, bounds="paper")
+    assert clipper.sides()[policy.log_std] == pytest.approx(3 / math.sqrt(3))
+
+
+@pytest.mark.parametrize(
+    ("kappa", "message"),
+    [
+        ({"*": 5.0, "3.*": 1.0}, "kappa: '3.*' has no effect, because earlier keys match all of its tensors"),
+        ({"hidden": 5.0, "output": 1.0, "0.weight": 2.0}, "kappa: '0.weight' has no effect"),
+        ({"output": 1.0, "1.*": 2.0}, "kappa: '1.*' matches only tensors without a bound (1.weight: normali"),
+    ],
+)
+def test_a_key_without_effect_raises_an_error(kappa: object, message: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        clip(model, kappa)
+    assert message in str(error.value)
+
+
+def test_roles_and_a_star_may_be_without_effect() -> None:
+    """One mapping fits networks of any depth."""
+    for kappa in ({"output": 1.0, "hidden": 5.0}, {"output": 1.0, "*": 5.0}):
+        assert clip(nn.Linear(4, 2), kappa).bounds["weight"].range == 1.0
+
+
+def test_a_key_for_parameters_of_another_optimizer_or_frozen_ones_is_accepted() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    kappa = {"0.*": 1.0, "2.*": 2.0}
+    for layer in (model[0], model[2]):
+        wc.clip_weights(torch.optim.SGD(layer.parameters(), lr=0.1), model, kappa)
+    model[0].requires_grad_(False)
+    assert clip(model, kappa).bounds["2.weight"].range == 2.0
+
+
+def test_misspelt_names_are_answered_with_names_of_the_model() -> None:
+    with pytest.raises(ValueError, match=r"'nothing\.\*' matches no parameter; the closest are .*weight"):
+        clip(nn.Linear(2, 2), {"nothing.*": 1.0})

@@ -10,14 +10,16 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from weightclip._bound_rules import USE_CLIP_WEIGHTS, Bound
+from weightclip._bound_rules import FROZEN, USE_CLIP_WEIGHTS, Bound
 from weightclip._ensembles import unstacked
 from weightclip._ranges import (
     ByLayer,
     RangeRule,
     Units,
+    check_effect,
     check_names,
     named_as_output,
+    names_tensor,
     needs_outputs,
     range_of,
 )
@@ -27,6 +29,7 @@ from weightclip.bounds import (
     Rule,
     bounds_by_tensor,
     inputs_first,
+    layer_rule,
     named_tensors,
     output_tensors,
     tensor_names,
@@ -34,6 +37,8 @@ from weightclip.bounds import (
 )
 
 FOREIGN = "not a parameter of the given model"
+BARE = "bare parameter, which has no role and no units; a key of kappa with its name clips it"
+NO_MATCH = "no pattern of kappa matches"
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 ALL_GRADED = (
@@ -83,15 +88,32 @@ def with_ranges(
         if one.bound.s is not None and key in tensors:
             layer, own = one.layers[0], one.name.rpartition(".")[2]
             unit, input_unit = units_of(layer, own, tensors[key])
-            is_output = None if output_names is None else any(name in output_names for name in names[key])
             number = numbers.get(_layer_name(names[key][0]), 0)
-            chosen = range_of(rule, names[key], is_output, unit, input_unit, number)
-            if chosen is None:
-                one = one._replace(bound=Bound(None, reason="no pattern of kappa matches"))
+            chosen = range_of(rule, names[key], _is_output(one, names[key], output_names), unit, input_unit, number)
+            if _is_bare(one) and not names_tensor(rule, names[key]):
+                one = one._replace(bound=Bound(None, reason=BARE))
+            elif chosen is None:
+                one = one._replace(bound=Bound(None, reason=NO_MATCH))
             else:
                 one = one._replace(bound=replace(one.bound, range=chosen))
         found[key] = one
     return found
+
+
+def _is_bare(resolved: Resolved) -> bool:
+    """Whether a tensor is no weight of a layer, such as the log-std that a policy holds itself.
+
+    Of the named rules, only "paper" bounds such tensors.
+    """
+    owner = resolved.layers[0]
+    return resolved.bound.rule == "paper" and layer_rule(owner) is None and any(True for _ in owner.children())
+
+
+def _is_output(resolved: Resolved | None, names: Sequence[str], output_names: Collection[str] | None) -> bool | None:
+    """Whether a tensor belongs to an output layer; None if unknown, and for a bare parameter."""
+    if output_names is None or (resolved is not None and _is_bare(resolved)):
+        return None
+    return any(name in output_names for name in names)
 
 
 def with_ranges_by_shape(
@@ -105,6 +127,7 @@ def with_ranges_by_shape(
     if rule is None:
         return list(bounds)
     check_names(rule, names)
+    check_effect(rule, (([name], None, bound.reason) for name, bound in zip(names, bounds, strict=True)))
     if isinstance(rule, ByLayer) and needs_outputs(rule, names):
         raise ValueError(f"kappa: shapes do not identify the output layers; {USE_CLIP_WEIGHTS}")
     found = []
@@ -116,8 +139,7 @@ def with_ranges_by_shape(
         if bound.s is not None:
             inputs = _units(1) if tensor.dim() > 1 else None
             chosen = range_of(rule, [name], named_as_output(rule, [name]), _units(0), inputs, layer)
-            no_match = Bound(None, reason="no pattern of kappa matches")
-            bound = no_match if chosen is None else replace(bound, range=chosen)
+            bound = Bound(None, reason=NO_MATCH) if chosen is None else replace(bound, range=chosen)
         found.append(bound)
     return found
 
@@ -180,9 +202,23 @@ class ModelBounds:
             clip_output_layers=self.clip_output_layers,
             wanted={id(tensor) for tensor in tensors},
         )
-        resolved = with_ranges(self.model, resolved, rule, self._outputs(rule), {id(t): t for t in tensors})
+        first = rule is not None and rule not in self.outputs
+        outputs = self._outputs(rule)
+        if first:
+            self._check_effect(rule, outputs, resolved)
+        resolved = with_ranges(self.model, resolved, rule, outputs, {id(t): t for t in tensors})
         foreign = Bound(None, reason=FOREIGN)
         return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
+
+    def _check_effect(
+        self, rule: RangeRule | None, outputs: frozenset[str] | None, resolved: Mapping[int, Resolved]
+    ) -> None:
+        """Raise a ValueError for a pattern without effect; tensors of other optimizers and frozen ones have bounds."""
+        names = tensor_names(unwrap(self.model))
+        found = [(resolved.get(key), some) for key, some in names.items()]
+        reasons = ["" if one is None or one.bound.reason == FROZEN else one.bound.reason for one, _ in found]
+        roles = [_is_output(one, some, outputs) for one, some in found]
+        check_effect(rule, zip((some for _, some in found), roles, reasons, strict=True))
 
     def _outputs(self, rule: RangeRule | None) -> frozenset[str] | None:
         """The names of the tensors in output layers, cached because finding them traces the model."""

@@ -24,7 +24,16 @@ from weightclip._bound_rules import (
     check_included,
     make_bound,
 )
-from weightclip._ranges import ByLayer, RangeRule, Units, check_names, named_as_output, needs_outputs, range_of
+from weightclip._ranges import (
+    ByLayer,
+    RangeRule,
+    Units,
+    check_effect,
+    check_names,
+    named_as_output,
+    needs_outputs,
+    range_of,
+)
 from weightclip._validation import Patterns, check_pattern, name_filter
 
 Rule = str | Mapping[str, "float | str"] | Callable[[str, Any], "float | str | None"]
@@ -126,6 +135,7 @@ def with_ranges(
         return resolved
     names = [leaf.name for leaf, _ in resolved]
     check_names(rule, names)
+    check_effect(rule, (([leaf.name], None, bound.reason) for leaf, bound in resolved))
     if needs_outputs(rule, names):
         if isinstance(rule, ByLayer):
             raise ValueError(

@@ -170,7 +170,7 @@ def read_kappa(kappa: Kappa) -> tuple[float, RangeRule | None]:
     if isinstance(kappa, Mapping):
         return 1.0, by_layer(kappa)
     if not (hasattr(kappa, "__float__") or hasattr(kappa, "item")):
-        raise ValueError(f"kappa: got {kappa!r}, expected a positive number, a mapping, or weightclip.graded()")
+        raise ValueError(f"kappa: got {kappa!r}, expected a positive number, a mapping, or weightclip.graded(...)")
     return check_number("kappa", kappa, infinite=True), None
 
 
@@ -276,6 +276,43 @@ def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
     elif isinstance(rule, Graded):
         for pattern in rule.output_layers:
             check_pattern("output_layers", pattern, names)
+
+
+def check_effect(rule: RangeRule | None, tensors: Iterable[tuple[Sequence[str], bool | None, str]]) -> None:
+    """Raise a ValueError for a name or a pattern of a rule by layer that changes nothing.
+
+    "output", "hidden" and "*" may be without effect, so that one mapping fits networks of any size.
+
+    Args:
+        rule: the range rule.
+        tensors: the names of each tensor, whether it belongs to an output layer, and the reason if it has no bound.
+    """
+    if not isinstance(rule, ByLayer):
+        return
+    decided: dict[str, list[tuple[str, str]]] = {pattern: [] for pattern, _ in rule.ranges}
+    for names, is_output, reason in tensors:
+        first = next((pattern for pattern in decided if _matches(pattern, names, is_output)), None)
+        if first is not None:
+            decided[first].append((names[0], reason))
+    for pattern, matched in decided.items():
+        if pattern in (OUTPUT, HIDDEN, "*"):
+            continue
+        if not matched:
+            raise ValueError(
+                f"kappa: {pattern!r} has no effect, because earlier keys match all of its tensors; the first match "
+                "applies, so put it before them"
+            )
+        if all(reason for _, reason in matched):
+            name, reason = matched[0]
+            raise ValueError(
+                f"kappa: {pattern!r} matches only tensors without a bound ({name}: {reason}); "
+                "bounds={name: number, '*': 'fan_in'} sets one"
+            )
+
+
+def names_tensor(rule: RangeRule | None, names: Sequence[str]) -> bool:
+    """Whether a rule by layer has a name or a pattern for a tensor, rather than its role."""
+    return isinstance(rule, ByLayer) and any(_matches(pattern, names, None) for pattern, _ in rule.ranges)
 
 
 def named_as_output(rule: RangeRule | None, names: Sequence[str]) -> bool:

@@ -109,7 +109,9 @@ def check_pattern(argument: str, pattern: str, names: Sequence[str], keywords: S
     if not isinstance(pattern, str):
         raise TypeError(f"{argument}: got {pattern!r}, expected a name or a glob pattern")
     if not any(fnmatchcase(name, pattern) for name in names):
-        near = difflib.get_close_matches(pattern, [*keywords, *names], n=3, cutoff=0.3) or names[:3]
+        near = difflib.get_close_matches(pattern, keywords) + (
+            difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or [*names[:3]]
+        )
         raise ValueError(f"{argument}: {pattern!r} matches no parameter; the closest are {', '.join(near)}")
 
 
