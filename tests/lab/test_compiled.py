@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +47,34 @@ def test_a_kernel_is_compiled_when_learn_is(tmp_path: Path) -> None:
     assert not is_compiled(load(tmp_path))
     call(kernel, X, np.zeros(1))
     assert is_compiled(load(tmp_path))
+
+
+def test_a_kernel_of_another_cpu_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that share a cache may have different CPUs."""
+    call(load(tmp_path), X, np.zeros(1))
+    monkeypatch.setattr("numba.config.CPU_NAME", "x86-64")
+    monkeypatch.setattr("numba.config.CPU_FEATURES", "")
+    assert not is_compiled(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("variable", "compiled"), [("NUMBA_CACHE_DIR={}", "False True"), ("NUMBA_DISABLE_JIT=1", "True True")]
+)
+def test_settings_of_numba_are_followed(variable: str, compiled: str, tmp_path: Path) -> None:
+    name, _, value = variable.partition("=")
+    program = f"""
+import sys
+from pathlib import Path
+sys.path[:0] = {sys.path}
+import numpy as np
+from test_compiled import SOURCE, X, call, is_compiled, load
+before = is_compiled(load(Path({str(tmp_path)!r})))
+call(load(Path({str(tmp_path)!r})), X, np.zeros(1))
+print(before, is_compiled(load(Path({str(tmp_path)!r}))))
+"""
+    environment = {**os.environ, name: value.format(tmp_path / "numba")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == compiled
 
 
 @pytest.mark.parametrize("flags", ["", "fastmath=True, "])

@@ -21,8 +21,13 @@ from weightclip.lab.files import write_whole
 def load_kernel(source: str, directory: Path) -> ModuleType:
     """The kernel with this source. `learn` is compiled at the first call unless it is cached in `directory`."""
     import numba
+    from llvmlite import binding  # type: ignore[import-untyped]
 
-    machine = f"{numba.__version__} {sys.version} {platform.machine()}"
+    # Numba compiles for the CPU: machines that share a cache may have different ones.
+    cpu = numba.config.CPU_NAME or binding.get_host_cpu_name()  # type: ignore[attr-defined]
+    features = numba.config.CPU_FEATURES  # type: ignore[attr-defined]
+    features = binding.get_host_cpu_features().flatten() if features is None else features
+    machine = f"{numba.__version__} {sys.version} {platform.machine()} {cpu} {features}"
     name = f"kernel_{hashlib.sha256(f'{machine}{source}'.encode()).hexdigest()[:24]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -41,8 +46,14 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
 
 def is_compiled(kernel: ModuleType) -> bool:
     """Whether `learn`, which takes most of the time to compile, is compiled, in this process or in the cache."""
-    cached = Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}.learn-*.nbi")
-    return bool(kernel.learn.signatures) or any(cached)
+    if not hasattr(kernel.learn, "signatures"):  # NUMBA_DISABLE_JIT
+        return True
+    return bool(kernel.learn.signatures) or any(_cached(kernel, "learn-*.nbi"))
+
+
+def _cached(kernel: ModuleType, pattern: str) -> Iterator[Path]:
+    """The files of a kernel in numba's cache: `FUNCTION-*.nbi` and `FUNCTION-*.nbc`."""
+    return Path(kernel.learn.stats.cache_path).glob(f"{kernel.__name__}.{pattern}")
 
 
 def _write_source(source: str, path: Path) -> Path:
@@ -64,7 +75,7 @@ def call(kernel: ModuleType, *arguments: Any, function: str = "learn") -> None:
         if isinstance(error, numba.core.errors.NumbaError):
             raise
         # Compiled code raises nothing, so the error comes from numba's cache, which is accessed before the call.
-        for damaged in Path(str(kernel.__file__)).parent.glob(f"__pycache__/{kernel.__name__}*.nb[ci]"):
+        for damaged in _cached(kernel, "*.nb[ci]"):
             with suppress(OSError):
                 damaged.unlink()
         compiled = numba.jit(**compiled.targetoptions)(compiled.py_func)  # the same options, without a cache

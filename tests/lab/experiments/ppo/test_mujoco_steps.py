@@ -57,6 +57,48 @@ def test_ten_thousand_direct_steps_are_gymnasiums_bit_for_bit(name: str) -> None
     check(name, 1_500, 8)
 
 
+def step_from(environments: Environments, qpos: Any, qvel: Any) -> Any:
+    """One step without actions from this state."""
+    environments.reset([3])
+    environments._environments[0].unwrapped.set_state(qpos, qvel)  # type: ignore[attr-defined]
+    if environments._direct is not None:
+        environments._direct.refresh(0)
+    return environments.step(np.zeros((1, environments.actions), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [
+        ("Walker2d-v4", {"z": [0.7, 0.9, 1.9, 2.2], "angle": [-1.2, -0.8, 0.8, 1.2]}),
+        ("Hopper-v4", {"z": [0.5, 0.8], "angle": [-0.4, -0.1, 0.1, 0.4], "velocity": [-150.0, 0.0, 150.0]}),
+        ("Ant-v4", {"z": [0.1, 0.25, 0.6, 0.95, 1.2]}),
+        ("Humanoid-v4", {"z": [0.8, 1.1, 1.9, 2.2]}),
+        ("HumanoidStandup-v4", {"z": [-0.6, 0.0, 0.105], "velocity": [0.0, -30.0]}),  # pressed into the floor
+    ],
+)
+def test_episodes_end_and_rewards_saturate_as_gymnasiums(name: str, states: dict[str, list[float]]) -> None:
+    """States on both sides of each limit, which random actions seldom reach."""
+    ours, theirs = Environments(name, 1, direct=True), Environments(name, 1)
+    theirs.reset([3])
+    data = theirs._environments[0].unwrapped.data  # type: ignore[attr-defined]
+    height = 1 if name in ("Walker2d-v4", "Hopper-v4") else 2
+    places = {"z": ("qpos", height), "angle": ("qpos", 2), "velocity": ("qvel", 0 if name == "Hopper-v4" else 2)}
+    ended = set()
+    for key, values in states.items():
+        for value in values:
+            theirs.reset([3])
+            start = {"qpos": data.qpos.copy(), "qvel": np.zeros_like(data.qvel)}
+            field, index = places[key]
+            start[field][index] = value
+            found, expected = (step_from(one, start["qpos"], start["qvel"]) for one in (ours, theirs))
+            for one in FIELDS:
+                np.testing.assert_array_equal(
+                    getattr(found, one), getattr(expected, one), err_msg=f"{key} {value} {one}"
+                )
+            ended.add(bool(expected.terminated[0]))
+    assert ended == ({False} if name == "HumanoidStandup-v4" else {False, True})
+
+
 @pytest.mark.parametrize("name", ["Ant-v4", "Humanoid-v4", "Walker2d-v4"])
 def test_a_restored_state_continues_with_direct_steps(name: str) -> None:
     ours, theirs = Environments(name, 2, direct=True), Environments(name, 2)
