@@ -6,7 +6,60 @@ import torch
 from torch import nn
 
 from weightclip import clip_weights, graded
-from weightclip.lab.checkpoint import flatten, load_training_state, training_state, unflatten
+from weightclip.lab import checkpoint
+from weightclip.lab.checkpoint import (
+    Checkpoint,
+    CheckpointSchedule,
+    flatten,
+    inexact_reason,
+    load_training_state,
+    numerics,
+    training_state,
+    unflatten,
+)
+from weightclip.lab.runner import how_resumed
+
+
+@pytest.mark.parametrize("costs", [[1.0] * 60, [0.01 * n for n in range(1, 200)], [5.0, *[0.1] * 200]])
+def test_checkpoints_take_a_fiftieth_of_the_time(costs: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether their cost is constant, grows like a replay buffer, or falls; but for the last one."""
+    now = 100.0
+    monkeypatch.setattr(checkpoint, "MAX_FRACTION", 0.02)
+    monkeypatch.setattr(checkpoint.time, "perf_counter", lambda: now)
+    schedule, spent = CheckpointSchedule(), 0.0
+    assert schedule.is_due()
+    for cost in costs:
+        with schedule.writing():
+            now += cost
+        assert spent <= 0.02 * (now - cost - 100.0) + 1e-9
+        spent += cost
+        while not schedule.is_due():
+            now += 0.5
+
+
+@pytest.mark.parametrize(
+    ("before", "device", "reason"),
+    [
+        ({}, "cpu", None),
+        ({"threads": "64"}, "cpu", "threads was 64, is 1"),
+        ({"torch": "2.6.0"}, "cpu", f"torch was 2.6.0, is {numerics()['torch']}"),
+        ({"device": "cuda"}, "cuda", "sums on a GPU differ from run to run"),
+        (None, "cpu", "the checkpoint has no versions"),
+    ],
+)
+@pytest.mark.parametrize("earlier", ["never", "exact", "inexact", "restarted episodes"])
+def test_how_a_run_is_resumed(before: dict[str, str] | None, device: str, reason: str | None, earlier: str) -> None:
+    saved = None if before is None else {**numerics(), **before}
+    assert inexact_reason(saved, numerics(device)) == reason
+    lines: list[str] = []
+    found = how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", device, None, lines.append)
+    worst = earlier if earlier in ("inexact", "restarted episodes") else "exact"
+    assert found == ("inexact" if reason is not None and worst == "exact" else worst)
+    assert lines == ([] if reason is None else [f"run: the last digits may differ from an uninterrupted run: {reason}"])
+    assert how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", device, "why", lines.append) == (
+        "restarted episodes"
+    )
+    assert lines[-1] == "run: starting new episodes, so the numbers differ from an uninterrupted run: why"
 
 
 def test_a_nested_state_comes_back_with_its_types() -> None:

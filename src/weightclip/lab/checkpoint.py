@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import math
+import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ class Checkpoint:
         state: state of the learner.
         seconds: run time so far.
         resumed: how the run was resumed before (`weightclip.lab.records.record.Resumed`).
+        numerics: result of `numerics` where it was written; None if unknown.
     """
 
     identity: str
@@ -46,6 +49,7 @@ class Checkpoint:
     state: Arrays
     seconds: float
     resumed: str = "never"
+    numerics: Mapping[str, str] | None = None
 
 
 MAX_FRACTION = 0.02
@@ -53,22 +57,56 @@ MAX_FRACTION = 0.02
 
 
 class CheckpointSchedule:
-    """Decides when to write the next checkpoint: the more one costs, the longer the next one waits."""
+    """Decides when to write checkpoints, so that they take at most `MAX_FRACTION` of the time since it was created."""
 
     def __init__(self) -> None:
-        self._due = -math.inf
+        self._began, self._spent = time.perf_counter(), 0.0
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint; always true before the first one."""
-        return time.perf_counter() >= self._due
+        return self._spent <= MAX_FRACTION * (time.perf_counter() - self._began)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Measure the time to write a checkpoint."""
         began = time.perf_counter()
         yield
-        now = time.perf_counter()
-        self._due = now + (now - began) / MAX_FRACTION
+        self._spent += time.perf_counter() - began
+
+
+_NUMERICAL_PACKAGES = ("torch", "numpy", "numba", "scipy", "gymnasium", "mujoco", "ale-py", "MinAtar")
+
+
+def numerics(device: str = "cpu") -> dict[str, str]:
+    """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run."""
+    found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads())}
+    return found | {package: _version(package) for package in _NUMERICAL_PACKAGES}
+
+
+@cache
+def _cpu() -> str:
+    """The kind of CPU, which selects the instructions of compiled code."""
+    from llvmlite import binding  # type: ignore[import-untyped]
+
+    return f"{platform.machine()} {binding.get_host_cpu_name()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def inexact_reason(before: Mapping[str, str] | None, now: Mapping[str, str]) -> str | None:
+    """Why a run that was interrupted with the numerics `before` does not resume bit for bit; None if it does."""
+    if before is None:
+        return "the checkpoint has no versions"
+    if now["device"] != "cpu" or before["device"] != "cpu":
+        return "sums on a GPU differ from run to run"
+    changed = [name for name in now if before.get(name) != now[name]]
+    return "; ".join(f"{name} was {before.get(name)}, is {now[name]}" for name in changed) or None
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
@@ -78,6 +116,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "identity": np.array(checkpoint.identity),
         "seconds": np.array(checkpoint.seconds),
         "resumed": np.array(checkpoint.resumed),
+        "numerics": np.array(json.dumps(checkpoint.numerics)),
         "columns": np.array(columns),
         "rows": np.array([[row[column] for column in columns] for row in checkpoint.rows], dtype=np.float64),
         **{_STATE + key: array for key, array in checkpoint.state.items()},
@@ -100,6 +139,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             state={key.removeprefix(_STATE): array for key, array in arrays.items() if key.startswith(_STATE)},
             seconds=float(arrays["seconds"]),
             resumed=str(arrays.get("resumed", "never")),
+            numerics=json.loads(str(arrays.get("numerics", "null"))),
         )
     except Exception as error:
         raise ValueError(f"{path}: the checkpoint is damaged ({type(error).__name__})") from error

@@ -18,12 +18,14 @@ from weightclip.lab.checkpoint import (
     Checkpoint,
     CheckpointSchedule,
     Row,
+    inexact_reason,
+    numerics,
     read_checkpoint,
     write_checkpoint,
 )
 from weightclip.lab.experiment import Comparison, Event
 from weightclip.lab.files import make_directory, remove_leftovers
-from weightclip.lab.records.record import RESTARTED, Record, Resumed, read_record, write_record
+from weightclip.lab.records.record import INEXACT, RESTARTED, Record, Resumed, read_record, write_record
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import checkpoint_path, record_path
 
@@ -56,6 +58,7 @@ class Trial(Generic[L]):
         loss: column that shows divergence.
         tables: returns additional tables of the record, given the trained learner.
         platform: platform in the record.
+        device: "cpu" or another device of PyTorch; only runs on a CPU resume bit for bit.
         restarted: given a learner whose state was loaded, why its environments started new episodes; None if the run
             continues bit for bit.
     """
@@ -75,6 +78,7 @@ class Trial(Generic[L]):
     loss: str = "loss"
     tables: Callable[[L], Mapping[str, pl.DataFrame]] = lambda _: {}
     platform: str = field(default_factory=platform.platform)
+    device: str = "cpu"
     restarted: Callable[[L], str | None] = lambda _: None
 
 
@@ -181,13 +185,14 @@ def _learn_rows(
             on_event(f"{trial.label}: the loss diverged in {unit} {index + 1}")
         if path is not None and index + 1 < trial.rows and schedule.is_due():
             with schedule.writing():
-                checkpoint = Checkpoint(trial.identity, rows, learner.state(), seconds, resumed)
+                state, found = learner.state(), numerics(trial.device)
+                checkpoint = Checkpoint(trial.identity, rows, state, seconds, resumed, found)
                 write_checkpoint(checkpoint, checkpoint_path(path))
     return learner, rows, before + time.perf_counter() - start, resumed
 
 
 def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, list[Row], float, Resumed]:
-    """The learner, its rows and seconds so far, from the checkpoint if there is one, and how it was resumed."""
+    """The learner, its rows and seconds so far, from the checkpoint if there is one, and how the run is resumed."""
     learner = trial.make()
     try:
         checkpoint = None if path is None else find_checkpoint(path, trial.identity)
@@ -198,16 +203,29 @@ def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, lis
         on_event(f"{error}: restarting from the first {trial.schema.x_column}")
         return trial.make(), [], 0.0, "never"
     on_event(f"{trial.label}: resuming after {trial.schema.x_column} {len(checkpoint.rows)}")
-    reason = trial.restarted(learner)
-    if reason is not None:
-        on_event(new_episode(trial.label, reason))
-    resumed: Resumed = "exact" if reason is None and checkpoint.resumed != RESTARTED else RESTARTED
+    resumed = how_resumed(checkpoint, trial.label, trial.device, trial.restarted(learner), on_event)
     return learner, checkpoint.rows, checkpoint.seconds, resumed
 
 
-def new_episode(label: str, reason: str) -> str:
-    """The message that a resumed run does not continue bit for bit."""
-    return f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {reason}"
+def how_resumed(checkpoint: Checkpoint, label: str, device: str, new_episodes: str | None, on_event: Event) -> Resumed:
+    """How a run is resumed from a checkpoint, reported unless it is bit for bit.
+
+    Args:
+        checkpoint: the checkpoint that was loaded.
+        label: name of the run in messages.
+        device: "cpu" or another device of PyTorch.
+        new_episodes: why environments started new episodes; None if they did not.
+        on_event: called with messages for the user.
+    """
+    if new_episodes is not None:
+        on_event(f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {new_episodes}")
+        return RESTARTED
+    reason = inexact_reason(checkpoint.numerics, numerics(device))
+    if reason is not None:
+        on_event(f"{label}: the last digits may differ from an uninterrupted run: {reason}")
+    if checkpoint.resumed == RESTARTED:
+        return RESTARTED
+    return "exact" if reason is None and checkpoint.resumed != INEXACT else INEXACT
 
 
 def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:

@@ -10,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 from processes import EVERY_ROW, saved_rows
 from weightclip.lab import load
+from weightclip.lab.records.record import read_record
 
 KILLS = 5
 TIMED = ("seconds", "speed", "frames_per_second", "updates_per_second", "resumed")
@@ -66,6 +68,11 @@ def kill_after_row(process: subprocess.Popen[bytes], out: Path, row: int, fracti
     assert process.returncode == -signal.SIGKILL, f"the run ended before it was killed after row {row}"
 
 
+def is_part(path: Path) -> bool:
+    """Whether a file has an additional table of a record."""
+    return "." in path.stem.rpartition("_")[2]
+
+
 def numbers(out: Path) -> pl.DataFrame:
     table = load(out)
     return table.drop(TIMED, strict=False).sort("seed", "samples")
@@ -84,3 +91,12 @@ def test_a_run_killed_five_times_ends_as_if_undisturbed(name: str, tmp_path: Pat
     assert load(killed)["resumed"].unique().to_list() == ["exact"]
     assert load(whole)["resumed"].unique().to_list() == ["never"]
     assert_frame_equal(numbers(killed), numbers(whole), check_exact=True)
+    records = [sorted(path for path in out.rglob("*.parquet") if not is_part(path)) for out in (killed, whole)]
+    assert len(records[0]) == len(records[1]) > 0
+    for found, expected in (map(read_record, pair) for pair in zip(*records, strict=True)):
+        assert found.tables.keys() == expected.tables.keys()
+        assert found.arrays.keys() == expected.arrays.keys()
+        for name, table in expected.tables.items():  # episodes, covariances
+            assert_frame_equal(found.tables[name], table, check_exact=True)
+        for name, array in expected.arrays.items():  # networks
+            np.testing.assert_array_equal(found.arrays[name], array, err_msg=name)

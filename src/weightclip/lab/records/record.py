@@ -37,9 +37,10 @@ PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
 DAMAGED = (pl.exceptions.PanicException, Exception)
 """The exceptions that damaged Parquet raises; polars' panic is not an Exception."""
 
-Resumed = Literal["never", "exact", "restarted episodes"]
-"""How a run was resumed: never, bit for bit, or with new episodes."""
+Resumed = Literal["never", "exact", "inexact", "restarted episodes"]
+"""How a run was resumed: never, bit for bit, on another machine or with other versions, or with new episodes."""
 
+INEXACT: Resumed = "inexact"
 RESTARTED: Resumed = "restarted episodes"
 
 

@@ -1,4 +1,5 @@
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,18 @@ def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
     assert_frame_equal(run_config(config(agent, **more)).table.drop(SPEEDS), found.drop(SPEEDS), check_exact=True)
 
 
-def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
-    """A run that is interrupted in its third part and resumed, and the messages of the second command."""
-
+def stop_after(number: int) -> Callable[[int, float], None]:
     def stop(frames: int, score: float) -> None:
-        if frames > 250:
+        if frames > number:
             raise KeyboardInterrupt
 
+    return stop
+
+
+def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
+    """A run that is interrupted in its third part and resumed, and the messages of the second command."""
     with pytest.raises(KeyboardInterrupt):
-        run_config(config(**more), out=out, callbacks=Callbacks(on_progress=stop))
+        run_config(config(**more), out=out, callbacks=Callbacks(on_progress=stop_after(250)))
     lines: list[str] = []
     record = run_config(config(**more), out=out, callbacks=Callbacks(on_event=lines.append))
     assert not list(out.rglob("*.checkpoint.*"))
@@ -88,6 +92,28 @@ def test_an_interrupted_run_ends_as_if_undisturbed(agent: str, kappa: Any, tmp_p
     assert (undisturbed.resumed, record.resumed) == ("never", "exact")
     assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
     assert_frame_equal(record.tables["covariance"], undisturbed.tables["covariance"], check_exact=True)
+
+
+def test_a_run_resumed_with_other_threads_is_not_exact(tmp_path: Path) -> None:
+    """Sums of several threads round differently."""
+    lines: list[str] = []
+    for threads, frames in ((1, 150), (2, 300)):
+        callbacks = Callbacks(on_event=lines.append, on_progress=stop_after(frames))
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config(threads=threads, points=8), out=tmp_path, callbacks=callbacks)
+    record = run_config(config(threads=2, points=8), out=tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert record.resumed == "inexact"
+    assert [line for line in lines if "digits" in line] == [
+        "breakout dqn adam+wc seed 0: the last digits may differ from an uninterrupted run: threads was 1, is 2"
+    ]
+
+
+def test_a_run_that_restarted_its_games_stays_one_when_it_is_resumed_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(save_buffer=False, points=8), out=tmp_path, callbacks=Callbacks(on_progress=stop_after(150)))
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config(points=8), out=tmp_path, callbacks=Callbacks(on_progress=stop_after(300)))
+    assert run_config(config(points=8), out=tmp_path).resumed == "restarted episodes"
 
 
 def test_an_interrupted_run_on_atari_ends_as_if_undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

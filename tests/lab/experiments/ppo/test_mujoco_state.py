@@ -55,8 +55,22 @@ def test_a_state_of_another_version_is_rejected() -> None:
     environment = make_environment("Hopper-v4")
     environment.reset(seed=0)
     saved = {**mujoco_state.state(environment), "version": np.array("format 0, mujoco 1.0")}
-    with pytest.raises(ValueError, match=r"environment: got a state of format 0, mujoco 1\.0, expected format 1"):
+    with pytest.raises(ValueError, match=r"environment: got a state of format 0, mujoco 1\.0, expected format 2"):
         mujoco_state.load_state(environment, saved)
+
+
+@pytest.mark.parametrize("pretend", [False, True])
+def test_a_state_of_another_model_is_rejected(pretend: bool) -> None:
+    """A new version of Gymnasium may change the model of an environment."""
+    walker, hopper = make_environment("Walker2d-v4"), make_environment("Hopper-v4")
+    for one in (walker, hopper):
+        one.reset(seed=0)
+    saved = mujoco_state.state(walker)
+    if pretend:
+        saved["version"] = mujoco_state.state(hopper)["version"]
+    message = "MuJoCo cannot read its state" if pretend else "got a state of format 2, .*, model .*, expected format 2"
+    with pytest.raises(ValueError, match=f"environment: {message}"):
+        mujoco_state.load_state(hopper, saved)
 
 
 def test_other_environments_and_wrappers_are_not_saved() -> None:

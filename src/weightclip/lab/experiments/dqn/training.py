@@ -362,6 +362,7 @@ def run_config(
             table=lambda rows: _table(config, rows),
             tables=lambda trainer: _covariances(trainer.covariances()),
             platform=describe_device(device),
+            device=device.type,
             restarted=lambda trainer: trainer.restarted,
         )
         return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))

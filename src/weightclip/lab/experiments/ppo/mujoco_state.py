@@ -6,6 +6,7 @@ previous step, which MuJoCo keeps in its other buffers. The whole `MjData` is th
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ import numpy as np
 
 from weightclip.lab.checkpoint import Arrays, from_array, to_array
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format of the arrays."""
 
 _MODULE = "gymnasium.envs.mujoco."
@@ -32,7 +33,7 @@ def state(environment: gym.Env[Any, Any]) -> Arrays:
     """The state of an environment after a reset or a step: its MjData (about 0.7 MB), generator and time limit."""
     unwrapped: Any = environment.unwrapped
     return {
-        "version": np.array(_version()),
+        "version": np.array(_version(unwrapped.model)),
         "data": np.frombuffer(unwrapped.data.__getstate__(), np.uint8),
         "generator": to_array(unwrapped.np_random),
         "elapsed": np.array([one._elapsed_steps for one in time_limits(environment)], np.int64),
@@ -40,16 +41,20 @@ def state(environment: gym.Env[Any, Any]) -> Arrays:
 
 
 def load_state(environment: gym.Env[Any, Any], state: Arrays) -> None:
-    """Restore a `state`. A ValueError names a state of another version, which MuJoCo cannot read."""
+    """Restore a `state`. A ValueError names a state of another version or model, which MuJoCo cannot read."""
     import mujoco  # type: ignore[import-untyped]
 
-    if str(state["version"]) != _version():
-        raise ValueError(f"environment: got a state of {state['version']}, expected {_version()}")
-    environment.reset()  # OrderEnforcing requires a reset before the first step
     unwrapped: Any = environment.unwrapped
+    expected = _version(unwrapped.model)
+    if str(state["version"]) != expected:
+        raise ValueError(f"environment: got a state of {state['version']}, expected {expected}")
+    environment.reset()  # OrderEnforcing requires a reset before the first step
     saved = mujoco.MjData.__new__(mujoco.MjData)
-    saved.__setstate__(state["data"].tobytes())
-    mujoco.mj_copyData(unwrapped.data, unwrapped.model, saved)
+    try:
+        saved.__setstate__(state["data"].tobytes())
+        mujoco.mj_copyData(unwrapped.data, unwrapped.model, saved)
+    except mujoco.FatalError as error:
+        raise ValueError(f"environment: MuJoCo cannot read its state: {error}") from error
     from_array(unwrapped.np_random, state["generator"])
     for wrapper, steps in zip(time_limits(environment), state["elapsed"].tolist(), strict=True):
         wrapper._elapsed_steps = steps
@@ -68,7 +73,10 @@ def time_limits(environment: gym.Env[Any, Any]) -> list[Any]:
     return [one for one in _wrappers(environment) if isinstance(one, gym.wrappers.TimeLimit)]
 
 
-def _version() -> str:
+def _version(model: Any) -> str:
+    """The versions of the format, of MuJoCo, and of the compiled model, which a new version of Gymnasium may change."""
     import mujoco
 
-    return f"format {FORMAT}, mujoco {mujoco.__version__}"
+    content = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return f"format {FORMAT}, mujoco {mujoco.__version__}, model {hashlib.sha256(content.tobytes()).hexdigest()[:12]}"

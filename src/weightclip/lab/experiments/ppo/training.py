@@ -6,21 +6,20 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, write_checkpoint
+from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, numerics, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
 from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
-from weightclip.lab.records.record import RESTARTED, Record, Resumed, identity
+from weightclip.lab.records.record import Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
-from weightclip.lab.runner import find_checkpoint, find_finished, finish, new_episode, simulator
+from weightclip.lab.runner import find_checkpoint, find_finished, finish, how_resumed, simulator
 
 WHOLE = ("iteration", "samples", "episodes")
 """Integer columns."""
@@ -61,16 +60,6 @@ def run_configs(
     return [run.finished() for run in runs]
 
 
-@dataclass(frozen=True)
-class _Snapshot:
-    """A run at the end of an iteration: numbers of rows and episodes, seconds, and the state to resume from."""
-
-    rows: int
-    episodes: int
-    seconds: float
-    state: Arrays
-
-
 class _Run:
     """The run of one seed: its results so far and the path of its record."""
 
@@ -89,7 +78,8 @@ class _Run:
         self.episodes: list[tuple[float, ...]] = []
         self.seconds = 0.0
         self.stopped: tuple[int, str] | None = None
-        self.snapshot: _Snapshot | None = None
+        self.checkpoint: Checkpoint | None = None
+        self.reported = True  # how the run is resumed from the checkpoint
         self.resumed: Resumed = "never"
 
     def find_progress(self, overwrite: bool, event: Event) -> None:
@@ -107,55 +97,36 @@ class _Run:
         if checkpoint is not None:
             state = checkpoint.state
             self.rows, self.seconds = checkpoint.rows, checkpoint.seconds
-            self.episodes = [tuple(one) for one in state.pop(_EPISODES, np.empty(0)).tolist()]
+            self.episodes = [tuple(one) for one in state.get(_EPISODES, np.empty(0)).tolist()]
             if _STOPPED in state:
                 self.stopped = int(state[_STOPPED]), str(state[_REASON])
-            self.snapshot = _Snapshot(len(self.rows), len(self.episodes), self.seconds, state)
-            self.resumed = RESTARTED if checkpoint.resumed == RESTARTED else "exact"
+            self.checkpoint, self.reported = checkpoint, False
             event(f"{self.label}: resuming after iteration {len(self.rows)}")
 
     def load(self, learners: Learners, s: int, event: Event) -> None:
-        """Restore learner s from the snapshot. If it is incompatible, the run restarts."""
-        assert self.snapshot is not None
+        """Restore learner s from the checkpoint. If it is incompatible, the run restarts."""
+        assert self.checkpoint is not None
         try:
-            reason = learners.load_state(s, self.snapshot.state)
+            new_episode = learners.load_state(s, self.checkpoint.state)
         except (KeyError, RuntimeError, ValueError) as error:
             self.reset()
             event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
             return
-        if reason is not None:
-            self.resumed = RESTARTED
-            event(new_episode(self.label, reason))
+        if not self.reported:
+            self.resumed = how_resumed(self.checkpoint, self.label, "cpu", new_episode, event)
+            self.reported = True
 
-    def take_snapshot(self, learners: Learners, s: int) -> None:
-        """Take a snapshot, which a checkpoint uses if the next iteration is interrupted."""
-        if self.path is None:
-            return
+    def take_checkpoint(self, learners: Learners, s: int) -> Checkpoint:
+        """The checkpoint after the last iteration."""
         state: Arrays = {
             **learners.state(s),
             **{f"{POLICY}{name}": array for name, array in learners.policy(s).items()},
             CONFIG: np.array(json.dumps(self.config.facts())),
+            _EPISODES: np.array(self.episodes).reshape(-1, 3),
         }
         if self.stopped is not None:
             state |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
-        self.snapshot = _Snapshot(len(self.rows), len(self.episodes), self.seconds, state)
-
-    def save(self) -> None:
-        """Write the last snapshot to a checkpoint."""
-        if self.path is None or self.snapshot is None:
-            return
-        snapshot = self.snapshot
-        episodes = np.array(self.episodes[: snapshot.episodes]).reshape(-1, 3)
-        write_checkpoint(
-            Checkpoint(
-                self.identity,
-                self.rows[: snapshot.rows],
-                {**snapshot.state, _EPISODES: episodes},
-                snapshot.seconds,
-                self.resumed,
-            ),
-            checkpoint_path(self.path),
-        )
+        return Checkpoint(self.identity, self.rows, state, self.seconds, self.resumed, numerics())
 
     def iterations(self) -> int:
         """The number of finished iterations."""
@@ -216,10 +187,6 @@ def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks
     try:
         if _restore(learners, runs, callbacks.on_event):
             _iterate(learners, runs, end, all_runs, callbacks)
-    except KeyboardInterrupt:  # only the current iteration is lost
-        for run in runs:
-            run.save()
-        raise
     finally:
         learners.close()
 
@@ -229,6 +196,7 @@ def _iterate(
 ) -> None:
     config = runs[0].config
     began, schedule = time.perf_counter(), CheckpointSchedule()
+    paths = [checkpoint_path(run.path) for run in runs if run.path is not None]
     for iteration in range(len(runs[0].rows), end):
         rows, episodes = learners.iterate(iteration) if len(learners.stopped) < len(runs) else (_empty_rows(runs), [])
         now = time.perf_counter()
@@ -237,19 +205,20 @@ def _iterate(
             run.add_iteration(iteration, rows[s], [one for one in episodes if one.learner == s])
             run.record_stop(iteration, learners.stopped.get(s), callbacks.on_event)
             callbacks.on_row(run.requested, run.rows[-1])
-            run.take_snapshot(learners, s)
+        if paths and iteration + 1 < config.iterations and schedule.is_due():
+            with schedule.writing():
+                for s, (run, path) in enumerate(zip(runs, paths, strict=True)):
+                    write_checkpoint(run.take_checkpoint(learners, s), path)
         began = now
         # The mean over all runs, including those finished before.
         steps = sum(run.iterations() for run in all_runs) * config.num_steps // len(all_runs)
         returns = [row["return"] for row in rows if math.isfinite(row["return"])]
         callbacks.on_progress(steps, float(np.mean(returns)) if returns else math.nan)
-        if schedule.is_due():
-            with schedule.writing():
-                for run in runs:
-                    run.save()
-    if end == config.iterations:
-        for s, run in enumerate(runs):
+    for s, run in enumerate(runs):
+        if end == config.iterations:
             run.finish_record(learners.policy(s))
+        else:  # it continues in lockstep with runs that were ahead
+            run.checkpoint = run.take_checkpoint(learners, s)
 
 
 def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:

@@ -304,6 +304,7 @@ def run_config(
             loss="train_loss",
             tables=_tables,
             platform=describe_device(find_device(config.device)),
+            device=find_device(config.device).type,
         )
         return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))
 
