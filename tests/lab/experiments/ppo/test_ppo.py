@@ -298,6 +298,16 @@ def test_it_learns() -> None:
     assert last > first + 2
 
 
+def test_every_restart_begins_another_episode() -> None:
+    """The seeds of new episodes come from a generator whose state is saved."""
+    first, second, third = (learners("adam", range(1)) for _ in range(3))
+    first.iterate(0)
+    second.load_state(0, first.state(0))
+    third.load_state(0, second.state(0))
+    starts = [one.environments._environments[0].unwrapped.at for one in (second, third)]  # type: ignore[attr-defined]
+    assert not np.array_equal(*starts)
+
+
 def test_without_the_state_of_its_environment_a_learner_resumes_everything_but_its_episode() -> None:
     ours = learners("adam+sp", range(2), decay=0.01, sigma=0.01)
     ours.iterate(0)

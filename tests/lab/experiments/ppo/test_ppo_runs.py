@@ -223,6 +223,15 @@ def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturb
             np.testing.assert_array_equal(array, undisturbed.arrays[name])
 
 
+def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config()], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
+    path = tmp_path / f"{path_of(config())}_{identify(config())}.checkpoint.npz"
+    write_checkpoint(replace(read_checkpoint(path), seconds=1_000.0), path)
+    (record,) = run_configs([config()], tmp_path)
+    assert record.seconds > 1_000
+
+
 def test_once_a_run_has_started_a_new_episode_its_record_says_so(tmp_path: Path) -> None:
     """Even if it resumes bit for bit afterwards."""
     one = config(env="Hopper-v4")
