@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from timing import deadline, elapsed, leave, median_ratio, print_claim, rounds, time_limit
 
-from weightclip.lab.experiments.streaming.schema import METRICS, make_schema
+from weightclip.lab.experiments.streaming.metrics import METRICS, make_schema
 from weightclip.lab.records.record import Record, identity, read_record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.records.table import load

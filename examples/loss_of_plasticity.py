@@ -14,11 +14,11 @@ from pathlib import Path
 import polars as pl
 
 from weightclip.cli.arguments import count, seeds
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.data import Dataset, load
-from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.streaming.config import Config, resolve
 from weightclip.lab.experiments.streaming.figures import draw_run
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.experiments.streaming.training import run_config
 
 PROBLEM, METHODS, PERIOD = "input-permuted-mnist", ("adam", "adam+wc"), 5000

@@ -59,6 +59,35 @@ def test_results_has_the_names_of_records_and_analysis() -> None:
     assert results.select is lab.analysis.select
 
 
+@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data.load",
+        "experiment.Experiment",
+        "results.curves.curves",
+        "results.load",
+        "results.panels.panels",
+        "results.peaks.peaks",
+        "results.problems.across_problems",
+        "results.record.read_record",
+        "results.selection.select",
+        "results.statistics.trend",
+        "running.run",
+        "streaming.Problem",
+        "streaming.Rule",
+        "streaming.config.Config",
+        "streaming.metrics.METRICS",
+        "streaming.problem.Problem",
+        "streaming.reference.Reference",
+        "warm_start.authors.authors_table",
+    ],
+)
+def test_every_name_in_the_documentation_of_the_last_release_is_there(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(import_module(f"weightclip.lab.{module}"), attribute)
+
+
 def test_a_file_of_rules_may_use_the_old_name(tmp_path: Path) -> None:
     from weightclip.lab.experiments.streaming.rules import load_rules
 

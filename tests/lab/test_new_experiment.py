@@ -14,7 +14,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from weightclip.lab import load
-from weightclip.lab.experiment import Callbacks
+from weightclip.lab.callbacks import Callbacks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "drifting_regression"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drifting_regression.config import BEST, NAME, SCHEMA, Config, resolve
-from weightclip.lab.experiment import NONE, Callbacks, Experiment, arguments_of
+from weightclip.lab.callbacks import Callbacks
+from weightclip.lab.experiment import NONE, Experiment, arguments_of
 
 if TYPE_CHECKING:
     from weightclip.lab.plotting.figure import Figure

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from drifting_regression.config import NAME, SCHEMA, Config, resolve
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks
 from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training_state
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path
 from weightclip.lab.runner import Trial, run_trial

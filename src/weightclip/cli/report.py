@@ -39,13 +39,16 @@ def _report(arguments: argparse.Namespace) -> int:
     check_results(arguments)
     from weightclip.lab.data.download import in_megabytes
     from weightclip.lab.files import write_whole
+    from weightclip.lab.paper import all_figures
 
     try:
         from weightclip.lab.report.content import gather
         from weightclip.lab.report.page import render
     except ImportError as error:
         raise ValueError(f'this command requires {error.name}: pip install "{PROGRAM}[report]"') from error
-    content = gather(*arguments.results, chosen=dict(arguments.where), criterion=arguments.criterion)
+    content = gather(
+        *arguments.results, chosen=dict(arguments.where), criterion=arguments.criterion, figures=all_figures()
+    )
     for note in content.notes:
         print(note)
     page = render(content, arguments.title).encode()

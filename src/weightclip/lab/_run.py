@@ -12,8 +12,9 @@ from typing import Any
 import polars as pl
 
 from weightclip._validation import check_count
+from weightclip.lab.callbacks import Callbacks, Event
 from weightclip.lab.config import check_field, rename_settings
-from weightclip.lab.experiment import Callbacks, Event, Experiment, describe, score_text
+from weightclip.lab.experiment import Experiment, describe, score_text
 from weightclip.lab.files import make_directory
 from weightclip.lab.progress import show_progress
 from weightclip.lab.records.record import Record

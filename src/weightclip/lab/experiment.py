@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from weightclip._text import counted
 from weightclip._validation import check_name
+from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import OTHER as OTHER
 from weightclip.lab.config import IncompatibleError as IncompatibleError
 from weightclip.lab.config import field_types, setting_columns
@@ -32,32 +33,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 NONE: Mapping[str, Any] = MappingProxyType({})
-
-Event = Callable[[str], None]
-"""Called with a message for the user."""
-
-Progress = Callable[[int, float], None]
-"""Called periodically with the number of steps done, out of `Experiment.length`, and the score so far."""
-
-Row = Mapping[str, float]
-OnRow = Callable[[Any, Row], None]
-"""Called with a configuration and each new row of its main table."""
-
-
-def ignore(*_: Any) -> None:
-    """Do nothing."""
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """Callbacks of a run: messages for the user, progress, and new rows of the table."""
-
-    on_event: Event = ignore
-    on_progress: Progress = ignore
-    on_row: OnRow = ignore
-
-
-NO_CALLBACKS = Callbacks()
 
 
 class Experiment(ABC, Generic[C]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -94,12 +94,13 @@ def _shortened(name: str) -> str:
     return re.sub(r"[\s()]", "", name.lower())
 
 
-def all_figures() -> list[Figure]:
-    """All figures: the diagram, which needs no experiment, and the figures of the experiments."""
+def all_figures() -> Iterator[Figure]:
+    """All figures: the diagram, which needs no experiment, and those of each experiment, which are imported in turn."""
     from weightclip.lab.plotting.figure import Figure
 
-    diagram = Figure("diagram", "1", ITEMS["figure 1"], _draw_diagram)
-    return [diagram, *(figure for experiment in experiments().values() for figure in experiment.figures())]
+    yield Figure("diagram", "1", ITEMS["figure 1"], _draw_diagram)
+    for experiment in experiments().values():
+        yield from experiment.figures()
 
 
 def _draw_diagram(table: pl.DataFrame, criterion: str) -> Drawing:
@@ -111,5 +112,10 @@ def _draw_diagram(table: pl.DataFrame, criterion: str) -> Drawing:
 
 def find_figure(name: str) -> Figure:
     """The figure with a name or number. An unknown name raises a ValueError that suggests the nearest one."""
-    known = {key: figure for figure in all_figures() for key in (figure.name, figure.number) if key}
-    return known[check_name("figure", name, known)]
+    names = []
+    for figure in all_figures():
+        if name in (figure.name, figure.number):
+            return figure
+        names += [key for key in (figure.name, figure.number) if key]
+    check_name("figure", name, names)
+    raise AssertionError

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from weightclip.lab.callbacks import Event
 from weightclip.lab.checkpoint import (
     Arrays,
     Checkpoint,
@@ -23,7 +24,7 @@ from weightclip.lab.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from weightclip.lab.experiment import Comparison, Event
+from weightclip.lab.experiment import Comparison
 from weightclip.lab.files import make_directory, remove_leftovers
 from weightclip.lab.records.record import INEXACT, RESTARTED, Record, Resumed, read_record, write_record
 from weightclip.lab.records.schema import Schema

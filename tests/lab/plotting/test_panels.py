@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.plotting.panels import (
     add_legend,
     draw_curve,

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_run, write_store
 
-from weightclip.lab.experiments.streaming.schema import METRICS
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.report.charts import line_chart
 from weightclip.lab.report.content import gather
 

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from weightclip import clip_weights
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.checkpoint import Arrays, Row, from_array, load_training_state, to_array, training_state
-from weightclip.lab.experiment import Callbacks, Experiment, config_fields
+from weightclip.lab.experiment import Experiment, config_fields
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import relative_path

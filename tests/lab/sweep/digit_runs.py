@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 from polars.testing import assert_frame_equal
 
-from weightclip.lab.experiment import NO_CALLBACKS
+from weightclip.lab.callbacks import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.executor import Ended, Report

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from toy import Toy, toy_plan
 
-from weightclip.lab.experiment import Callbacks
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.sweep import loggers
 from weightclip.lab.sweep.local import Local
 from weightclip.lab.sweep.loggers import Loggers, check_loggers, logging_rows

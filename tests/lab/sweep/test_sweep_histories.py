@@ -30,8 +30,8 @@ from polars.testing import assert_frame_equal
 from simulation import Machine, Process, current, simulated
 
 from processes import SECONDS, saved_rows, started, wait_for
+from weightclip.lab.callbacks import NO_CALLBACKS
 from weightclip.lab.checkpoint import read_checkpoint
-from weightclip.lab.experiment import NO_CALLBACKS
 from weightclip.lab.records.record import Record, read_record
 from weightclip.lab.records.store import checkpoint_path, failures, record_path
 from weightclip.lab.sweep.executor import Ended, Report

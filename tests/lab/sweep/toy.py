@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from weightclip._validation import check_name
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Experiment, IncompatibleError, config_fields
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks
+from weightclip.lab.experiment import Experiment, IncompatibleError, config_fields
 from weightclip.lab.records.record import Record, identity, read_record, write_record
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import record_path, relative_path

@@ -15,7 +15,7 @@ import polars as pl
 
 from weightclip._text import counted, read_count
 from weightclip._validation import check_name
-from weightclip.lab.experiment import Event
+from weightclip.lab.callbacks import Event
 from weightclip.lab.records.columns import CUT_SHORT, FIRST, LAST, schema_of
 from weightclip.lab.records.schema import Metric, Schema
 

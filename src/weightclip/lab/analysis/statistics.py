@@ -15,7 +15,7 @@ from weightclip._renamed import accept_old_arguments
 from weightclip._validation import check_count, check_name
 from weightclip.lab.analysis.selection import best_of, best_runs, score_runs
 from weightclip.lab.analysis.setups import Columns, by_experiment, check_metric, log, main_setup
-from weightclip.lab.experiment import Event
+from weightclip.lab.callbacks import Event
 from weightclip.lab.records.columns import whole_rows
 from weightclip.lab.records.schema import DEFAULT, FRACTION, LAST_FRACTION, Criterion, Metric
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import polars as pl
 
 from weightclip._validation import check_name
-from weightclip.lab.experiment import Event
+from weightclip.lab.callbacks import Event
 from weightclip.lab.records.columns import (
     FIRST,
     LAST,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from weightclip.lab.analysis.setups import where
-from weightclip.lab.experiment import Event, ignore
-from weightclip.lab.paper import all_figures
+from weightclip.lab.callbacks import Event, ignore
 from weightclip.lab.records.schema import CRITERIA, DEFAULT, Criterion, Metric
 from weightclip.lab.records.table import NoTableError, load_any, no_records
 from weightclip.lab.report.charts import Chart, curves_chart, sensitivity_charts
@@ -42,6 +42,9 @@ from weightclip.lab.report.tables import (
     trend_table,
 )
 from weightclip.lab.text import seeds_text, time_text
+
+if TYPE_CHECKING:
+    from weightclip.lab.plotting.figure import Figure
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -126,13 +129,19 @@ class Content:
         )
 
 
-def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: Criterion = DEFAULT) -> Content:
+def gather(
+    *paths: str | Path,
+    chosen: Mapping[str, str] = NOTHING,
+    criterion: Criterion = DEFAULT,
+    figures: Iterable[Figure] = (),
+) -> Content:
     """Collect the content of a report on the results under the paths. Stores without records give only failures.
 
     Args:
         paths: see `weightclip.lab.load`.
         chosen: configuration values that select runs; see `weightclip.lab.analysis.where`.
         criterion: criterion for best settings; see `weightclip.lab.analysis.select`.
+        figures: figures whose commands are listed if the results are sufficient.
     """
     notes: list[str] = []
     all_runs = load_any(paths, on_event=notes.append)
@@ -155,7 +164,7 @@ def gather(*paths: str | Path, chosen: Mapping[str, str] = NOTHING, criterion: C
         failures=tuple(failures),
         commands=tuple(
             Command(title, _command(name, paths, chosen, criterion))
-            for title, name in _commands(table, cache(partial(_additional_table, paths, chosen)))
+            for title, name in _commands(table, figures, cache(partial(_additional_table, paths, chosen)))
         ),
         notes=tuple(notes),
     )
@@ -208,13 +217,15 @@ def _label(name: str, value: str) -> str:
     return name.removesuffix("s") if one else name
 
 
-def _commands(table: pl.DataFrame, additional: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, str]]:
+def _commands(
+    table: pl.DataFrame, figures: Iterable[Figure], additional: Callable[[str], pl.DataFrame]
+) -> Iterator[tuple[str, str]]:
     """Titles and names of the commands that use the same results."""
     yield "This report", "report"
     if table.is_empty():
         return
     yield "Best settings", "best"
-    for figure in all_figures():
+    for figure in figures:
         source = table if figure.table is None else additional(figure.table)
         if figure.can_be_drawn(source):
             number = f" (figure {figure.number} of the paper)" if figure.number else ""

@@ -11,7 +11,7 @@ import polars as pl
 from weightclip.lab.analysis.best import best_settings, display_setting, paper_setting, setting_notes
 from weightclip.lab.analysis.setups import Columns, columns_of
 from weightclip.lab.analysis.statistics import across_problems, is_comparable
-from weightclip.lab.experiment import Event
+from weightclip.lab.callbacks import Event
 from weightclip.lab.records.schema import Criterion, Metric
 from weightclip.lab.text import (
     NOTHING,

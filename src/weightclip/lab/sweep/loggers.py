@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weightclip.lab.experiment import Experiment, OnRow, Row, ignore
+from weightclip.lab.callbacks import OnRow, Row, ignore
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.sweep.plan import Run
 
 

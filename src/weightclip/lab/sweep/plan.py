@@ -15,10 +15,11 @@ from statistics import median
 from typing import Any
 
 from weightclip._validation import check_seed
+from weightclip.lab.callbacks import Event, ignore
 from weightclip.lab.config import MethodConfig, mark_resolved
 from weightclip.lab.data import DataError
 from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
-from weightclip.lab.experiment import Event, Experiment, ignore
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.records.record import identity
 from weightclip.lab.records.store import Cost, find_record, finished_runs, has_failed, relative_path
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from weightclip.lab.experiment import Callbacks, Experiment
+from weightclip.lab.callbacks import Callbacks
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
 from weightclip.lab.sweep.executor import (

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event, Experiment, Progress, ignore
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event, Progress, ignore
+from weightclip.lab.experiment import Experiment
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.store import (
     Failure,

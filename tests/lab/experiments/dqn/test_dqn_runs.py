@@ -8,13 +8,13 @@ import pytest
 from polars.testing import assert_frame_equal
 from short_runs import config
 
-from weightclip.lab.experiment import Callbacks
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.experiments.dqn import training
 from weightclip.lab.experiments.dqn.atari import Atari
 from weightclip.lab.experiments.dqn.config import Config
 from weightclip.lab.experiments.dqn.environments import Step
 from weightclip.lab.experiments.dqn.experiment import EXPERIMENT
-from weightclip.lab.experiments.dqn.schema import METRICS
+from weightclip.lab.experiments.dqn.metrics import METRICS
 from weightclip.lab.experiments.dqn.training import Trainer, run_config
 from weightclip.lab.records.record import Record
 from weightclip.lab.records.store import relative_path

@@ -11,9 +11,9 @@ import pytest
 import torch
 from pushed_point import NAME, config
 
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.compiled import load_kernel
-from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import fused, kernel
 from weightclip.lab.experiments.ppo.config import Config, resolve
 from weightclip.lab.experiments.ppo.environments import Normalizer

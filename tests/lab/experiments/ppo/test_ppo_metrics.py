@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributions.normal import Normal
 
 from weightclip.lab.experiments.ppo.config import Config
+from weightclip.lab.experiments.ppo.metrics import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
-from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.networks.actor_critic import ActorCritic
 
 GIVEN = {

@@ -10,12 +10,12 @@ import pytest
 from polars.testing import assert_frame_equal
 from pushed_point import NAME, config, identify, path_of
 
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
-from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.ppo import training as ppo_runs
 from weightclip.lab.experiments.ppo.config import Config
+from weightclip.lab.experiments.ppo.metrics import METRICS
 from weightclip.lab.experiments.ppo.ppo import Learners
-from weightclip.lab.experiments.ppo.schema import METRICS
 from weightclip.lab.experiments.ppo.training import episode_table, run_configs
 from weightclip.lab.records.record import Record, read_record, write_record
 

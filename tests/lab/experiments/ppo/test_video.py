@@ -8,7 +8,7 @@ from PIL import Image
 from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
-from weightclip.lab.experiment import Callbacks
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.experiments.ppo import video
 from weightclip.lab.experiments.ppo.ppo import Learners
 from weightclip.lab.experiments.ppo.training import run_configs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny import tiny_dataset
 
-from weightclip.lab.experiment import NO_CALLBACKS
+from weightclip.lab.callbacks import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.training import run_config
 

@@ -1,5 +1,5 @@
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
-from weightclip.lab.experiments.streaming.schema import METRICS, rank_name, with_ranks
+from weightclip.lab.experiments.streaming.metrics import METRICS, rank_name, with_ranks
 
 
 def test_metrics_are_found_by_their_column() -> None:

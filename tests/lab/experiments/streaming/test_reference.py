@@ -11,9 +11,9 @@ from torch import nn
 import weightclip as wc
 from weightclip._hooks import find_regularizer
 from weightclip.lab.experiments.streaming.config import Config, resolve
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.experiments.streaming.problem import Task, make_task
 from weightclip.lab.experiments.streaming.reference import Reference, make_reference
-from weightclip.lab.experiments.streaming.schema import METRICS
 
 DATA = tiny_dataset()
 METHODS = ("sgd", "adam", "sgd+l2", "adam+l2init", "sgd+sp", "adam+sp", "sgd+wc", "adam+l2init+wc", "madam")

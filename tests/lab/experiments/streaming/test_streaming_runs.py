@@ -17,12 +17,12 @@ from tiny import tiny_dataset
 
 import weightclip as wc
 from processes import wait_for
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.experiments.streaming.config import Config
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.experiments.streaming.problem import Problem
 from weightclip.lab.experiments.streaming.reference import Reference
-from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.experiments.streaming.training import run, run_config
 from weightclip.lab.networks.mlp import mlp
 from weightclip.lab.records.record import read_record

@@ -7,8 +7,8 @@ import pytest
 from weightclip.lab.analysis.selection import select
 from weightclip.lab.experiments.warm_start.config import Config, resolve
 from weightclip.lab.experiments.warm_start.figures import draw_authors_comparison
+from weightclip.lab.experiments.warm_start.metrics import SCHEMA
 from weightclip.lab.experiments.warm_start.published_curves import authors_curves, authors_table, compare_with_authors
-from weightclip.lab.experiments.warm_start.schema import SCHEMA
 from weightclip.lab.records.columns import SCHEMA_TYPE
 
 

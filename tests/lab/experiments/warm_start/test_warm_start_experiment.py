@@ -7,7 +7,7 @@ from photographs import config, photographs
 
 from weightclip.lab.experiment import IncompatibleError, describe, summarize
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
-from weightclip.lab.experiments.warm_start.schema import METRICS
+from weightclip.lab.experiments.warm_start.metrics import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.registry import experiment_of, find_experiment
 

@@ -6,7 +6,7 @@ import pytest
 from photographs import config, photographs
 from polars.testing import assert_frame_equal
 
-from weightclip.lab.experiment import Callbacks
+from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.records.record import read_record

@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
-from weightclip.lab.experiment import (
-    NONE,
-    Callbacks,
-    Comparison,
-    Event,
-    Experiment,
-    IncompatibleError,
-    arguments_of,
-    ignore,
-)
+from weightclip.lab.experiment import NONE, Comparison, Experiment, IncompatibleError, arguments_of
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, game_name
-from weightclip.lab.experiments.dqn.schema import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.dqn.metrics import SCHEMA, compare_with_paper
 from weightclip.lab.methods import TORCH
 
 if TYPE_CHECKING:

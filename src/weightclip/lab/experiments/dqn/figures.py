@@ -22,7 +22,7 @@ from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, 
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
-from weightclip.lab.experiments.dqn.schema import COVARIANCE, METRICS, SCHEMA
+from weightclip.lab.experiments.dqn.metrics import COVARIANCE, METRICS, SCHEMA
 from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, seed_count_text, seeds_caption
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (

@@ -26,16 +26,16 @@ from weightclip.diagnostics import (
     l2_norm,
     weight_matrices,
 )
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Progress, ignore
 from weightclip.lab.checkpoint import Arrays, Row, from_array, to_array
 from weightclip.lab.device import describe_device, find_device, threads
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Progress, ignore
 from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
 from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, make_environments
+from weightclip.lab.experiments.dqn.metrics import COVARIANCE, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
 from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
-from weightclip.lab.experiments.dqn.schema import COVARIANCE, SCHEMA, compare_with_paper
 from weightclip.lab.networks.q_networks import noise_disabled
 from weightclip.lab.optimizers import fraction_at_bound
 from weightclip.lab.records.record import Record, identity

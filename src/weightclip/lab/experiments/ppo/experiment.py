@@ -6,16 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
-from weightclip.lab.experiment import (
-    NONE,
-    Callbacks,
-    Comparison,
-    Event,
-    Experiment,
-    arguments_of,
-    ignore,
-)
+from weightclip.lab.experiment import NONE, Comparison, Experiment, arguments_of
 from weightclip.lab.experiments.ppo.config import (
     ENVIRONMENTS,
     LOCKSTEP,
@@ -25,7 +18,7 @@ from weightclip.lab.experiments.ppo.config import (
     presets,
     resolve,
 )
-from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.ppo.metrics import SCHEMA, compare_with_paper
 from weightclip.lab.methods import EQUAL_BETAS, TORCH
 
 if TYPE_CHECKING:

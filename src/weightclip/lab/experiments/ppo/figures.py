@@ -14,7 +14,7 @@ from weightclip.lab.analysis.curves import PARTS, curves, peaks
 from weightclip.lab.analysis.setups import columns_of, remarks
 from weightclip.lab.analysis.statistics import mean_and_error
 from weightclip.lab.experiments.ppo.config import ENVIRONMENTS, FIGURE_7, NAME
-from weightclip.lab.experiments.ppo.schema import METRICS, SCHEMA
+from weightclip.lab.experiments.ppo.metrics import METRICS, SCHEMA
 from weightclip.lab.plotting.captions import caption, seed_count_text, seeds_caption, styles_of
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import WIDTH, add_legend, draw_curve, draw_panel, panels, set_steps_axis

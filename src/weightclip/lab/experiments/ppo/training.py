@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, numerics, write_checkpoint
 from weightclip.lab.device import threads
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
+from weightclip.lab.experiments.ppo.metrics import SCHEMA, compare_with_paper
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners
-from weightclip.lab.experiments.ppo.schema import SCHEMA, compare_with_paper
 from weightclip.lab.records.record import Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, how_resumed, simulator

@@ -7,20 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import commands, methods_help
-from weightclip.lab.experiment import (
-    NONE,
-    Callbacks,
-    Comparison,
-    Event,
-    Experiment,
-    arguments_of,
-    ignore,
-)
+from weightclip.lab.experiment import NONE, Comparison, Experiment, arguments_of
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
+from weightclip.lab.experiments.streaming.metrics import compare_with_paper, make_schema
 from weightclip.lab.experiments.streaming.problem import find_problem
 from weightclip.lab.experiments.streaming.rules import PAPER, plugged_rules, rule_components
-from weightclip.lab.experiments.streaming.schema import compare_with_paper, make_schema
 from weightclip.lab.records.schema import Schema
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, score_settings, select
 from weightclip.lab.analysis.setups import columns_of, has_several, main_setup
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiment import ignore
+from weightclip.lab.callbacks import ignore
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS
+from weightclip.lab.experiments.streaming.metrics import METRICS
 from weightclip.lab.experiments.streaming.published_curves import PERIOD, authors_curves, compare_with_authors
-from weightclip.lab.experiments.streaming.schema import METRICS
 from weightclip.lab.plotting.captions import BARS, caption, seed_count_text, seeds_caption, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (

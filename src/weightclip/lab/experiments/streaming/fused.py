@@ -16,10 +16,10 @@ from weightclip._box import limit, unit_limits
 from weightclip._layer_ranges import find_output_names, with_ranges
 from weightclip._ranges import Kappa, Units, read_kappa
 from weightclip.bounds import bounds_by_tensor, resolve_bounds
+from weightclip.lab.callbacks import Progress, ignore
 from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.compiled import call, is_compiled, load_kernel
 from weightclip.lab.data import Dataset, cache_directory
-from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.streaming.config import Config, check_outputs
 from weightclip.lab.experiments.streaming.kernel import kernel_source
 from weightclip.lab.experiments.streaming.problem import Task

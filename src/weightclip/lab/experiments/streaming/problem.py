@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from weightclip._validation import check_name
 from weightclip.lab import registry
+from weightclip.lab.callbacks import Event, ignore
 from weightclip.lab.data import DATASETS, Dataset, load
-from weightclip.lab.experiment import Event, ignore
 
 Permute = Literal["inputs", "labels", "nothing"]
 

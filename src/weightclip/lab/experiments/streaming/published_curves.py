@@ -13,7 +13,7 @@ import polars as pl
 
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
-from weightclip.lab.experiment import Event, ignore
+from weightclip.lab.callbacks import Event, ignore
 from weightclip.lab.experiments.streaming.config import NAME
 from weightclip.lab.records.columns import whole_rows
 

@@ -21,9 +21,9 @@ from weightclip.diagnostics import (
     saturated_fraction,
     weight_matrices,
 )
+from weightclip.lab.callbacks import Progress, ignore
 from weightclip.lab.checkpoint import Arrays, load_training_state, training_state
 from weightclip.lab.data import Dataset
-from weightclip.lab.experiment import Progress, ignore
 from weightclip.lab.experiments.streaming.config import Config, check_outputs
 from weightclip.lab.experiments.streaming.problem import Task
 from weightclip.lab.experiments.streaming.rules import ORIGINAL

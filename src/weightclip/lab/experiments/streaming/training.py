@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from weightclip.diagnostics import rank, singular_values
 from weightclip.lab._run import run as run
+from weightclip.lab.callbacks import Callbacks, Event, Progress, ignore
 from weightclip.lab.checkpoint import Arrays, Row
 from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
-from weightclip.lab.experiment import Callbacks, Event, Progress, ignore
 from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
+from weightclip.lab.experiments.streaming.metrics import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
 from weightclip.lab.experiments.streaming.rules import external_rules
-from weightclip.lab.experiments.streaming.schema import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
 from weightclip.lab.records.columns import CUT_SHORT
 from weightclip.lab.records.record import Record, identity
 from weightclip.lab.records.store import relative_path

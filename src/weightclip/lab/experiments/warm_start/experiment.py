@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightclip._validation import check_count
+from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import TORCH_OPTIMIZERS, commands, methods_help
-from weightclip.lab.experiment import (
-    NONE,
-    Callbacks,
-    Comparison,
-    Event,
-    Experiment,
-    IncompatibleError,
-    arguments_of,
-    ignore,
-)
+from weightclip.lab.experiment import NONE, Comparison, Experiment, IncompatibleError, arguments_of
 from weightclip.lab.experiments.warm_start.config import (
     DEFAULT,
     NAME,
@@ -27,7 +19,7 @@ from weightclip.lab.experiments.warm_start.config import (
     presets,
     resolve,
 )
-from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.warm_start.metrics import SCHEMA, compare_with_paper
 from weightclip.lab.methods import SWITCH, TORCH_WITH_SWITCH
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import has_several, main_setup, remarks
 from weightclip.lab.analysis.statistics import sensitivity
-from weightclip.lab.experiment import ignore
+from weightclip.lab.callbacks import ignore
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
+from weightclip.lab.experiments.warm_start.metrics import METRICS, SCHEMA
 from weightclip.lab.experiments.warm_start.published_curves import authors_curves, compare_with_authors
-from weightclip.lab.experiments.warm_start.schema import METRICS, SCHEMA
 from weightclip.lab.plotting.captions import BARS, caption, seed_count_text, seeds_caption, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (

@@ -15,9 +15,10 @@ import polars as pl
 
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.setups import main_setup
-from weightclip.lab.experiment import OTHER, Event, ignore
+from weightclip.lab.callbacks import Event, ignore
+from weightclip.lab.experiment import OTHER
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, PAPER_METHODS, Config, resolve
-from weightclip.lab.experiments.warm_start.schema import SCHEMA
+from weightclip.lab.experiments.warm_start.metrics import SCHEMA
 from weightclip.lab.methods import SWITCH
 from weightclip.lab.records.columns import SCHEMA_TYPE
 

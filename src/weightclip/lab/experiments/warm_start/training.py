@@ -18,11 +18,11 @@ from weightclip._validation import check_count
 from weightclip.bounds import Rule
 from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.diagnostics import l2_norm, weight_matrices
+from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event, Progress, ignore
 from weightclip.lab.checkpoint import Arrays, Row, load_training_state, training_state
 from weightclip.lab.data.dataset import Source
 from weightclip.lab.data.images import Images, load_images
 from weightclip.lab.device import check_precision, describe_device, find_device, threads
-from weightclip.lab.experiment import NO_CALLBACKS, Callbacks, Event, Progress, ignore
 from weightclip.lab.experiments.warm_start.batches import (
     Pixels,
     augmented,
@@ -32,7 +32,7 @@ from weightclip.lab.experiments.warm_start.batches import (
     rows_to_validate,
 )
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, Config, resolve
-from weightclip.lab.experiments.warm_start.schema import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.warm_start.metrics import SCHEMA, compare_with_paper
 from weightclip.lab.networks.resnet import ResNet, resnet18
 from weightclip.lab.optimizers import at_side, noise_seed
 from weightclip.lab.records.record import Record, identity
