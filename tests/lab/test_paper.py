@@ -15,7 +15,7 @@ def test_the_paper_has_fifteen_figures_and_two_tables() -> None:
 
 
 def test_figures_have_their_number_in_the_paper_or_none() -> None:
-    figures = all_figures()
+    figures = list(all_figures())
     numbers = [figure.number for figure in figures if figure.number]
     assert {*numbers} >= {str(number) for number in range(1, 16)}
     assert len({*numbers}) == len(numbers)

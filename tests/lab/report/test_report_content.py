@@ -9,6 +9,7 @@ from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 from lab.records.made_records import made_record, store
 from weightclip.lab.records.record import read_record, write_record
 from weightclip.lab.records.table import load
+from weightclip.lab.paper import all_figures
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
@@ -127,14 +128,16 @@ def test_only_chosen_runs_count(content: Content, tmp_path: Path) -> None:
 def test_every_figure_that_results_give_has_its_command_and_no_other(tmp_path: Path) -> None:
     store = tmp_path / "my results"
     write_run(store)
-    commands = {one.title: one.command for one in gather(store).commands}
+    commands = {one.title: one.command for one in gather(store, figures=all_figures()).commands}
     assert list(commands.values()) == [
         f"weightclip report '{store}'",
         f"weightclip best '{store}'",
         f"weightclip figure streaming '{store}'",  # without diagnostics or several settings there are no others
     ]
     write_run(store, lr=0.1)
-    assert f"weightclip figure streaming-sensitivity '{store}'" in [one.command for one in gather(store).commands]
+    assert f"weightclip figure streaming-sensitivity '{store}'" in [
+        one.command for one in gather(store, figures=all_figures()).commands
+    ]
 
 
 def test_the_criterion_decides_what_is_best_and_is_in_every_command(tmp_path: Path) -> None:
