@@ -21,7 +21,7 @@ settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
+def _set_threads_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
@@ -34,7 +34,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolate_environment(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is fetched, and nothing that is on this machine by chance is read."""
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(_cache))
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
@@ -43,7 +43,7 @@ def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
-def _every_checkpoint_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def _checkpoint_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that are saved do not depend on the speed of the machine."""
     monkeypatch.setattr("weightclip.lab.checkpoint.MAX_FRACTION", math.inf)
 

@@ -78,7 +78,7 @@ def test_a_compiled_step(make: Any, compile_step: Any) -> None:
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_a_step_compiled_and_run_before_the_clipper_came(make: Any, compile_step: Any) -> None:
+def test_a_step_compiled_and_run_before_the_clipper_was_attached(make: Any, compile_step: Any) -> None:
     model = network()
     optimizer = make(model.parameters(), lr=9.0)
     step = compile_step(optimizer)

@@ -57,7 +57,7 @@ def assert_same(a: list[Tensor], b: list[Tensor]) -> None:
 
 
 @every_optimizer
-def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
+def test_a_clipped_step_is_a_plain_step_followed_by_a_clip(case: Case) -> None:
     """From the same weights and state, step by step and bit for bit."""
     model, optimizer = case.make()
     plain_model, plain = case.make()
@@ -107,7 +107,7 @@ def test_a_regularizer_acts_until_it_is_removed(case: Case, attach: Attach) -> N
 
 @every_optimizer
 @every_regularizer
-def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
+def test_training_resumes_from_a_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     attach(case, optimizer, model)
     for number in range(3):
@@ -145,6 +145,6 @@ def test_all_regularizers_together_end_in_the_box(case: Case) -> None:
                 assert p.abs().max().item() <= 0.8 * (clipper.bounds[name].s or 0)
 
 
-def test_every_optimizer_of_torch_is_here() -> None:
+def test_every_torch_optimizer_is_covered() -> None:
     assert {"Adam", "SGD", "LBFGS", "SparseAdam", "Adafactor"} <= set(CASES)
     assert ("Muon" in CASES) == hasattr(torch.optim, "Muon")

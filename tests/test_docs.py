@@ -47,7 +47,7 @@ def programs() -> list[object]:
 
 
 @pytest.mark.parametrize("block", programs())
-def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")  # the bundled digits
     torch.manual_seed(0)
@@ -67,7 +67,7 @@ def commands() -> list[object]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_is_accepted(command: str) -> None:
+def test_commands_can_be_parsed(command: str) -> None:
     _, *arguments = shlex.split(command)
     parsed = _parser().parse_args(arguments)
     if arguments[0] == "sweep" and ".toml" not in command:
@@ -81,7 +81,7 @@ def test_links_of_the_readme_exist() -> None:
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
-def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_certificate_prints_the_output_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     program, output = blocks(ROOT / "docs" / "explanation" / "certificate.md")[:2]
     exec(program.text, {})
     assert capsys.readouterr().out == output.text

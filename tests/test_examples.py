@@ -69,7 +69,7 @@ def test_plain_loop_without_clipping_leaves_the_box():
 
 
 @pytest.mark.host
-def test_sb3_ppo_goes_on_clipping_after_load_in_another_process(tmp_path):
+def test_sb3_ppo_keeps_clipping_after_load_in_another_process(tmp_path):
     agent = load_example("sb3_ppo").main(kappa=3.0, steps=512)
     assert count_at_bound(agent.policy, 3.0) > 0
     assert [name for name, bound in agent.policy.optimizer.clipper.bounds.items() if bound.s is None] == ["parameter 0"]

@@ -34,7 +34,7 @@ def push_out(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 p.add_(10.0)
 
 
-def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
+def test_clipping_acts_after_hooks_registered_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     optimizer.register_step_post_hook(push_out)
@@ -42,7 +42,7 @@ def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
 
 
 @pytest.mark.parametrize("statistics", [False, True])
-def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
+def test_clipping_acts_after_global_optimizer_hooks(statistics: bool) -> None:
     model, optimizer = linear()
     clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=statistics)
     handle = register_optimizer_step_post_hook(push_out)
@@ -54,14 +54,14 @@ def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
         handle.remove()
 
 
-def test_clipping_acts_behind_regularizers_that_were_attached_later() -> None:
+def test_clipping_acts_after_regularizers_attached_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     wc.shrink_and_perturb(optimizer, 0.0, 100.0)
     assert abs(step(model, optimizer)) == 0.5
 
 
-def test_regularizers_act_in_the_order_in_which_they_were_attached() -> None:
+def test_regularizers_act_in_the_order_of_attachment() -> None:
     """Remembered after the first step: behind the shrinking if that comes first."""
     results = []
     for order in (1, -1):
@@ -84,7 +84,7 @@ class Wrapped(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("with_closure", [False, True])
-def test_an_optimizer_that_calls_its_base_class_is_one_step(with_closure: bool) -> None:
+def test_an_optimizer_that_calls_its_base_class_counts_one_step(with_closure: bool) -> None:
     plain, other = nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False)
     other.load_state_dict(plain.state_dict())
     for model, optimizer in (
@@ -144,7 +144,7 @@ def test_nothing_keeps_a_clipped_optimizer_alive() -> None:
     assert gone() is None
 
 
-def test_importing_leaves_other_optimizers_alone() -> None:
+def test_importing_does_not_affect_other_optimizers() -> None:
     model, optimizer = linear()
     before = repr(optimizer)
     assert step(model, optimizer, gradient=-3.0) == 3.5
@@ -187,7 +187,7 @@ class Scale(wc.Regularizer):
         self.steps = state["steps"]
 
 
-def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
+def test_a_custom_regularizer_composes_with_clipping_and_is_saved() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     regularizer = Scale(optimizer, 4.0).attach()
@@ -204,7 +204,7 @@ def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
     assert "scale_factor" not in optimizer.param_groups[0]
 
 
-def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
+def test_a_custom_regularizer_raises_the_same_errors_as_built_in_ones() -> None:
     _, optimizer = linear()
     Scale(optimizer, 1.0).attach()
     with pytest.raises(ValueError, match="optimizer: scale is already attached"):
@@ -213,7 +213,7 @@ def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
         Scale("adam", 1.0)  # type: ignore[arg-type]
 
 
-def test_a_lost_regularizer_of_a_user_is_named_by_its_class() -> None:
+def test_a_lost_custom_regularizer_is_named_by_its_class() -> None:
     model, optimizer = linear()
     Scale(optimizer, 1.0).attach()
     model, optimizer = copy.deepcopy((model, optimizer))

@@ -70,7 +70,7 @@ def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
     return monitor, sum(right[-2000:]) / 2000
 
 
-def test_the_suggested_range_keeps_the_plasticity_that_the_network_lost() -> None:
+def test_the_suggested_range_prevents_the_loss_of_plasticity() -> None:
     monitor, accuracy = learn_permuted_digits()
     verdict = monitor.verdict()
     assert verdict.problem
@@ -92,7 +92,7 @@ def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clippi
     assert verdict.text in str(monitor)
 
 
-def test_layers_are_measured_behind_the_clip() -> None:
+def test_layers_are_measured_after_clipping() -> None:
     monitor = train(0.01, 3, new_labels=True, kappa=1.0)
     assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured behind the clip, which was attached later
 
@@ -128,7 +128,7 @@ def one_step(model: nn.Module, x: Tensor, lr: float = 0.1, **options: Any) -> tu
     return monitor, monitor.table()
 
 
-def test_what_is_measured_of_a_layer() -> None:
+def test_metrics_of_a_layer() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     before = [layer.weight.detach().clone() for layer in (model[0], model[2])]
     _, rows = one_step(model, torch.randn(8, 4), lr=1.0)
@@ -142,7 +142,7 @@ def test_what_is_measured_of_a_layer() -> None:
         assert row["effective_rank"] == pytest.approx(effective_rank(w))
 
 
-def test_dormant_units_are_those_below_a_layer_that_hardly_answer() -> None:
+def test_dormant_units_are_inputs_of_a_layer_with_small_activations() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     with torch.no_grad():
         model[0].weight[:2] = 0
@@ -211,7 +211,7 @@ def test_dormant_units_are_unknown_without_hooks_in_training_mode(prepare: Any) 
     assert math.isnan(rows[1]["dormant"])
 
 
-def test_the_effective_rank_is_that_of_the_singular_values() -> None:
+def test_the_effective_rank_matches_the_singular_values() -> None:
     w = torch.randn(6, 9, dtype=torch.float64)
     sigma = torch.linalg.svdvals(w)
     p = sigma / sigma.sum()
@@ -250,7 +250,7 @@ class Clock:
 
 @pytest.mark.parametrize("loss", [None, 0.3])
 @pytest.mark.parametrize("layer", [0.5, 10.0, 1000.0])
-def test_at_no_time_do_measurements_take_more_than_their_budget(
+def test_measurements_never_exceed_their_budget(
     layer: float, loss: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even at the first measurement, and also if the steps become faster."""
@@ -269,7 +269,7 @@ def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPa
     assert len(clock.monitor.losses()) > 30 * len(clock.monitor.table()) >= 60
 
 
-def test_a_pause_earns_one_measurement_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_pause_there_is_at_most_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     for pause in (0.0, 1e6):
         clock = Clock(monkeypatch, layer=10.0)
@@ -280,7 +280,7 @@ def test_a_pause_earns_one_measurement_at_most(monkeypatch: pytest.MonkeyPatch) 
     assert measured[1] == measured[0] + 1
 
 
-def test_a_loss_that_takes_longer_than_expected_is_paid_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_takes_longer_than_expected_delays_later_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, layer=0.1, loss=50.0)
     clock.train(400, 1.0)
     assert len(clock.monitor.losses()) == 1  # measured once, because its time was not known
@@ -340,7 +340,7 @@ def test_the_last_measurement_can_be_logged(tmp_path: Path) -> None:
         monitor.log(writer)
 
 
-def test_it_can_be_removed_and_measures_no_more() -> None:
+def test_a_removed_monitor_stops_measuring() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with wc.Monitor(optimizer, model, every=1) as monitor:
@@ -352,7 +352,7 @@ def test_it_can_be_removed_and_measures_no_more() -> None:
     assert not model._forward_pre_hooks
 
 
-def test_too_few_measurements_and_wrong_arguments() -> None:
+def test_too_few_measurements_and_invalid_arguments() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = wc.Monitor(optimizer, model)
@@ -404,7 +404,7 @@ def pairs(early: float, late: float, noise: float, loss: tuple[float, float] = (
     return [LossPair(i + 1, level + noise * (-1) ** i, each) for i, (level, each) in enumerate(levels)]
 
 
-def test_a_fall_within_the_noise_is_not_called_no_sign() -> None:
+def test_a_drop_within_the_noise_does_not_rule_out_a_loss_of_plasticity() -> None:
     """The numbers are those of a stream on which accuracy fell from 17% to 11%."""
     noisy = judge(rows({"norm_ratio": (1.0, 7.0)}), pairs(0.089, 0.073, 0.08))
     assert (noisy.problem, noisy.certain) == (False, False)
@@ -418,7 +418,7 @@ def test_a_fall_within_the_noise_is_not_called_no_sign() -> None:
     assert not judge(rows({}), pairs(0.089, 0.03, 0.001, loss=(1.0, 0.5))).problem
 
 
-def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
+def test_signs_that_were_not_measured_leave_the_verdict_uncertain() -> None:
     """Without dormant units, the signs are the rank and the updates; one of them is present."""
     unknown = {"dormant": (math.nan, math.nan), "effective_rank": (10.0, 2.0)}
     two = rows(unknown) + [replace(row, layer="2.weight") for row in rows(unknown)]
@@ -427,7 +427,7 @@ def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
     assert "the signs are not clear" in verdict.text
 
 
-def test_few_measurements_without_a_loss_give_no_all_clear() -> None:
+def test_few_measurements_without_a_loss_leave_the_verdict_uncertain() -> None:
     few, many = judge(rows({}, steps=9)), judge(rows({}, steps=10))
     assert (few.problem, few.certain) == (False, False)
     assert "cannot tell yet; the signs are not clear without a loss" in few.text
@@ -440,7 +440,7 @@ def test_a_verdict_names_the_largest_norm_ratio() -> None:
     assert "the largest norm ratio is 7, of 0.weight" in judge(rows({"norm_ratio": (7.0, 7.0)}, steps=10)).text
 
 
-def test_without_a_loss_two_signs_are_needed() -> None:
+def test_without_a_loss_two_signs_are_required() -> None:
     dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
     assert not judge(rows(dormant)).problem
     assert not judge(rows(rank)).problem

@@ -92,7 +92,7 @@ def test_training_continues_if_the_optimizer_was_loaded_first(name: str) -> None
         ("clip_graded", 9.0, r"kappa=graded\(0.25, 4, output=0.5-2\), which replaces kappa=9"),
     ],
 )
-def test_a_number_replaces_a_rule_that_is_attached_now_and_the_reverse(name: str, kappa: Any, message: str) -> None:
+def test_a_loaded_number_replaces_an_attached_rule_and_vice_versa(name: str, kappa: Any, message: str) -> None:
     model, optimizer, saved = load(name)
     vector_to_parameters(saved["model"], model.parameters())
     wc.clip_weights(optimizer, model, kappa)
@@ -108,7 +108,7 @@ def test_a_number_replaces_a_rule_that_is_attached_now_and_the_reverse(name: str
     check_next_steps(model, optimizer, saved)
 
 
-def test_the_settings_of_madam_have_their_new_name() -> None:
+def test_madams_settings_are_renamed() -> None:
     _, optimizer, saved = load("madam")
     assert saved["optimizer"]["param_groups"][0]["largest"] == 1.2
     optimizer.load_state_dict(saved["optimizer"])

@@ -54,7 +54,7 @@ def test_every_head() -> None:
     assert spared(Dueling()) == {f"{head}.{p}" for head in ("value", "advantage.2") for p in ("weight", "bias")}
 
 
-def test_layers_are_seen_through_compile() -> None:
+def test_layers_are_found_through_compile() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), backend="eager")
     assert spared(model) == {"1.weight", "1.bias"}
 
@@ -62,7 +62,7 @@ def test_layers_are_seen_through_compile() -> None:
 @pytest.mark.parametrize(
     ("model", "why"), [(Untraceable(), "cannot be traced"), (TwoMethods(), "does not reach critic")]
 )
-def test_where_they_cannot_be_told_names_are_asked_for(model: nn.Module, why: str) -> None:
+def test_undetectable_output_layers_raise_an_error_that_asks_for_names(model: nn.Module, why: str) -> None:
     with pytest.raises(ValueError, match=rf"clip_output_layers=False: .*{why}.*; name them in exclude="):
         spared(model)
 
@@ -71,7 +71,7 @@ def make_network(outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, outputs))
 
 
-def test_the_members_of_a_list_or_dictionary_are_networks_of_their_own() -> None:
+def test_members_of_a_list_or_dictionary_are_separate_networks() -> None:
     assert spared(nn.ModuleList([make_network(2), make_network(1)])) == {
         f"{i}.2.{p}" for i in (0, 1) for p in ("weight", "bias")
     }
@@ -123,5 +123,5 @@ def test_an_output_computed_outside_a_layer_asks_for_names() -> None:
         spared(Tied())
 
 
-def test_parts_of_a_layer_are_not_layers_that_are_missed() -> None:
+def test_parts_of_a_layer_do_not_count_as_layers() -> None:
     assert spared(Attending()) == {"head.weight", "head.bias"}

@@ -234,7 +234,7 @@ def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_s
     assert (model[2].weight == 9.0).all()
 
 
-def test_a_group_that_is_added_later_scales_the_rule() -> None:
+def test_a_group_added_later_scales_the_rule() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.0)
     clipper = wc.clip_weights(optimizer, model, {"*": 3.0})
@@ -246,7 +246,7 @@ def test_a_group_that_is_added_later_scales_the_rule() -> None:
     assert repr(clipper).startswith("Clipper(SGD, kappa=*=3, 0.5 x *=3: clips 4 of 4")
 
 
-def test_a_group_that_is_added_after_loading_has_the_kappa_of_the_checkpoint() -> None:
+def test_a_group_added_after_loading_has_the_kappa_of_the_checkpoint() -> None:
     state = saved(2.0)
     for attached, loaded, expected in ((wc.graded(), state, 0.5), (2.0, saved(wc.graded()), 1.0)):
         model, optimizer = make()

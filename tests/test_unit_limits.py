@@ -79,7 +79,7 @@ def test_a_tensor_with_gaps_in_memory_is_clipped() -> None:
     torch.testing.assert_close(layer.weight.detach(), expected[:, None].expand(200, 300))
 
 
-def test_clipping_by_unit_costs_little_more_than_by_one_kappa_wherever_the_units_are() -> None:
+def test_clipping_by_unit_costs_little_more_than_by_one_kappa_for_any_unit_dimension() -> None:
     """The true factor is below 2; the units of a transposed convolution once made it 17."""
     layer = nn.ConvTranspose2d(256, 128, 3)
     clips = {name: attach(layer, kappa).clip for name, kappa in (("one", 2.0), ("graded", None))}
@@ -93,7 +93,7 @@ def test_clipping_by_unit_costs_little_more_than_by_one_kappa_wherever_the_units
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_limits_of_large_tensors_stay_in_the_innermost_cache(dtype: torch.dtype) -> None:
+def test_limits_of_large_tensors_stay_in_the_l1_cache(dtype: torch.dtype) -> None:
     """Short rows of limits are repeated, because each row has a cost; rows beyond 4 KB are slower again."""
     layer = nn.ConvTranspose1d(512, 100, 1).to(dtype)
     clipper = attach(layer)
@@ -102,7 +102,7 @@ def test_limits_of_large_tensors_stay_in_the_innermost_cache(dtype: torch.dtype)
     assert 1024 < limits.numel() * limits.element_size() <= 4096
 
 
-def test_changing_kappa_does_not_compute_the_ranges_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_kappa_does_not_recompute_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     clipper = attach(nn.Linear(4, 3))
     clipper.clip()
 

@@ -44,7 +44,7 @@ def test_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_the_table_has_weights_at_their_bound_and_inside() -> None:
+def test_the_vectors_have_weights_at_and_inside_their_bounds() -> None:
     last = VECTORS["sgd+clip"].after[-1]
     assert any(abs(w) == 1.1 * 0.5 for w in last)
     assert any(abs(w) < 1.1 * 0.5 for w in last)

@@ -67,7 +67,7 @@ def test_seeds(text: str, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "3-0", "a", "0-", "-1", "1.5", "0,,2", "99999999"])
-def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_seeds_raise_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a number of seeds such as 4, or 0-3 or 0,2,5"):
         seeds(text)
 
@@ -137,7 +137,7 @@ def test_metavars_come_from_the_field(capsys: pytest.CaptureFixture[str]) -> Non
         assert line in shown
 
 
-def test_every_argument_has_its_line_of_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_argument_has_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     parser({"steps": 1_000_000, "lr": 1e-4, "widths": (3, 4), "loud": True, "settings": {"a": 0.5}}).print_help()
     shown = " ".join(capsys.readouterr().out.split())
     for line in (
@@ -166,7 +166,7 @@ def test_options_are_listed_in_the_groups_of_their_fields(capsys: pytest.Capture
     assert order == sorted(order)
 
 
-def test_several_values_of_an_option() -> None:
+def test_an_option_with_several_values() -> None:
     read = parser(several=True).parse_args(["--lr", "0.1, 0.2,0.1", "--steps", "1k,2k", "--widths", "5,6"])
     assert (read.lr, read.steps, read.widths) == ((0.1, 0.2), (1000, 2000), (5, 6))
     with pytest.raises(ValueError, match="--lr: got 'x', expected a number"):
@@ -183,11 +183,11 @@ def test_several_values_of_an_option() -> None:
         ("--xyz", ["--kappa", "--lr"], None),
     ],
 )
-def test_the_option_that_was_meant(option: str, known: list[str], meant: str | None) -> None:
+def test_a_misspelled_option_gets_a_suggestion(option: str, known: list[str], meant: str | None) -> None:
     assert nearest_option(option, known) == meant
 
 
-def test_an_error_is_one_line_that_refers_to_the_help() -> None:
+def test_an_error_prints_one_line_that_refers_to_the_help() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
         parser().parse_args(["--steps", "x"])
     with pytest.raises(ValueError, match=r"^--step: unknown option; did you mean --steps\? \(see prog --help\)$"):
@@ -197,21 +197,21 @@ def test_an_error_is_one_line_that_refers_to_the_help() -> None:
 
 
 @pytest.mark.parametrize("text", ["1e400", "1e999999999", "-1e30", "nan"])
-def test_a_count_too_large_is_refused(text: str) -> None:
+def test_a_count_that_is_too_large_raises_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
         count(text)
 
 
-def test_too_many_seeds_are_refused() -> None:
+def test_too_many_seeds_raise_an_error() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="or 0-3 or 0,2,5"):
         seeds("0-99999999999")
 
 
-def test_no_hidden_layers() -> None:
+def test_a_network_without_hidden_layers() -> None:
     assert counts("none") == ()
 
 
-def test_old_names_of_options_are_accepted_with_one_note_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_option_names_are_accepted_with_one_note_each(capsys: pytest.CaptureFixture[str]) -> None:
     old = "--rollout 64 --minibatches=4 --no-clip-values --rollout 32 --set largest=5 --lr 1"
     new = "--num-steps 64 --num-minibatches=4 --no-clip-vloss --num-steps 32 --set max_update=5 --lr 1"
     assert rename_options("policy-collapse", old.split()) == new.split()

@@ -85,7 +85,7 @@ def test_other_setups_are_reported(results: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_seeds_that_only_some_settings_have_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_missing_from_some_settings_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(results, *(made_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
     run(results, "--where", "method=sgd")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -138,7 +138,7 @@ def test_missing_common_problems_are_reported(results: Path, capsys: pytest.Capt
     assert "over problems" not in capsys.readouterr().out
 
 
-def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp_path: Path) -> None:
+def test_the_best_settings_are_written_as_presets(results: Path, tmp_path: Path) -> None:
     run(results, "-o", tmp_path / "best.toml")
     assert tomllib.loads((tmp_path / "best.toml").read_text()) == {
         "best": {
@@ -148,7 +148,9 @@ def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp
     }
 
 
-def test_or_as_a_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_settings_are_written_as_a_table(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(results, "-o", tmp_path / "best.csv")
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'best.csv'}\n")
     table = pl.read_csv(tmp_path / "best.csv")

@@ -56,7 +56,9 @@ def test_the_best_setting_by_the_criterion_is_drawn_and_reported(capsys: pytest.
         assert reported in capsys.readouterr().out
 
 
-def test_all_draws_what_is_possible_and_reports_the_rest(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_draws_the_available_figures_and_reports_the_others(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["figure", "all", results]) == 0
     shown = capsys.readouterr().out
     assert "label-permuted-diagnostics: not drawn: results: got input-permuted-mnist, expected runs of label-" in shown
@@ -94,7 +96,7 @@ def test_the_list_has_every_name_and_number(capsys: pytest.CaptureFixture[str]) 
         (["3", "table.csv", "-o", "table.csv"], "choose a directory, not a file"),
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_no_file(
+def test_invalid_input_prints_one_line_and_exits_with_code_2_without_a_file(
     arguments: list[str], message: str, results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()

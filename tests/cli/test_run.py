@@ -67,7 +67,7 @@ def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
     assert_frame_equal(read_record(records(tmp_path / "out")[0]).table, table)
 
 
-def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path) -> None:
+def test_a_finished_run_is_repeated_only_on_request(tmp_path: Path) -> None:
     assert main(SMALL) == 0
     written = records(tmp_path)[0].stat().st_mtime_ns
     assert main(SMALL) == 0
@@ -105,7 +105,7 @@ def test_without_diagnostics(tmp_path: Path) -> None:
         (["input-permuted-mnist", "--out", "file/inside"], "file/inside: Not a directory; choose a directory, not a"),
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_no_record(
+def test_invalid_input_prints_one_line_and_exits_with_code_2_without_a_record(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -180,7 +180,7 @@ def test_ctrl_c_explains_how_to_resume(
     assert hint in capsys.readouterr().out
 
 
-def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
+def test_a_run_interrupted_by_ctrl_c_resumes_with_the_same_command(tmp_path: Path) -> None:
     """The interrupted run ends with the numbers of an undisturbed one."""
     long = [*SMALL[:5], "900", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
@@ -217,7 +217,7 @@ def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFix
         assert name in shown
 
 
-def test_seeds_are_a_number_of_seeds_and_seed_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_is_a_count_and_seed_is_a_single_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--seeds", "3"]) == 0
     assert "seeds: 0–2" in capsys.readouterr().out
     assert main([*SMALL, "--seed", "3"]) == 0
@@ -234,7 +234,7 @@ def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.Captu
     assert "cut short" not in capsys.readouterr().out
 
 
-def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_waits_for_a_run_of_another_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two processes given the same command: one runs, the other waits for its record."""
     long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]

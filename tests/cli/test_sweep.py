@@ -31,7 +31,7 @@ def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[st
     assert not Path("results").exists()
 
 
-def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_settings(
+def test_time_and_space_are_estimated_from_runs_with_other_seeds_and_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["run", *SMALL[1:], "--method", "sgd", "--seed", "7"]) == 0
@@ -50,7 +50,7 @@ def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_setti
     assert lines["sgd"][3] == duration(6 * 10 * seconds)  # scaled from the shorter run
 
 
-def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_with_several_values_makes_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--methods", "sgd,sgd+wc", "--kappa", "1,2,4", "--dry-run"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
     assert (lines["sgd"][1], lines["sgd+wc"][1]) == ("1", "3")  # only methods that have the setting
@@ -60,7 +60,7 @@ def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[s
     assert "--kappa: got a value, but sgd has no such setting, only lr" in capsys.readouterr().err
 
 
-def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_executes_missing_runs_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
     """A sweep and a run leave the same records: one continues where the other stopped."""
     for method in ("sgd", "adam+wc"):
         assert main(["run", *SMALL[1:], "--method", method]) == 0
@@ -115,7 +115,7 @@ def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.Ca
         ),
     ],
 )
-def test_an_error_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_prints_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -161,14 +161,14 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
     assert "mine.toml has no setting for adam: using the defaults" in capsys.readouterr().out
 
 
-def test_a_problem_that_best_took_for_its_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_parsed_as_the_value_of_best_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
     assert "'input-permuted-mnist' was parsed as the value of --best" in capsys.readouterr().err
     assert main(["sweep", "--workers", "2"]) == 2
     assert "PROBLEM: got none" in capsys.readouterr().err
 
 
-def test_to_count_runs_on_slurm_no_slurm_is_needed(
+def test_a_dry_run_on_slurm_does_not_require_slurm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit", reason="needs submitit")
@@ -179,7 +179,7 @@ def test_to_count_runs_on_slurm_no_slurm_is_needed(
     assert main(words) == 2
 
 
-def test_an_unknown_problem_is_reported_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_problem_of_a_sweep_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "input-permuted-mnits"]) == 2
     assert "did you mean 'input-permuted-mnist'?" in capsys.readouterr().err
 

@@ -42,14 +42,14 @@ def test_runs_are_counted_by_method() -> None:
     assert (tally.done["adam"], tally.failed["adam"], tally.left["adam"], tally.ended) == (1, 1, 2, 2)
 
 
-def test_runs_of_another_process_are_left() -> None:
+def test_runs_of_another_process_do_not_count_as_left() -> None:
     tally = Tally(INVENTORY, SECONDS, 2, Clock())
     tally.add(Started("1", LEFT[:1]))
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "locked"),)))
     assert (tally.left["adam"], tally.ended) == (4, 0)
 
 
-def test_the_time_left_is_unknown_until_something_is_known() -> None:
+def test_the_time_left_is_unknown_before_the_first_progress() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, {}, 2, clock)
     assert tally.seconds_left is None
@@ -61,7 +61,7 @@ def test_the_time_left_is_unknown_until_something_is_known() -> None:
     assert tally.seconds_left == pytest.approx((80 + 300) / 2)
 
 
-def test_the_time_left_follows_the_speed_so_far() -> None:
+def test_the_time_left_is_estimated_from_the_speed_so_far() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     assert tally.seconds_left == 200.0  # 400 s of work for two workers
@@ -101,7 +101,7 @@ def test_earlier_progress_does_not_count_as_speed() -> None:
     assert tally.seconds_left == pytest.approx(9 * 600)
 
 
-def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
+def test_a_slow_start_does_not_inflate_the_time_left() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     tally.add(Started("1", LEFT[:1]))
@@ -113,7 +113,7 @@ def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
     assert 200 < tally.seconds_left < 300
 
 
-def test_a_run_that_failed_or_that_another_process_had_done_is_not_taken_for_speed() -> None:
+def test_failed_runs_and_runs_of_other_processes_do_not_count_as_speed() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     for number, outcome in enumerate((Outcome("adam-0", "done"), Outcome("adam-1", "failed", reason="x"))):
@@ -123,7 +123,7 @@ def test_a_run_that_failed_or_that_another_process_had_done_is_not_taken_for_spe
     assert tally.seconds_left == 100.0  # for two of four, on two workers
 
 
-def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -> None:
+def test_fewer_workers_than_requested_increase_the_time_left() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 100, clock)
     assert tally.seconds_left == 100.0
@@ -133,7 +133,7 @@ def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -
     assert tally.seconds_left == pytest.approx(300.0)
 
 
-def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
+def test_additional_workers_do_not_speed_up_the_last_run() -> None:
     assert Tally(Inventory(DONE, (), LEFT[:1]), SECONDS, 2, Clock()).seconds_left == 100.0
 
 
@@ -159,7 +159,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with show_sweep(INVENTORY, SECONDS, 2, Clock()) as shown:
         shown.report(Started("1", LEFT[:1]))
         shown.say("a [bold] line")
@@ -179,7 +179,7 @@ def stop() -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_table_that_stays_after_ctrl_c_shows_nothing_as_running(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_final_table_after_ctrl_c_shows_no_running_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         stop()
     pictures = capsys.readouterr().out.split("method")

@@ -90,7 +90,7 @@ class Killer:
 
 
 @pytest.mark.parametrize("what", ["driver", "worker"])
-def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(what: str, start: Start) -> None:
+def test_kill_9_at_five_random_moments_loses_and_duplicates_no_run(what: str, start: Start) -> None:
     """The moments are numbers of records in the store: elapsed time means little on a loaded machine."""
     assert start("undisturbed").wait(SECONDS) == 0
     expected = tables("undisturbed")
@@ -150,7 +150,7 @@ def progress(rows: int) -> int:
 
 
 @pytest.mark.parametrize("name", RL_SWEEPS)
-def test_a_sweep_of_reinforcement_learning_that_is_killed_five_times_ends_as_if_undisturbed(name: str) -> None:
+def test_an_rl_sweep_killed_five_times_ends_like_an_uninterrupted_one(name: str) -> None:
     def start(out: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, EVERY_ROW, "sweep", *RL_SWEEPS[name], "--workers", "2", "--out", out]
         return running.enter_context(started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))

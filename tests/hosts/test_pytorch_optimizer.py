@@ -62,7 +62,7 @@ def test_every_step_ends_in_the_box(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "message"), REFUSED.items())
-def test_what_cannot_be_clipped_is_refused_by_name(name: str, message: str) -> None:
+def test_optimizers_that_cannot_be_clipped_raise_an_error_with_their_name(name: str, message: str) -> None:
     model = network()
     optimizer = po.load_optimizer(name)(model.parameters(), lr=0.5)
     with pytest.raises(ValueError, match=message):
@@ -123,14 +123,14 @@ def test_a_class_with_a_kappa_is_pickled() -> None:
 
 
 @pytest.mark.parametrize("wrap", [po.TRAC, po.OrthoGrad, po.Lookahead], ids=["TRAC", "OrthoGrad", "Lookahead"])
-def test_schedule_free_inside_a_wrapper_is_refused(wrap: Any) -> None:
+def test_schedule_free_inside_a_wrapper_raises_an_error(wrap: Any) -> None:
     model = network()
     optimizer = wrap(po.ScheduleFreeAdamW(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="ScheduleFreeAdamW swaps the model's weights"):
         wc.clip_weights(optimizer, model, KAPPA)
 
 
-def test_sam_by_its_two_steps() -> None:
+def test_sam_with_separate_first_and_second_steps() -> None:
     model = network()
     optimizer = po.SAM(model.parameters(), base_optimizer=torch.optim.SGD, lr=0.5)
     wc.clip_weights(optimizer, model, KAPPA)

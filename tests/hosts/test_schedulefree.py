@@ -103,7 +103,7 @@ def test_a_resumed_run_has_the_same_weights() -> None:
     assert torch.equal(model.weight, resumed.weight)
 
 
-def test_the_wrapper_that_is_no_optimizer_is_refused() -> None:
+def test_the_wrapper_that_is_not_an_optimizer_raises_an_error() -> None:
     model = nn.Linear(16, 1)
     optimizer = schedulefree.ScheduleFreeWrapper(torch.optim.SGD(model.parameters(), lr=0.01))
     with pytest.raises(TypeError, match=r"got ScheduleFreeWrapper, expected a torch\.optim\.Optimizer"):

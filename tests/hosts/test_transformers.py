@@ -52,7 +52,7 @@ def test_the_advice_for_tied_embeddings_works() -> None:
     assert model.transformer.h[0].attn.c_attn.weight.abs().max() == 0.25
 
 
-def test_decision_transformers_are_known_too() -> None:
+def test_decision_transformers_are_supported() -> None:
     config = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=16, n_layer=1, n_head=1)
     model = transformers.DecisionTransformerModel(config)
     bounds = wc.resolve_bounds(model)

@@ -37,7 +37,7 @@ def test_rounds_end_before_the_deadline_but_there_is_always_one(seconds: float, 
     assert found == list(range(number))
 
 
-def test_without_quick_only_the_number_of_rounds_counts(advance: Clock) -> None:
+def test_without_quick_only_the_number_of_rounds_is_limited(advance: Clock) -> None:
     assert timing.deadline(quick=False) == math.inf
     assert timing.deadline(quick=True) < timing.CUT < 45
     found = []
@@ -47,7 +47,7 @@ def test_without_quick_only_the_number_of_rounds_counts(advance: Clock) -> None:
     assert found == [0, 1, 2]
 
 
-def test_the_time_limit_cuts_what_runs_and_keeps_what_was_found(
+def test_the_time_limit_interrupts_the_block_and_keeps_its_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(timing, "CUT", timing.elapsed() + 0.05)
@@ -70,7 +70,7 @@ def test_times_count_from_the_start_of_the_process() -> None:
     assert float(result.stdout) >= 0.29  # the system counts in hundredths of a second
 
 
-def test_a_claim_is_one_line_even_if_there_was_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_prints_one_line_even_if_the_time_was_up(capsys: pytest.CaptureFixture[str]) -> None:
     timing.print_claim("ours / theirs", timing.median_ratio([3.0, 9.0, 8.0], [1.0, 2.0]))
     timing.print_claim("not reached", timing.median_ratio([], []))
     assert capsys.readouterr().out == "ours / theirs: 3.75\nnot reached: not measured in time\n"

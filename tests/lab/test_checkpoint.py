@@ -9,7 +9,7 @@ from weightclip import clip_weights, graded
 from weightclip.lab.checkpoint import flatten, load_training_state, training_state, unflatten
 
 
-def test_a_nested_state_comes_back_with_its_types() -> None:
+def test_a_nested_state_is_restored_with_its_types() -> None:
     tree = {
         "model": {"0.weight": torch.randn(2, 3), "0.bias": torch.zeros(2, dtype=torch.float64)},
         "state": {0: {"step": 3, "v": torch.tensor(2.0)}, 12: {"rate": 0.1, "on": True}},

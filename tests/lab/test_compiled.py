@@ -39,7 +39,7 @@ def total(kernel: ModuleType) -> float:
     return float(out[0])
 
 
-def test_a_kernel_is_compiled_when_learn_is(tmp_path: Path) -> None:
+def test_a_kernel_is_compiled_with_learn(tmp_path: Path) -> None:
     kernel = load(tmp_path)
     total(kernel)
     assert not is_compiled(load(tmp_path))
@@ -48,7 +48,7 @@ def test_a_kernel_is_compiled_when_learn_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", ["", "fastmath=True, "])
-def test_a_damaged_cache_is_done_without_and_changes_no_number(flags: str, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_not_used_and_changes_no_number(flags: str, tmp_path: Path) -> None:
     """Fast math adds the numbers in another order."""
     source = SOURCE.replace("cache", f"{flags}cache")
     expected = total(load(tmp_path, source))

@@ -46,7 +46,7 @@ def weightclip(site: Path, directory: Path, command: str) -> str:
     return done.stdout
 
 
-def test_it_is_swept_compared_drawn_and_reported(site: Path, tmp_path: Path) -> None:
+def test_the_example_experiment_is_swept_compared_drawn_and_reported(site: Path, tmp_path: Path) -> None:
     sweep = "sweep drifting-regression --tasks 3 --period 20 --kappa 1,5 --lr 0.05 --seeds 2 --workers 1"
     assert "6 runs done, 0 failed" in weightclip(site, tmp_path, sweep)
     assert "slope per 100 tasks" in weightclip(site, tmp_path, "best results")

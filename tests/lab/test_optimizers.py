@@ -10,7 +10,7 @@ from weightclip.lab.optimizers import make_optimizer, optimizer_class
 from weightclip.madam import Madam
 
 
-def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:
+def test_every_pytorch_optimizer_is_available_by_its_lower_case_name() -> None:
     kinds = [one for one in vars(torch.optim).values() if isinstance(one, type)]
     named = {one.__name__.lower() for one in kinds if issubclass(one, torch.optim.Optimizer)}
     assert set(OPTIMIZERS) - {"madam"} == named - {"lbfgs", "sparseadam", "optimizer"}
@@ -19,7 +19,7 @@ def test_every_optimizer_of_pytorch_is_there_by_its_lower_case_name() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_settings_of_an_optimizer_are_its_arguments_that_are_numbers(name: str) -> None:
+def test_the_settings_of_an_optimizer_are_its_numeric_arguments(name: str) -> None:
     parameters = inspect.signature(optimizer_class(name)).parameters
     numbers = {key for key, one in parameters.items() if isinstance(one.default, float | int)}
     numbers |= {"beta1", "beta2"} if "betas" in parameters else set()
@@ -28,13 +28,13 @@ def test_the_settings_of_an_optimizer_are_its_arguments_that_are_numbers(name: s
     assert set(names) == numbers - execution
 
 
-def test_an_optimizer_missing_from_this_pytorch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_missing_from_this_pytorch_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"method: got 'muon', but PyTorch .* has no torch\.optim\.Muon"):
         optimizer_class("muon")
 
 
-def test_settings_reach_the_optimizer_and_the_regularizers() -> None:
+def test_settings_are_passed_to_the_optimizer_and_the_regularizers() -> None:
     model = nn.Linear(4, 2)
     settings = {"lr": 0.1, "beta1": 0.5, "eps": 1e-3, "kappa": 2.0}
     made = make_optimizer(model, parse_method("adam+wc", TORCH), settings, bounds="paper", track_clipped=True)
@@ -46,7 +46,7 @@ def test_settings_reach_the_optimizer_and_the_regularizers() -> None:
     assert {bound.rule for bound in clipper.bounds.values()} == {"paper"}
 
 
-def test_madams_kappa_is_its_own() -> None:
+def test_kappa_is_passed_to_madam() -> None:
     made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0})
     assert made.param_groups[0]["kappa"] == 3.0
 
@@ -58,7 +58,7 @@ def test_settings_that_the_optimizer_does_not_accept_are_reported() -> None:
         make_optimizer(nn.Linear(4, 2), parse_method("sgd", TORCH), {"lr": 0.1, "momentum": -1.0})
 
 
-def test_integers_and_truth_values_reach_the_optimizer_as_such() -> None:
+def test_integers_and_booleans_are_passed_to_the_optimizer_unchanged() -> None:
     made = make_optimizer(nn.Linear(4, 2), parse_method("adam", TORCH), {"lr": 0.1, "amsgrad": 1.0})
     assert made.param_groups[0]["amsgrad"] is True
     made = make_optimizer(nn.Linear(4, 2, bias=False), parse_method("muon", TORCH), {"lr": 0.1, "ns_steps": 3.0})

@@ -39,7 +39,7 @@ def test_a_figure_is_found_by_name_and_by_number() -> None:
         ("table 1", ("table 1", "")),
     ],
 )
-def test_an_item_or_a_part_is_found_as_people_write_it(name: str, found: tuple[str, str]) -> None:
+def test_an_item_or_a_part_is_found_by_common_spellings(name: str, found: tuple[str, str]) -> None:
     assert find_item(name) == found
 
 
@@ -59,7 +59,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> None:
+def test_every_command_can_be_parsed(words: list[str]) -> None:
     cli._parser().parse_args(words)
 
 
@@ -71,7 +71,7 @@ def test_every_figure_of_the_paper_has_a_reproduction() -> None:
                 assert made.filled()[-1][:2] == ["figure", figure.name]
 
 
-def test_the_user_decides_on_seeds_and_places() -> None:
+def test_seeds_and_directories_can_be_chosen() -> None:
     made = Reproduction("figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30)
     assert made.filled() == [
         ["sweep", "x", "--seeds", "30", "--out", "results"],
@@ -88,7 +88,7 @@ def test_the_user_decides_on_seeds_and_places() -> None:
         (Reproduction("table 1", (), part="Atarri"), "mine: part: got 'Atarri', .*did you mean 'Atari'"),
     ],
 )
-def test_an_experiment_cannot_make_what_is_not_in_the_paper(
+def test_reproducing_an_item_missing_from_the_paper_raises_an_error(
     one: Reproduction, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Mine(SimpleNamespace):

@@ -43,7 +43,7 @@ def test_without_a_terminal_lines_are_printed_periodically(capsys: pytest.Captur
     assert lines[-1] == "seed 1: 1,000 of 1,000 samples, online accuracy 50.0%, 33 samples/s"
 
 
-def test_runs_that_go_together_are_reported_apart_from_their_sum(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batched_runs_are_reported_separately_from_their_total(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with show_progress(runs=4, steps=1000, unit="steps", format_score=in_words, clock=clock) as display:
         display.begin("seed 0, 1, 2, 3", runs_in_lockstep=4)
@@ -54,7 +54,7 @@ def test_runs_that_go_together_are_reported_apart_from_their_sum(capsys: pytest.
     assert capsys.readouterr().out.splitlines()[-1] == expected
 
 
-def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_left_excludes_earlier_progress_and_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with show_progress(runs=3, steps=100_000, unit="samples", format_score=in_words, clock=clock) as display:
         display.begin("seed 0")  # finished long ago: it has nothing to report
@@ -66,7 +66,7 @@ def test_time_left_counts_neither_what_was_done_before_nor_finished_runs(capsys:
     assert line.endswith("18:00 left")  # 8,000 + 100,000 samples at 100 a second
 
 
-def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_progress_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -92,7 +92,7 @@ def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
 
 
-def test_in_80_columns_names_are_cut_and_the_percentage_and_the_time_left_stay(
+def test_in_80_columns_names_are_truncated_before_the_percentage_and_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal(80, monkeypatch)

@@ -145,7 +145,7 @@ def test_an_experiment_of_another_package_runs_and_sweeps(installed: Path) -> No
     }
 
 
-def test_a_problem_and_a_method_of_another_package_run_like_our_own(installed: Path) -> None:
+def test_a_problem_and_a_method_of_another_package_run_like_built_in_ones(installed: Path) -> None:
     command = "run label-permuted-blobs --method half+wc --kappa 5 --steps 120 --hidden 4 --out out"
     assert "accuracy" in weightclip(installed, command)
     (path,) = (installed.parent / "out").rglob("*.parquet")
@@ -177,7 +177,7 @@ def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(instal
     assert "weightclip sweep input-permuted-mnist" in done.stdout
 
 
-def test_unknown_names_are_reported_with_the_nearest() -> None:
+def test_unknown_names_get_a_suggestion() -> None:
     assert find_experiment("streaming").name == "streaming"
     with pytest.raises(ValueError, match=r"experiment: got 'steaming'.*did you mean 'streaming'"):
         find_experiment("steaming")
@@ -209,7 +209,7 @@ def test_the_help_of_a_problem_lists_methods_and_examples(
 
 
 @pytest.mark.parametrize("name", experiments())
-def test_no_metric_has_the_name_of_an_option(name: str) -> None:
+def test_no_metric_is_named_like_an_option(name: str) -> None:
     """In the tidy table both are columns."""
     experiment = find_experiment(name)
     assert not {one.name for one in fields(experiment.config)} & set(experiment.schema.metrics)

@@ -19,7 +19,7 @@ def rows(*records: Any, **options: Any) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in best_settings(tidy(*records), **options).to_dicts()}
 
 
-def test_the_papers_setting_is_recognised() -> None:
+def test_the_papers_setting_is_recognized() -> None:
     found = rows(made_record((0.7,), lr=0.001), made_record((0.1,), lr=0.1))
     assert (found["sgd"]["same"], found["sgd"]["paper_score"]) == (True, 0.7)
 
@@ -29,7 +29,7 @@ def test_another_setting_is_compared_with_the_score_of_the_papers_setting() -> N
     assert (found["lr"], found["score"], found["same"], found["paper_score"]) == (0.1, 0.8, False, 0.7)
 
 
-def test_the_papers_setting_may_not_have_been_run() -> None:
+def test_the_papers_setting_may_be_missing() -> None:
     found = rows(made_record(lr=0.1))["sgd"]
     assert (found["same"], found["paper_score"]) == (False, None)
 
@@ -45,14 +45,14 @@ def test_methods_come_in_the_papers_order_then_others() -> None:
     assert list(rows(*(made_record(method=method) for method in methods))) == ["sgd", "adam", "sgd+wc", "alpha", "lion"]
 
 
-def test_the_trend_is_that_of_the_best_setting() -> None:
+def test_the_trend_is_computed_for_the_best_setting() -> None:
     rising = [made_record([0.5 + number / 100 + seed / 10 for number in range(8)], seed=seed) for seed in (0, 1)]
     falling = [made_record([0.1 - number / 100 for number in range(8)], lr=0.1, seed=seed) for seed in (0, 1)]
     found = rows(*rising, *falling)["sgd"]
     assert (found["slope"], found["verdict"]) == (pytest.approx(1.0), "rising")
 
 
-def test_the_criterion_counts() -> None:
+def test_the_criterion_determines_the_best_setting() -> None:
     records = made_record((0.9, 0.5), lr=0.1), made_record((0.1, 0.6), lr=0.01)
     assert rows(*records)["sgd"]["lr"] == 0.1
     assert rows(*records, criterion="final")["sgd"]["lr"] == 0.01
@@ -69,7 +69,7 @@ def test_constant_settings_are_displayed_only_if_they_have_a_field() -> None:
     assert display_setting(row, table) == {"lr": 0.1, "kappa": 2.0, "settings.beta1": 0.5}
 
 
-def test_the_papers_setting_has_its_names_in_the_order_of_our_own() -> None:
+def test_the_papers_setting_is_ordered_like_ours() -> None:
     (row,) = rows(made_record(method="sgd+sp", decay=0.5, sigma=0.5)).values()
     assert paper_setting(row) == {"lr": 0.001, "decay": 0.01, "sigma": 0.1}
     assert list(paper_setting(row) or ()) == ["lr", "decay", "sigma"]
@@ -103,7 +103,7 @@ def test_presets_hold_a_value_of_any_type(value: Any, worse: Any) -> None:
     assert type(found["settings"]["an odd name"]) is type(value)
 
 
-def test_setups_that_agree_are_one_preset_and_others_are_refused() -> None:
+def test_setups_with_the_same_best_setting_share_a_preset_and_others_raise_an_error() -> None:
     agreeing = tidy(made_record(lr=0.1), made_record(lr=0.1, hidden=[50]))
     presets = tomllib.loads(as_presets(best_settings(agreeing), agreeing))
     assert presets == {"best": {"input-permuted-mnist": {"sgd": {"lr": 0.1}}}}
@@ -136,7 +136,7 @@ def test_versions_of_a_rule_are_distinguished_by_a_hash() -> None:
     assert "rules" not in display_setting(best_settings(alone).to_dicts()[0], alone)
 
 
-def test_a_run_with_a_single_task_that_was_cut_short_is_there_with_a_note() -> None:
+def test_a_run_with_one_truncated_task_is_included_with_a_note() -> None:
     table = tidy(*(made_record([0.5], columns={"cut_short": [True]}, seed=seed) for seed in range(2)))
     (row,) = best_settings(table).to_dicts()
     assert row["score"] == 0.5

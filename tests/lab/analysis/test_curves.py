@@ -25,13 +25,13 @@ def test_a_curve_is_the_mean_over_seeds_with_its_standard_error() -> None:
         assert (row["mean"], row["low"], row["high"]) == pytest.approx((mean, mean - error, mean + error))
 
 
-def test_or_with_the_interval_of_a_level() -> None:
+def test_a_curve_can_have_a_confidence_interval() -> None:
     for row, values in zip(curves(three_seeds(), level=0.9).to_dicts(), zip(*VALUES)):
         expected = interval(values, 0.9)
         assert (row["mean"], row["low"], row["high"]) == pytest.approx((expected.value, expected.low, expected.high))
 
 
-def test_pairs_of_rows_are_averaged_first() -> None:
+def test_pairs_of_rows_are_averaged_before_seeds() -> None:
     found = curves(three_seeds(), every=2)
     assert found.select("task", "samples").rows() == [(2, 20), (4, 40), (5, 50)]
     pairs = [[(a + b) / 2 for a, b in ((v[0], v[1]), (v[2], v[3]), (v[4], v[4]))] for v in VALUES]
@@ -40,7 +40,7 @@ def test_pairs_of_rows_are_averaged_first() -> None:
         assert (row["mean"], row["low"]) == pytest.approx((mean, mean - error))
 
 
-def test_or_equal_parts_of_each_run() -> None:
+def test_curves_can_be_averaged_over_equal_parts_of_each_run() -> None:
     found = curves(three_seeds(), points=2)
     assert found.select("task", "samples").rows() == [(3, 30), (5, 50)]
     parts = [(sum(v[:3]) / 3, sum(v[3:]) / 2) for v in VALUES]
@@ -50,12 +50,12 @@ def test_or_equal_parts_of_each_run() -> None:
     assert curves(three_seeds(), points=100).equals(curves(three_seeds()))
 
 
-def test_with_one_seed_the_band_is_the_line() -> None:
+def test_with_one_seed_the_band_has_no_width() -> None:
     found = curves(tidy(made_record((0.1, 0.2))), level=0.9)
     assert found.select("mean", "low", "high", "seeds").rows() == [(0.1, 0.1, 0.1, 1), (0.2, 0.2, 0.2, 1)]
 
 
-def test_setups_methods_and_settings_have_curves_of_their_own() -> None:
+def test_setups_methods_and_settings_have_separate_curves() -> None:
     table = tidy(
         made_record((0.1,)),
         made_record((0.2,), method="adam"),
@@ -68,7 +68,7 @@ def test_setups_methods_and_settings_have_curves_of_their_own() -> None:
     assert found.select("problem", "hidden", "method", "lr").n_unique() == 5
 
 
-def test_a_diverged_seed_is_seen() -> None:
+def test_a_diverged_seed_makes_the_mean_nan() -> None:
     table = tidy(made_record((0.1, 0.2)), made_record((0.1, math.nan), seed=1))
     first, second = curves(table)["mean"].to_list()
     assert first == 0.1

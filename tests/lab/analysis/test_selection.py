@@ -12,7 +12,7 @@ def test_the_area_under_the_curve_is_the_mean_over_samples() -> None:
     assert score_runs(tidy(short_last))["score"].to_list() == pytest.approx([(0.2 * 10 + 0.6 * 10 + 1.0 * 5) / 25])
 
 
-def test_without_samples_every_row_counts_the_same() -> None:
+def test_without_samples_all_rows_have_equal_weight() -> None:
     table = tidy(made_record((0.2, 0.6, 1.0), steps=25)).drop("samples")
     assert score_runs(table)["score"].to_list() == pytest.approx([0.6])
 
@@ -40,7 +40,7 @@ def test_settings_are_averaged_over_seeds_with_their_standard_error() -> None:
     assert row["seeds"] == 3
 
 
-def test_the_error_of_one_run_is_unknown() -> None:
+def test_the_standard_error_of_one_run_is_unknown() -> None:
     assert score_settings(tidy(made_record()))["error"].to_list() == [None]
 
 
@@ -88,13 +88,13 @@ def test_the_smallest_loss_is_best() -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-def test_nan_is_the_worst(metric: str) -> None:
+def test_nan_is_worst(metric: str) -> None:
     diverged = made_record((math.nan, 0.9), lr=0.1, columns={"loss": [0.1, math.nan]})
     table = tidy(diverged, made_record((0.1, 0.1), lr=0.01, columns={"loss": [9.0, 9.0]}))
     assert select(table, metric)["lr"].to_list() == [0.01]
 
 
-def test_a_setting_with_one_diverged_seed_is_the_worst() -> None:
+def test_a_setting_with_one_diverged_seed_is_worst() -> None:
     table = tidy(
         *(made_record((value,), lr=0.1, seed=seed) for seed, value in enumerate((0.9, math.nan))),
         *(made_record((0.1,), lr=0.01, seed=seed) for seed in (0, 1)),
@@ -112,7 +112,7 @@ def test_missing_measurements_are_nan() -> None:
     assert select(table, "loss")["lr"].to_list() == [0.01]
 
 
-def test_settings_with_fewer_seeds_do_not_compete() -> None:
+def test_settings_with_fewer_seeds_are_not_compared() -> None:
     table = pl.concat([grid(a=0.2, b=0.3), tidy(made_record((0.9,), lr=7.0))])
     (row,) = select(table).to_dicts()
     assert (row["lr"], row["compared"], row["incomplete"]) == (0.1, 2, 1)
@@ -132,7 +132,7 @@ def test_the_score_of_the_chosen_setting_is_over_all_of_its_seeds() -> None:
     assert row["error"] == pytest.approx(math.sqrt((0.01 + 0.01 + 0.04) / 3 / 4))
 
 
-def test_ties_are_those_on_the_seeds_that_are_compared() -> None:
+def test_ties_are_determined_on_the_compared_seeds() -> None:
     (row,) = select(pl.concat([grid(a=0.5, b=0.5), tidy(made_record((0.9,), lr=1.0, seed=2))])).to_dicts()
     assert (row["lr"], row["ties"], row["shared"]) == (0.1, 1, 2)
 
@@ -145,7 +145,9 @@ def test_ties_are_those_on_the_seeds_that_are_compared() -> None:
         (((0, 1), (1, 2), (0, 2)), 3),  # each seed is that of most settings, but no setting has all of them
     ],
 )
-def test_without_shared_seeds_those_with_the_most_compete(seeds: tuple[tuple[int, ...], ...], compared: int) -> None:
+def test_without_shared_seeds_settings_with_the_most_seeds_are_compared(
+    seeds: tuple[tuple[int, ...], ...], compared: int
+) -> None:
     settings = [(10.0**-index, index, seed) for index, some in enumerate(seeds) for seed in some]
     (row,) = select(tidy(*(made_record((index / 10,), lr=lr, seed=seed) for lr, index, seed in settings))).to_dicts()
     assert (row["score"], row["compared"], row["shared"]) == (pytest.approx((compared - 1) / 10), compared, 0)
@@ -182,7 +184,7 @@ def test_a_selection_at_the_edge_of_the_values_tried_is_reported(best: tuple[flo
 
 
 @pytest.mark.parametrize("best", ["2", "graded"])
-def test_one_number_among_range_rules_has_no_edge(best: str) -> None:
+def test_a_single_number_among_range_rules_has_no_edge(best: str) -> None:
     kappas = ("2", "graded", "hidden=5,output=1")
     table = tidy(*(made_record((float(kappa == best),), method="sgd+wc", kappa=kappa) for kappa in kappas))
     (row,) = select(table).to_dicts()
@@ -219,7 +221,7 @@ def test_the_best_runs_are_all_rows_of_the_selected_settings() -> None:
     ]
 
 
-def test_the_names_of_methods_may_be_categories() -> None:
+def test_method_names_may_be_categorical() -> None:
     table = tidy(made_record((0.1,)), made_record((0.2,), method="adam"))
     ordered = table.with_columns(pl.col("method").cast(pl.Enum(["sgd", "adam"])))
     assert select(ordered)["method"].to_list() == ["sgd", "adam"]
@@ -240,6 +242,6 @@ def test_errors_are_reported(arguments: dict[str, str], message: str) -> None:
         select(tidy(made_record(columns={"weight_l2": [1.0, 1.0]})), **arguments)  # type: ignore[arg-type]
 
 
-def test_a_table_without_rows_is_refused() -> None:
+def test_a_table_without_rows_raises_an_error() -> None:
     with pytest.raises(ValueError, match="table: got a table without rows, expected results"):
         select(tidy(made_record()).clear())

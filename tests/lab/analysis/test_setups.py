@@ -18,12 +18,12 @@ def test_a_setup_is_the_configuration_without_seed_method_and_settings() -> None
     assert (columns.x_column, columns.schema.score) == ("task", "accuracy")
 
 
-def test_a_table_without_a_schema_is_an_error() -> None:
+def test_columns_of_a_table_without_a_schema_raise_an_error() -> None:
     with pytest.raises(ValueError, match="table: got a table without a schema, expected"):
         columns_of(tidy(made_record()).with_columns(schema=None))
 
 
-def test_experiments_that_are_not_installed_have_columns_of_their_own() -> None:
+def test_experiments_that_are_not_installed_keep_their_columns() -> None:
     toy = tidy(made_record(experiment="toy")).with_columns(
         pl.lit(3).alias("width"), pl.lit(1.0).alias("return"), pl.col("task").alias("epoch")
     )
@@ -39,7 +39,7 @@ def test_experiments_that_are_not_installed_have_columns_of_their_own() -> None:
     assert seen == {"streaming": ("task", "accuracy"), "toy": ("epoch", "return")}
 
 
-def test_a_metric_is_a_column_that_was_measured() -> None:
+def test_a_metric_is_a_measured_column() -> None:
     table = tidy(made_record(columns={"loss": [1.0, 2.0]}))
     columns = columns_of(table)
     assert check_metric(table, None, columns) == "accuracy"
@@ -67,7 +67,7 @@ def test_a_metric_is_a_column_that_was_measured() -> None:
         ({}, [0, 1, 2]),
     ],
 )
-def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[int]) -> None:
+def test_runs_are_selected_by_text_values(chosen: dict[str, str], seeds: list[int]) -> None:
     table = tidy(
         made_record(),
         made_record(seed=1, steps=50_000, hidden=[50], diagnostics=False, official=False),
@@ -94,7 +94,7 @@ def test_invalid_selections_are_reported(chosen: dict[str, str], message: str) -
         where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
 
 
-def test_a_stray_longer_run_takes_nothing_over() -> None:
+def test_a_stray_longer_run_does_not_become_the_main_setup() -> None:
     lines: list[str] = []
     table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
     assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
@@ -127,7 +127,7 @@ def test_skipped_setups_are_reported_by_their_differences() -> None:
     assert "skipping hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
 
 
-def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
+def test_the_main_setup_has_the_most_methods_rather_than_the_most_runs() -> None:
     search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
     compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]
     table = tidy(*search, *compared)
@@ -139,7 +139,7 @@ def test_the_longest_of_equally_large_setups_is_the_main_one() -> None:
     assert set(main_setup(table, lambda line: None)["seed"]) == {1}
 
 
-def test_setups_along_an_axis_belong_together() -> None:
+def test_setups_along_an_axis_are_grouped() -> None:
     lines: list[str] = []
     table = tidy(
         *(made_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
@@ -171,7 +171,7 @@ def test_other_data_is_another_setup() -> None:
     assert set(main_setup(table, lambda line: None)["seed"]) == {0, 1}
 
 
-def test_a_single_setup_is_not_spoken_of() -> None:
+def test_a_single_setup_is_not_reported() -> None:
     lines: list[str] = []
     table = tidy(made_record(), made_record(seed=1), made_record(method="adam", lr=1.0))
     assert main_setup(table, lines.append).equals(table)

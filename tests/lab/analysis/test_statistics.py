@@ -28,7 +28,7 @@ def test_the_interval_is_students(values: list[float], level: float) -> None:
     assert (found.value, found.low, found.high) == pytest.approx((mean, low, high), abs=1e-6)
 
 
-def test_one_value_has_neither_error_nor_interval() -> None:
+def test_one_value_has_no_error_and_no_interval() -> None:
     assert mean_and_error([3.0])[0] == 3.0
     assert math.isnan(mean_and_error([3.0])[1])
     assert math.isnan(interval([3.0]).low)
@@ -39,7 +39,7 @@ def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter_of
     assert iqm(tasks).value == pytest.approx(np.mean(sorted(np.concatenate(tasks))[2:6]))
 
 
-def test_its_interval_holds_the_value_widens_with_the_level_and_is_repeatable() -> None:
+def test_the_bootstrap_interval_contains_the_value_widens_with_the_level_and_is_deterministic() -> None:
     tasks = np.random.default_rng(0).normal(size=(4, 10))
     narrow, wide = iqm(tasks, level=0.5), iqm(tasks, level=0.99)
     assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
@@ -53,13 +53,13 @@ def test_runs_are_resampled_within_each_task() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [[1.0]], [[1.0, 2.0], []]])
-def test_too_few_runs_for_a_bootstrap_are_refused(values: list[list[float]]) -> None:
+def test_too_few_runs_for_a_bootstrap_raise_an_error(values: list[list[float]]) -> None:
     with pytest.raises(ValueError, match=r"values_by_task: got .*, expected"):
         iqm(values)
 
 
 @pytest.mark.parametrize("level", [0, 1, 95])
-def test_a_level_is_between_0_and_1(level: float) -> None:
+def test_a_confidence_level_is_between_0_and_1(level: float) -> None:
     for function in (interval, lambda values, level: iqm([values], level)):
         with pytest.raises(ValueError, match=f"level: got {level}, expected a number between 0 and 1"):
             function([1.0, 2.0], level)
@@ -95,7 +95,7 @@ def test_sensitivity_of_a_setting_that_all_methods_have() -> None:
     ]
 
 
-def test_sensitivity_to_what_is_no_setting_is_refused() -> None:
+def test_sensitivity_to_an_unknown_setting_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"parameter: got 'kapa', expected one of .*; did you mean 'kappa'"):
         sensitivity(searched(), "kapa")
 
@@ -121,7 +121,7 @@ def test_the_trend_is_the_least_squares_slope_of_the_last_half_per_100_rows() ->
     ("slope", "noise", "verdict"),
     [(0.1, 0.01, "rising"), (-0.1, 0.01, "falling"), (0, 1, "not decided"), (0, 0.0001, "flat")],
 )
-def test_the_verdict_is_whether_the_interval_leaves_zero_out(slope: float, noise: float, verdict: str) -> None:
+def test_the_verdict_is_whether_the_interval_excludes_zero(slope: float, noise: float, verdict: str) -> None:
     table = tidy(*(made_record(curve((0.0, slope), seed, noise), seed=seed) for seed in range(5)))
     (row,) = trend(table).to_dicts()
     assert row["verdict"] == verdict
@@ -163,13 +163,13 @@ def test_one_seed_has_a_slope_but_no_verdict() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, math.nan, 0.5, math.nan]])
-def test_without_a_line_there_is_no_verdict(values: list[float]) -> None:
+def test_without_a_slope_there_is_no_verdict(values: list[float]) -> None:
     (row,) = trend(tidy(*(made_record(values, seed=seed) for seed in (0, 1)))).to_dicts()
     assert row["verdict"] is None
 
 
 @pytest.mark.parametrize(("tasks", "verdict"), [(4, None), (5, "falling")])
-def test_a_line_through_two_rows_has_a_slope_but_no_verdict(tasks: int, verdict: str | None) -> None:
+def test_two_rows_have_a_slope_but_no_verdict(tasks: int, verdict: str | None) -> None:
     falling = [0.9 - task / 100 for task in range(tasks)]
     (row,) = trend(tidy(*(made_record(falling, seed=seed) for seed in (0, 1)))).to_dicts()
     assert (row["slope"], row["verdict"], row["low"] is None) == (pytest.approx(-1.0), verdict, verdict is None)

@@ -73,7 +73,7 @@ def numbers(out: Path) -> pl.DataFrame:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_killed_five_times_ends_as_if_undisturbed(name: str, tmp_path: Path) -> None:
+def test_a_run_killed_five_times_ends_as_if_uninterrupted(name: str, tmp_path: Path) -> None:
     generator = random.Random(name)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(RUNS[name], whole))

@@ -12,11 +12,11 @@ def network() -> ResNet:
     return resnet50().eval()
 
 
-def test_it_has_the_known_number_of_parameters(network: ResNet) -> None:
+def test_resnet50_has_the_known_number_of_parameters(network: ResNet) -> None:
     assert sum(p.numel() for p in network.parameters()) == 25_557_032
 
 
-def test_its_names_are_those_of_torchvision(network: ResNet) -> None:
+def test_parameter_names_match_torchvision(network: ResNet) -> None:
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     expected = {"conv1.weight", "fc.weight", "fc.bias", *(f"bn1.{name}" for name in norm)}
     for stage, depth in ((1, 3), (2, 4), (3, 6), (4, 3)):
@@ -39,7 +39,7 @@ def stages(network: ResNet) -> list[torch.nn.Sequential]:
 
 
 @torch.inference_mode()
-def test_the_last_layer_sees_2048_features_that_are_not_negative(network: ResNet) -> None:
+def test_the_last_layer_has_2048_nonnegative_inputs(network: ResNet) -> None:
     images = torch.randn(2, 3, 84, 84)
     features = network.features(images)
     assert features.shape == (2, 2048)
@@ -61,7 +61,7 @@ def test_resnet18_has_the_known_number_of_parameters() -> None:
     assert sum(p.numel() for p in resnet18(10, stem="cifar").parameters()) == 11_173_962
 
 
-def test_resnet18s_names_are_those_of_torchvision() -> None:
+def test_resnet18_parameter_names_match_torchvision() -> None:
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     expected = ["conv1.weight", *(f"bn1.{name}" for name in norm)]
     for stage in (1, 2, 3, 4):
@@ -126,7 +126,7 @@ def test_a_width_scales_all_stages() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_strided_1x1_convolution_is_that_of_pytorch(stride: int) -> None:
+def test_a_strided_1x1_convolution_equals_pytorchs(stride: int) -> None:
     x = torch.randn(2, 8, 5, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
     ours, theirs = Conv1x1(8, 3, stride), torch.nn.Conv2d(8, 3, 1, stride, bias=False)
     theirs.load_state_dict(ours.state_dict())

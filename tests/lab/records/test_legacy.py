@@ -90,7 +90,7 @@ def record_of(identity: str) -> Path:
 
 
 @pytest.mark.parametrize("identity", EXPECTED)
-def test_a_record_gets_its_schema_and_its_comparison_with_the_paper(identity: str) -> None:
+def test_a_record_gets_a_schema_and_a_comparison_with_the_paper(identity: str) -> None:
     experiment, setting, deviations, score = EXPECTED[identity]
     record = read_record(record_of(identity))
     assert (record.experiment, record.identity) == (experiment, identity)
@@ -142,7 +142,7 @@ def test_a_store_becomes_one_tidy_table() -> None:
     assert "not the paper's setting: steps 3,000, period 1,000, hidden 40,20" in remarks(table)
 
 
-def test_a_record_as_a_saved_table_is_the_same() -> None:
+def test_a_record_equals_its_saved_table() -> None:
     """A record and a table of version 0.1 are upgraded by different functions."""
     record = read_record(record_of("d0c4f4a5db77"))
     saved = load(RESULTS / "replay" / "minatar_runs.parquet")
@@ -153,7 +153,7 @@ def test_a_record_as_a_saved_table_is_the_same() -> None:
     assert {name: row[name] for name in same} == {name: record.deviations[name] for name in same}
 
 
-def test_a_report_of_old_records_is_made() -> None:
+def test_a_report_of_old_records_can_be_written() -> None:
     content = gather(STORE)
     assert content.facts["runs"] == str(len(EXPECTED))
     assert [part.name for part in content.parts] == sorted(experiments())

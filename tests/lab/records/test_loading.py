@@ -38,27 +38,27 @@ def test_a_store_becomes_one_tidy_table(tmp_path: Path) -> None:
     assert table["decay"].null_count() == 3
 
 
-def test_the_tests_make_tables_as_load_does(tmp_path: Path) -> None:
+def test_synthetic_tables_equal_loaded_ones(tmp_path: Path) -> None:
     records = [made_record(seed=seed, columns={"rank_1": [3, None]}) for seed in range(3)]
     store(tmp_path, *records)
     assert_frame_equal(load(tmp_path), tidy(*records), check_row_order=False, check_column_order=False)
 
 
-def test_runs_that_measured_different_things_lie_in_one_table(tmp_path: Path) -> None:
+def test_runs_with_different_metrics_are_combined_in_one_table(tmp_path: Path) -> None:
     store(tmp_path, made_record(columns={"loss": [1.0, 2.0]}), made_record((0.5,), seed=1, columns={"rank_1": [7]}))
     table = load(tmp_path).sort("seed", "task")
     assert table["loss"].to_list() == [1.0, 2.0, None]
     assert table["rank_1"].to_list() == [None, None, 7]
 
 
-def test_an_experiment_without_problems_is_its_own(tmp_path: Path) -> None:
+def test_an_experiment_without_problems_is_its_own_problem(tmp_path: Path) -> None:
     record = made_record(experiment="toy")
     config = {name: value for name, value in record.config.items() if name != "problem"}
     store(tmp_path, dataclasses.replace(record, config=config))
     assert load(tmp_path)["problem"].to_list() == ["toy", "toy"]
 
 
-def test_users_rules_are_a_hash_not_a_path(tmp_path: Path) -> None:
+def test_custom_rules_are_identified_by_a_hash_and_not_a_path(tmp_path: Path) -> None:
     store(tmp_path, made_record(method="lion", rules="RULE = 1\n"))
     assert set(load(tmp_path)["rules"]) == {digest("RULE = 1\n")}
 
@@ -69,7 +69,7 @@ def test_a_column_named_like_a_field_of_the_configuration_keeps_its_numbers(tmp_
 
 
 @pytest.mark.parametrize("folder", ["with space", "a[b]*?", "100%20é#"])
-def test_any_directory_will_do(tmp_path: Path, folder: str) -> None:
+def test_records_are_loaded_from_any_directory(tmp_path: Path, folder: str) -> None:
     paths = store(tmp_path / folder, made_record(), made_record(seed=1))
     assert load(tmp_path / folder).height == 4
     assert load(str(paths[0])).height == 2
@@ -193,7 +193,7 @@ def test_paths_without_results_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_saved_table_comes_back(tmp_path: Path, ending: str) -> None:
+def test_a_saved_table_is_restored(tmp_path: Path, ending: str) -> None:
     columns = {"loss": [math.nan, math.inf], "rank_1": [None, 3], "clipped": [1.0, 2.0]}
     one = dataclasses.replace(made_record(hidden=[50], kappa=math.inf, columns=columns), identity="012345678901")
     store(tmp_path / "store", one, dataclasses.replace(made_record(seed=1, hidden=[50]), identity="112345678901"))
@@ -242,7 +242,7 @@ def test_missing_pandas_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load(tmp_path, kind="pandas")
 
 
-def test_without_a_listener_it_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_callback_skipped_files_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store(tmp_path, made_record())
     (tmp_path / "x.parquet").write_bytes(b"")
     load(tmp_path)

@@ -26,7 +26,7 @@ def record() -> Record:
     return Record(SCHEMA, "0123456789ab", CONFIG, table, data, seconds=1.5, rules="RULE = 'x'\n")
 
 
-def test_a_record_comes_back(record: Record, tmp_path: Path) -> None:
+def test_a_record_is_restored(record: Record, tmp_path: Path) -> None:
     write_record(record, tmp_path / "run.parquet")
     back = read_record(tmp_path / "run.parquet")
     assert_frame_equal(back.table, record.table)
@@ -71,7 +71,7 @@ def test_a_missing_or_changed_part_is_detected(with_parts: Record, tmp_path: Pat
         read_record(path)
 
 
-def test_it_contains_its_provenance(record: Record) -> None:
+def test_a_record_contains_its_provenance(record: Record) -> None:
     assert {"python", "weightclip", "torch", "numpy", "numba", "polars"} == set(record.versions)
     assert record.platform
 
@@ -95,7 +95,7 @@ def test_other_readers_of_parquet_see_the_table_and_the_metadata(record: Record,
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "no end", "footer", "text"])
-def test_a_damaged_file_is_one_clear_error(record: Record, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_raises_one_clear_error(record: Record, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "run.parquet"
     write_record(record, path)
     whole = path.read_bytes()
@@ -146,12 +146,12 @@ def test_a_foreign_parquet_file_is_not_a_record(tmp_path: Path) -> None:
         read_record(tmp_path / "other.parquet")
 
 
-def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path / "none.parquet")
 
 
-def test_the_identity_is_one_of_content() -> None:
+def test_the_identity_depends_only_on_content() -> None:
     name = identity("streaming", CONFIG, "abc")
     assert len(name) == 12
     assert identity("streaming", dict(reversed(CONFIG.items())), "abc") == name

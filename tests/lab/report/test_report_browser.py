@@ -103,7 +103,7 @@ def overflow(page: Any) -> int:
     return wider
 
 
-def test_it_opens_without_a_complaint_or_a_request(page: Any) -> None:
+def test_the_page_loads_without_errors_or_requests(page: Any) -> None:
     page.get_log("performance")
     page.refresh()
     wait(page, lambda: find(page, "svg.marks"))
@@ -113,7 +113,7 @@ def test_it_opens_without_a_complaint_or_a_request(page: Any) -> None:
     assert {url.partition(":")[0] for url in sent} <= {"file", "data"}
 
 
-def test_a_click_in_the_legend_hides_a_method_and_another_shows_it_again(page: Any) -> None:
+def test_clicking_the_legend_toggles_a_method(page: Any) -> None:
     assert len(find(page, LINES)) == 3
     click_legend(page, "Adam")
     wait(page, lambda: len(find(page, LINES)) == 2)
@@ -123,7 +123,7 @@ def test_a_click_in_the_legend_hides_a_method_and_another_shows_it_again(page: A
     wait(page, lambda: len(find(page, LINES)) == 2)
 
 
-def test_hovering_shows_the_values_of_the_methods_that_are_shown(page: Any) -> None:
+def test_hovering_shows_the_values_of_visible_methods(page: Any) -> None:
     assert hover(page).splitlines() == [
         "Task 30",
         "Adam 75.05% ± 0.05%",
@@ -135,7 +135,7 @@ def test_hovering_shows_the_values_of_the_methods_that_are_shown(page: Any) -> N
     assert "SGD" not in hover(page)
 
 
-def test_another_metric_or_problem_draws_other_lines(page: Any) -> None:
+def test_selecting_another_metric_or_problem_redraws_the_lines(page: Any) -> None:
     before = [line.get_attribute("d") for line in find(page, LINES)]
     choose(page, "metric", "Loss")
     wait(page, lambda: find(page, ".role-title text")[0].text == "Loss (nats)")
@@ -157,7 +157,7 @@ def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str)
     assert (paper > 200 and ink < 60) if scheme == "light" else (paper < 60 and ink > 200)
 
 
-def test_on_a_narrow_screen_nothing_is_wider_than_it(page: Any) -> None:
+def test_nothing_is_wider_than_a_narrow_screen(page: Any) -> None:
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     wait(page, lambda: find(page, "svg.marks")[0].size["width"] < 375)
     assert overflow(page) <= 0
@@ -206,12 +206,12 @@ def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(noted: Any) -> N
     assert best.value_of_css_property("background-image").count("gradient") == 4
 
 
-def test_tasks_have_whole_numbers(noted: Any) -> None:
+def test_task_axes_have_integer_ticks(noted: Any) -> None:
     labels = [label.text for label in find(noted, ".role-axis .role-axis-label text")]
     assert [label for label in labels if label and not label.endswith("%")] == ["1", "2"]
 
 
-def test_names_from_results_stay_text_in_charts_and_tooltips(page: Any) -> None:
+def test_names_from_results_are_escaped_in_charts_and_tooltips(page: Any) -> None:
     choose(page, "setup", HOSTILE)
     wait(page, lambda: len(find(page, LINES)) == 1)
     assert HOSTILE in hover(page)

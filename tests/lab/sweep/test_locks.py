@@ -46,7 +46,9 @@ def test_a_note_contains_the_progress_of_a_run(tmp_path: Path) -> None:
     assert locked_runs(tmp_path) == {}
 
 
-def test_a_note_keeps_the_fraction_at_the_start_of_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_contains_the_fraction_at_the_start_of_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
@@ -109,7 +111,7 @@ def test_progress_is_written_at_most_once_a_second(tmp_path: Path) -> None:
         assert note.done == 0.0
 
 
-def test_a_token_is_visible_while_its_file_has_its_text(tmp_path: Path) -> None:
+def test_a_token_is_visible_while_its_file_contains_its_text(tmp_path: Path) -> None:
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
         token = mine.token()

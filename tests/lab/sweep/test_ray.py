@@ -49,7 +49,7 @@ def test_missing_ray_suggests_an_install_command(monkeypatch: pytest.MonkeyPatch
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.2:9", "no.such.host.invalid:6379"])
-def test_an_address_that_does_not_answer_is_reported_at_once(address: str) -> None:
+def test_an_unreachable_address_is_reported_immediately(address: str) -> None:
     with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected the address of a Ray cluster"):
         _ = Ray(address).workers
 
@@ -62,7 +62,7 @@ def test_an_invalid_address_is_reported(address: str) -> None:
 
 
 @needs_ray
-def test_runs_that_another_process_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_process_do_not_require_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
     held = [lock_run(tmp_path, run.identity, run.relative_path) for run in plan.runs]
@@ -84,7 +84,7 @@ def test_a_worker_without_the_store_sends_rows_progress_and_the_record(tmp_path:
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -> None:
+def test_a_worker_with_access_to_the_store_writes_the_record(tmp_path: Path) -> None:
     plan = toy_plan(2)
     last = messages(plan, tmp_path)[-1]
     assert isinstance(last, ray._Stored)
@@ -92,7 +92,7 @@ def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -
     assert tables(tmp_path).keys() == {run.identity for run in plan.runs}
 
 
-def test_a_worker_sends_the_end_of_a_run_however_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_sends_the_end_of_even_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "SECONDS_BETWEEN_REPORTS", 0.0)
     for _ in range(30):
         assert isinstance(messages(toy_plan(1), tmp_path, shared_store=False)[-1], list)
@@ -185,7 +185,7 @@ both_stores = pytest.mark.parametrize("shared_store", [True, False], ids=["share
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_records_are_written_by_workers_that_see_the_store_and_else_brought_back(
+def test_records_are_written_by_workers_with_access_to_the_store_or_sent_to_the_driver(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     plan = toy_plan(3, {}, {"lr": 0.2})
@@ -200,7 +200,7 @@ def test_records_are_written_by_workers_that_see_the_store_and_else_brought_back
 
 @needs_ray
 @pytest.mark.slow
-def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_all_runs_are_done_and_both_nodes_are_used(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(6, {"method": "sgd", "steps": 20_000}, {"method": "adam+wc", "steps": 20_000})
     worked: set[Node] = set()
 
@@ -217,7 +217,7 @@ def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path
 
 @needs_ray
 @pytest.mark.slow
-def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_killing_a_node_loses_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(8, {"method": "sgd"}, {"method": "adam+wc"})
     victim = add_node(two_nodes)
     ended = 0
@@ -237,7 +237,7 @@ def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) 
 
 @needs_ray
 @pytest.mark.slow
-def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_a_failing_run_is_recorded_and_does_not_stop_the_others(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(1, {"method": "sgd"}, {"method": "sgd", "hidden": (10**9,)}, {"method": "adam"})
     outcomes = sweep(plan, plan.runs, tmp_path, Ray(two_nodes.address))
     assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
@@ -251,7 +251,7 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
+def test_a_dead_worker_is_replaced_until_it_has_died_too_often(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     notes = {name: tmp_path / name for name in ("once", "always")}
@@ -273,7 +273,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
 
 @needs_ray
 @pytest.mark.slow
-def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_batched_runs_are_executed_together_and_rows_are_logged(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(3, together=True)
     loggers = Loggers(tensorboard=tmp_path / "live")
     sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), loggers=loggers)
@@ -284,7 +284,7 @@ def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_pat
 
 @needs_ray
 @pytest.mark.slow
-def test_closing_stops_what_runs_and_releases_its_locks(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_closing_stops_running_jobs_and_releases_their_locks(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
     reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
@@ -345,7 +345,7 @@ def has_ended_or_made(driver: subprocess.Popen[bytes], store: Path, records: int
 
 @needs_ray
 @pytest.mark.slow
-def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path, environment: None) -> None:
+def test_killing_nodes_at_random_moments_loses_no_run(tmp_path: Path, environment: None) -> None:
     """Of six nodes, five are killed, each at a moment of its own."""
     draw = random.Random(0)
     moments = sorted(draw.sample(range(1, 51), 5))
@@ -371,7 +371,7 @@ def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path,
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
+def test_kill_9_of_the_driver_releases_its_runs_and_the_same_command_finishes_them(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"

@@ -16,7 +16,7 @@ def made(name: str, kind: type[Agent], **more: object) -> Agent:
 
 
 @BOTH
-def test_its_seed_decides_the_initial_weights_and_the_noise(name: str, kind: type[Agent]) -> None:
+def test_the_seed_determines_initial_weights_and_noise(name: str, kind: type[Agent]) -> None:
     one, same, other = (made(name, kind, seed=seed) for seed in (0, 0, 1))
     for _ in range(2):  # before and after an update, from the same batch
         states = [agent.online.state_dict() for agent in (one, same, other)]
@@ -28,7 +28,7 @@ def test_its_seed_decides_the_initial_weights_and_the_noise(name: str, kind: typ
 
 
 @pytest.mark.parametrize("bounds", ["fan_in", "paper"])
-def test_every_tensor_of_rainbow_is_clipped_to_its_layers_bound(bounds: str) -> None:
+def test_every_rainbow_tensor_is_clipped_to_its_layers_bound(bounds: str) -> None:
     agent = made("rainbow", Rainbow, kappa=0.01, bounds=bounds, lr=0.1)
     agent.learn(batch())
     expected = resolve_bounds(agent.online, bounds)
@@ -43,7 +43,7 @@ def test_every_tensor_of_rainbow_is_clipped_to_its_layers_bound(bounds: str) -> 
 
 
 @BOTH
-def test_it_is_set_up_to_be_fast(name: str, kind: type[Agent]) -> None:
+def test_the_agent_uses_a_fused_optimizer_and_channels_last(name: str, kind: type[Agent]) -> None:
     agent = made(name, kind)
     assert agent.optimizer.defaults["fused"]
     weight = agent.online.get_submodule("torso.0").weight
@@ -60,7 +60,7 @@ def test_the_target_network_is_updated_periodically(name: str, kind: type[Agent]
 
 
 @BOTH
-def test_its_state_is_all_of_it(name: str, kind: type[Agent]) -> None:
+def test_the_state_is_complete(name: str, kind: type[Agent]) -> None:
     one, other = (made(name, kind, lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
     for k in range(3):
         one.learn(batch(seed=k))

@@ -89,7 +89,7 @@ def test_truncated_games_of_the_paper_equal_those_of_the_vector_environment(game
 
 @same_standard_library
 @pytest.mark.slow
-def test_an_episode_without_end_is_truncated_as_in_the_vector_environment() -> None:
+def test_an_endless_episode_is_truncated_as_in_the_vector_environment() -> None:
     ours, theirs = Atari("montezuma_revenge", 1), VectorAtari("montezuma_revenge", 1)
     np.testing.assert_array_equal(ours.reset([1]), theirs.reset([1]))
     for t in range(MAX_FRAMES // 4 + 2):
@@ -143,7 +143,7 @@ def saved(games: Atari) -> dict[str, np.ndarray]:
     ("game", "sticky"),
     [("space_invaders", 0.25), ("tic_tac_toe_3d", 0.0)],  # from an ALEState alone, the second takes another course
 )
-def test_loaded_games_continue_as_if_undisturbed(game: str, sticky: float) -> None:
+def test_loaded_games_continue_as_if_uninterrupted(game: str, sticky: float) -> None:
     max_frames, steps = 201, 130  # an episode has at most 51 steps
     games, generator = Atari(game, 2, sticky, max_frames), np.random.default_rng(0)
     games.reset([7, 8])
@@ -183,7 +183,7 @@ def test_a_life_lost_in_the_first_step_of_loaded_games_counts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_loaded_games_of_the_paper_continue_as_if_undisturbed(game: str) -> None:
+def test_loaded_games_of_the_paper_continue_as_if_uninterrupted(game: str) -> None:
     games, generator = Atari(game, 2), np.random.default_rng(1)
     games.reset([7, 8])
     for _ in range(1500):
@@ -217,7 +217,7 @@ def test_loaded_games_of_the_paper_continue_as_if_undisturbed(game: str) -> None
         ({"0/now": None}, "the state is damaged"),
     ],
 )
-def test_an_incompatible_state_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_an_incompatible_state_raises_an_error(changed: dict[str, Any], message: str) -> None:
     games = Atari("space_invaders", 1, 0.25, 400)
     games.reset([1])
     stepped(games, np.array([2]))
@@ -229,7 +229,7 @@ def test_an_incompatible_state_is_refused(changed: dict[str, Any], message: str)
     games.close()
 
 
-def test_a_replay_that_ends_elsewhere_is_refused() -> None:
+def test_a_replay_that_reaches_another_state_raises_an_error() -> None:
     games = Atari("space_invaders", 1, 0.0, 400)
     games.reset([1])
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_a_replay_that_ends_elsewhere_is_refused() -> None:
         pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
     ],
 )
-def test_only_a_lost_life_with_another_one_left_counts(
+def test_only_a_lost_life_with_lives_left_counts(
     lives: list[int], lost: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(lives)
@@ -271,7 +271,7 @@ def test_only_a_lost_life_with_another_one_left_counts(
     assert [bool(step.lost[0]) for step in steps] == lost
 
 
-def test_a_truncated_game_has_its_last_frame() -> None:
+def test_a_truncated_game_returns_its_last_frame() -> None:
     whole, cut = Atari("SpaceInvaders", 1), Atari("SpaceInvaders", 1, max_frames=200)
     np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
     generator, total = np.random.default_rng(0), 0.0
@@ -314,7 +314,7 @@ def test_games_step_while_updates_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_receive_ends_the_pauses_between_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_interrupts_the_pauses_between_games(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "PAUSE", 60.0)
     games = Atari("SpaceInvaders", 2)
     games.reset([0, 1])

@@ -15,7 +15,7 @@ def agent(**more: object) -> DQN:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_are_those_of_the_definition(double: bool) -> None:
+def test_targets_match_their_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
     found = made.targets(made.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
@@ -48,7 +48,7 @@ def test_an_update_descends_the_gradient_of_the_weighted_loss(loss: str) -> None
     torch.testing.assert_close(made.online.head[2].bias.detach(), before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_actions_are_the_best_ones_but_for_chance() -> None:
+def test_actions_are_epsilon_greedy() -> None:
     made, states = agent(), batch(50).states[0]
     best = made.online(torch.from_numpy(states)).argmax(1).numpy()
     generator = np.random.default_rng(0)

@@ -38,7 +38,7 @@ def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("suite", ["atari", "minatar"])
-def test_sticky_actions_are_not_those_that_were_sent(suite: str) -> None:
+def test_sticky_actions_differ_from_the_sent_actions(suite: str) -> None:
     sent, stuck = (first_frames(suite, [1], sticky) for sticky in (0.0, 1.0))
     np.testing.assert_array_equal(sent[0], stuck[0])
     assert (sent[1:] != stuck[1:]).any()
@@ -95,7 +95,7 @@ def test_lives_and_games_of_atari_are_distinguished() -> None:
     assert step.rewards.dtype == np.float64
 
 
-def test_every_game_of_the_paper_is_there() -> None:
+def test_every_game_of_the_paper_is_available() -> None:
     for game, name in PAPER_GAMES.items():
         for written in (name, name.replace(" ", ""), game):
             assert find_game("atari", written) == game
@@ -110,6 +110,6 @@ def test_every_game_of_the_paper_is_there() -> None:
         ("minatar", "Pong", "game: got 'pong', expected one of asterix, breakout, freeway, seaquest, space_invaders"),
     ],
 )
-def test_a_game_that_is_not_there_is_refused(suite: str, game: str, message: str) -> None:
+def test_an_unavailable_game_raises_an_error(suite: str, game: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         find_game(suite, game)

@@ -41,7 +41,7 @@ def test_the_replay_ratio_is_exact_over_the_run(ratio: float, environments: int)
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_a_seed_decides_everything(agent: str) -> None:
+def test_runs_are_deterministic(agent: str) -> None:
     (_, one), (_, same), (_, other) = (trained(agent=agent, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_equal(without_speed(one), without_speed(same))
     assert without_speed(one) != without_speed(other)
@@ -63,7 +63,7 @@ def test_a_row_contains_the_metrics() -> None:
     trainer.close()
 
 
-def test_a_row_has_means_over_its_part() -> None:
+def test_a_row_contains_means_over_its_part() -> None:
     trainer = Trainer(config(method="adam", replay_ratio=0.5), CPU)
     learn, receive, updates, episodes = trainer.agent.learn, trainer.envs.receive, [], []
 
@@ -95,7 +95,7 @@ def test_a_row_has_means_over_its_part() -> None:
     trainer.close()
 
 
-def test_settings_reach_the_memory_and_the_network() -> None:
+def test_settings_are_passed_to_the_replay_buffer_and_the_network() -> None:
     trainer = Trainer(config("rainbow", alpha=0.5, noisy_sigma=0.3, scale_pixels=True), CPU)
     for layer in noisy_layers(trainer.agent.online):
         torch.testing.assert_close(layer.sigma_bias, torch.full_like(layer.sigma_bias, 0.3 / layer.in_features**0.5))
@@ -110,7 +110,7 @@ def test_settings_reach_the_memory_and_the_network() -> None:
     trainer.close()
 
 
-def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
+def test_rainbows_noise_and_initial_weights_have_different_seeds() -> None:
     noise = Trainer(config("rainbow", seed=3), CPU).agent._noise  # type: ignore[attr-defined]
     first = torch.randn(1000, generator=noise)
     assert not torch.allclose(first, torch.randn(1000, generator=torch.Generator().manual_seed(3)))
@@ -133,7 +133,7 @@ def without_games(trainer: Trainer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("game", ["asterix", "breakout", "freeway", "seaquest", "space_invaders"])
-def test_it_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MAX_EVAL_STEPS", 20)
     more = {"game": game, "buffer_size": 150, "num_envs": 2}
     trainer, _ = trained(2, agent=agent, **more)
@@ -145,7 +145,7 @@ def test_it_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.Monke
     np.testing.assert_equal(other.state(), trainer.state())
 
 
-def test_games_of_another_format_start_again() -> None:
+def test_games_saved_in_another_format_restart() -> None:
     trainer, _ = trained(1)
     other = Trainer(config(), CPU)
     other.load_state({**trainer.state(), "games/version": np.array(0)})
@@ -154,7 +154,7 @@ def test_games_of_another_format_start_again() -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_without_the_games_it_resumes_everything_else(agent: str) -> None:
+def test_without_saved_games_everything_else_resumes(agent: str) -> None:
     trainer, _ = trained(2, agent=agent)
     state = without_games(trainer)
     rows = []
@@ -169,7 +169,7 @@ def test_without_the_games_it_resumes_everything_else(agent: str) -> None:
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
-def test_without_the_games_it_resumes_with_the_next_random_draws() -> None:
+def test_without_saved_games_training_resumes_with_the_next_random_draws() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(without_games(trainer))
@@ -178,7 +178,7 @@ def test_without_the_games_it_resumes_with_the_next_random_draws() -> None:
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
 
-def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_resumes_with_the_last_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "evaluate", lambda self, part: 0.0)
     more = {"points": 200, "replay_ratio": 0.01}
     trainer, rows = trained(100, **more)
@@ -208,14 +208,14 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return found
 
 
-def test_without_the_games_it_resumes_with_new_ones(begun: list[list[int]]) -> None:
+def test_without_saved_games_training_resumes_in_new_games(begun: list[list[int]]) -> None:
     state = without_games(Trainer(config(), CPU))
     Trainer(config(), CPU).load_state(state)
     first, again, later = begun
     assert first == again != later
 
 
-def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> None:
+def test_each_evaluation_uses_new_games(begun: list[list[int]]) -> None:
     trainers = [Trainer(config(seed=seed), CPU) for seed in (0, 0, 1)]
     training = {seed for seeds in begun for seed in seeds}
     begun.clear()
@@ -227,7 +227,7 @@ def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> Non
     assert training.isdisjoint({*first, *later, *others})
 
 
-def test_training_and_evaluation_are_in_the_games_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_and_evaluation_use_the_configured_games(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     make_environments = training.make_environments
     monkeypatch.setattr(
@@ -237,7 +237,7 @@ def test_training_and_evaluation_are_in_the_games_that_were_asked_for(monkeypatc
     assert asked == [("minatar", "breakout", 3, 0.3), ("minatar", "breakout", 2, 0.3)]
 
 
-def test_units_are_looked_at_without_noise() -> None:
+def test_dormant_units_are_measured_without_noise() -> None:
     trainer, _ = trained(1, agent="rainbow")
     assert all(layer.noise_in.any() for layer in noisy_layers(trainer.agent.online))
     values = trainer.agent.values
@@ -250,7 +250,7 @@ def test_units_are_looked_at_without_noise() -> None:
     assert 0 <= trainer._network_metrics()["dormant"] <= 1
 
 
-def test_without_its_memory_it_fills_a_new_one_first() -> None:
+def test_without_a_saved_replay_buffer_training_fills_a_new_one_first() -> None:
     trainer, _ = trained(2, save_buffer=False)
     state = trainer.state()
     assert not any(name.startswith("memory/") for name in state)
@@ -283,7 +283,7 @@ def test_missed_updates_are_spread_over_later_steps(replay_ratio: float) -> None
     assert other.agent.updates == before + sum(made) == other.config.updates_after(400)
 
 
-def test_all_that_is_due_is_made_in_the_end() -> None:
+def test_missed_updates_are_made_up_by_the_end() -> None:
     more = {"save_buffer": False, "points": 10, "n_step": 1}
     trainer, _ = trained(9, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def test_all_that_is_due_is_made_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_evaluation_disturbs_nothing(agent: str) -> None:
+def test_evaluation_does_not_affect_training(agent: str) -> None:
     (one, rows), other = trained(agent=agent), Trainer(config(agent), CPU)
     other.evaluate = lambda part: math.nan  # type: ignore[method-assign]
     alone = [other.learn(part) for part in range(4)]
@@ -304,7 +304,7 @@ def test_evaluation_disturbs_nothing(agent: str) -> None:
         assert torch.equal(p, q)
 
 
-def test_a_covariance_is_taken_when_it_is_asked_for() -> None:
+def test_a_covariance_is_measured_at_the_configured_points() -> None:
     trainer, _ = trained(covariance=6, covariance_at=(50, 100))
     found = trainer.covariances()
     assert list(found) == ["50", "100"]
@@ -324,7 +324,7 @@ def test_without_transitions_there_is_no_covariance() -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> None:
+def test_the_covariance_matches_gradients_computed_one_by_one(agent: str) -> None:
     trainer, _ = trained(2, agent=agent, method="adam", covariance=6)
     learner, drawn = trainer.agent, []
     sample_uniformly = trainer.replay_buffer.sample_uniformly
@@ -383,7 +383,7 @@ def test_rewards_and_ends_are_stored_as_configured(
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
+def test_states_do_not_cross_episodes(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
     trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
@@ -397,7 +397,7 @@ def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bo
         trainer.play(1)
 
 
-def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_checkpoint_no_transition_crosses_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
     long = [Event(1.0)] * 250
     trainer = scripted(monkeypatch, long, long, n_step=3)
     trainer.play(20)
@@ -417,7 +417,7 @@ def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pyt
     assert max(step for _, episode, step in before if episode == 0) == 19
 
 
-def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epsilon_noise_importance_weights_and_priorities_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
     chances, betas, learned, prioritized = [], [], [], []
 
@@ -462,9 +462,7 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("noise", "explores"), [(3.0, True), (0.0, False)])
-def test_rainbow_explores_by_the_noise_of_its_layers(
-    noise: float, explores: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rainbow_explores_with_noisy_layers(noise: float, explores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     games = [Scripted([Event(terminated=True)], constant=True) for _ in range(2)]
     making = iter(games)
     monkeypatch.setattr(training, "make_environments", lambda *_: next(making))
@@ -485,14 +483,14 @@ def test_rainbow_explores_by_the_noise_of_its_layers(
     assert games[1].sent == games[0].sent[:1]  # the greedy action of the mean weights, as before the first update
 
 
-def test_without_priorities_errors_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prioritized_replay_no_errors_are_returned_to_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE)
     monkeypatch.setattr(trainer.replay_buffer, "update_priorities", lambda *_: pytest.fail("nobody needs these errors"))
     trainer.play(40)
     assert trainer.train(2).shape == (2,)
 
 
-def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_is_the_mean_over_complete_games(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = scripted(monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True)
     trainer.play(40)
     trainer.train(1)
@@ -517,7 +515,7 @@ def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPa
         assert torch.equal(noise, layer.noise_in)
 
 
-def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_plays_until_the_game_ends_or_reaches_the_frame_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 27_000  # steps: 108,000 frames
     random = {"eval_episodes": 2, "evaluation_eps": 1.0}  # actions without a network, so that it is fast
     trainer = scripted(monkeypatch, WHOLE, **random)
@@ -528,7 +526,7 @@ def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: py
     assert len(games.sent) == limit
 
 
-def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_life_does_not_reset_the_frame_stack_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
     trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
     act, seen = trainer.agent.act, []
@@ -573,7 +571,7 @@ def test_states_equal_those_of_the_replay_buffer() -> None:
     assert all(state.tobytes() in acted for state in sampled.states[1][going_on])
 
 
-def test_the_network_is_that_of_the_suite() -> None:
+def test_the_network_matches_the_suite() -> None:
     trainer = Trainer(config(), CPU)
     assert isinstance(trainer.agent.online, QNetwork)
     assert trainer.agent.online.torso[0].out_channels == 16

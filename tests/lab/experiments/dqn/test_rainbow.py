@@ -45,7 +45,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_are_those_of_the_definition(double: bool) -> None:
+def test_targets_match_their_definition(double: bool) -> None:
     made, sampled = agent(double=double), batch()
     found = made.targets(made.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
@@ -69,14 +69,14 @@ def test_the_loss_is_the_weighted_cross_entropy_and_the_errors_are_the_prioritie
     assert update.loss.item() == pytest.approx(np.mean(sampled.weights * errors), rel=1e-4)
 
 
-def test_values_are_the_means_of_the_distributions() -> None:
+def test_values_are_means_of_the_distributions() -> None:
     made = agent(noisy=False)
     states = torch.from_numpy(batch().states[0])
     expected = (made.online(states).exp() * torch.linspace(-2, 2, 11)).sum(2)
     torch.testing.assert_close(made.values(states), expected)
 
 
-def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
+def test_an_update_uses_the_noise_drawn_for_it() -> None:
     made, same, sampled = agent(), agent(), batch()
     draw_noise(same.online, same._noise)
     draw_noise(same.target, same._noise)
@@ -86,7 +86,7 @@ def test_an_update_has_the_noise_that_is_drawn_for_it() -> None:
     assert made.learn(sampled).errors.tolist() == pytest.approx(errors, rel=1e-5)
 
 
-def test_every_update_has_other_noise() -> None:
+def test_every_update_draws_new_noise() -> None:
     made = agent()
     seen = []
     for k in range(3):
@@ -100,7 +100,7 @@ def test_every_update_has_other_noise() -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_without_noise_and_dueling_it_has_neither() -> None:
+def test_noisy_layers_and_dueling_can_be_disabled() -> None:
     made = agent(noisy=False, dueling=False)
     assert not any(isinstance(layer, NoisyLinear) for layer in made.online.modules())
     assert made.online.value is None

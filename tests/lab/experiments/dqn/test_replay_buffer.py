@@ -102,7 +102,7 @@ def seen(batch: Batch, k: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize(("environments", "capacity"), [(1, 1000), (3, 3000), (3, 90), (2, 41)])
 @pytest.mark.parametrize(("stack", "steps"), [(1, 1), (4, 3), (2, 5)])
-def test_stacks_and_returns_are_those_of_the_episodes(
+def test_sampled_stacks_and_returns_match_the_episodes(
     alpha: float, environments: int, capacity: int, stack: int, steps: int
 ) -> None:
     memory = ReplayBuffer(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha)
@@ -116,7 +116,7 @@ def test_stacks_and_returns_are_those_of_the_episodes(
 @pytest.mark.parametrize(("environments", "capacity"), [(1, 1000), (3, 3000), (3, 150)])
 @pytest.mark.parametrize(("stack", "steps"), [(1, 1), (4, 3), (2, 5)])
 @pytest.mark.parametrize("before", [0, 2, 33, 100])
-def test_nothing_runs_from_episodes_that_were_interrupted_into_later_ones(
+def test_transitions_do_not_cross_truncated_episodes(
     alpha: float, environments: int, capacity: int, stack: int, steps: int, before: int
 ) -> None:
     memory, other = (ReplayBuffer(capacity, environments, (1, 1, 2), stack, steps, GAMMA, alpha) for _ in range(2))
@@ -152,7 +152,7 @@ def check_drawn(memory: ReplayBuffer, wanted: dict[int, tuple[Any, ...]]) -> set
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None:
+def test_sampling_before_the_first_complete_transition_raises_an_error(alpha: float) -> None:
     memory = ReplayBuffer(40, 1, (1, 1, 2), 1, 3, alpha=alpha)
     nothing = np.zeros(1, bool)
     for written in range(4):
@@ -164,7 +164,7 @@ def test_nothing_can_be_drawn_before_a_transition_is_whole(alpha: float) -> None
 
 
 @pytest.mark.parametrize(("stack", "channels"), [(4, 1), (4, 2), (1, 3)])
-def test_channels_of_a_state_are_those_of_its_frames_in_turn(stack: int, channels: int) -> None:
+def test_channels_of_a_state_are_ordered_by_frame(stack: int, channels: int) -> None:
     memory, generator = ReplayBuffer(50, 1, (channels, 5, 3), stack, 1), np.random.default_rng(0)
     frames = generator.integers(256, size=(30, 1, channels, 5, 3)).astype(np.uint8)
     nothing = np.zeros(1, bool)
@@ -187,7 +187,7 @@ def test_sampling_is_uniform_without_priorities() -> None:
     assert counts.std() / counts.mean() < 0.06
 
 
-def test_priorities_and_weights_are_those_of_the_definition() -> None:
+def test_priorities_and_weights_match_their_definition() -> None:
     memory = ReplayBuffer(40, 1, (1, 1, 2), 1, 1, alpha=0.5)
     fill(memory, 20, 1, cuts=False)
     generator = np.random.default_rng(0)
@@ -234,7 +234,7 @@ def test_new_transitions_have_the_highest_priority_so_far() -> None:
     assert counts.min() > 0.7 * counts.max()
 
 
-def test_it_is_saved_small_and_whole() -> None:
+def test_the_saved_state_is_small_and_complete() -> None:
     made = [ReplayBuffer(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
     fill(made[0], 150, 3)
     batch = made[0].sample(32, np.random.default_rng(0))
@@ -253,7 +253,7 @@ def test_it_is_saved_small_and_whole() -> None:
     assert sum(array.nbytes for array in big.state().values()) < 2000 * 84 * 84 / 50
 
 
-def test_frames_that_were_not_saved_whole_are_refused() -> None:
+def test_loading_truncated_frames_raises_an_error() -> None:
     made = [ReplayBuffer(300, 3, (1, 1, 2)) for _ in range(2)]
     fill(made[0], 50, 3)
     state = made[0].state()
@@ -261,7 +261,7 @@ def test_frames_that_were_not_saved_whole_are_refused() -> None:
         made[1].load_state({**state, "frames/1": state["frames/1"][:-20]})
 
 
-def test_saving_and_loading_take_little_additional_memory() -> None:
+def test_saving_and_loading_use_little_additional_memory() -> None:
     made = [ReplayBuffer(4000, 2, (1, 84, 84)) for _ in range(2)]
     nothing = np.zeros(2, bool)
     for k in range(2000):

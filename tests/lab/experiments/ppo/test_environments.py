@@ -41,7 +41,7 @@ gym.register(
 )
 
 
-def test_an_episode_that_ended_is_followed_by_the_next_one() -> None:
+def test_environments_reset_automatically() -> None:
     ours = Environments(NAME, 2)
     before = ours.reset([0, 1])
     returns = np.zeros(2)
@@ -75,7 +75,7 @@ def test_actions_are_clipped_to_the_box_and_seeds_differ() -> None:
     np.testing.assert_array_equal(wild.observations, clipped.observations)
 
 
-def test_who_has_stopped_stands_still() -> None:
+def test_stopped_environments_are_not_stepped() -> None:
     ours = Environments(NAME, 2)
     before = ours.reset([0, 1])
     step = ours.step(np.array([[np.nan, 0.0], [0.1, 0.1]]), stopped={0})
@@ -114,7 +114,7 @@ def test_spaces_without_vectors_are_rejected(name: str, message: str) -> None:
         ("pushed_point:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
     ],
 )
-def test_an_environment_without_a_version_is_refused(name: str, message: str) -> None:
+def test_an_environment_without_a_version_raises_an_error(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make_environment(name)
 
@@ -132,7 +132,7 @@ def test_only_the_deprecation_of_the_papers_version_is_silenced() -> None:
     ("name", "first"),
     [("WeightclipWhole-v0", [3.0, 4.0]), ("WeightclipParts-v0", [0.5, 0.25, 0.0, 1.0, 0.0]), (NAME, None)],
 )
-def test_other_observations_become_vectors(name: str, first: list[float] | None) -> None:
+def test_other_observations_are_flattened(name: str, first: list[float] | None) -> None:
     ours = Environments(name, 1)
     (found,) = ours.reset([0])
     assert found.dtype == np.float64

@@ -59,7 +59,7 @@ def test_a_state_of_another_version_is_rejected() -> None:
         mujoco_state.load_state(environment, saved)
 
 
-def test_other_environments_and_wrappers_are_not_saved() -> None:
+def test_the_state_of_other_environments_and_wrappers_is_not_saved() -> None:
     assert not mujoco_state.has_state(make_environment("Pendulum-v1"))
     wrapped = gym.wrappers.FrameStackObservation(make_environment("Hopper-v4"), 2)
     assert not mujoco_state.has_state(wrapped)

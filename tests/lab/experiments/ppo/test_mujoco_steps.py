@@ -46,13 +46,13 @@ def check(name: str, steps: int, number: int = 2) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 8])  # NumPy's order of a sum depends on the shape
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_direct_steps_are_gymnasiums_bit_for_bit(name: str, number: int) -> None:
+def test_direct_steps_equal_gymnasiums_bit_for_bit(name: str, number: int) -> None:
     check(name, {1: 300, 2: 150, 8: 40}[number], number)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_ten_thousand_direct_steps_are_gymnasiums_bit_for_bit(name: str) -> None:
+def test_ten_thousand_direct_steps_equal_gymnasiums_bit_for_bit(name: str) -> None:
     check(name, 10_000, 1)
     check(name, 1_500, 8)
 
@@ -90,17 +90,17 @@ def test_the_time_limit_truncates() -> None:
         ("Hopper-v4", {"render_mode": "rgb_array"}),
     ],
 )
-def test_other_environments_and_options_have_gymnasiums_steps(name: str, options: dict[str, Any]) -> None:
+def test_other_environments_and_options_use_gymnasiums_steps(name: str, options: dict[str, Any]) -> None:
     assert direct_steps([make_environment(name, **options)]) is None
 
 
-def test_a_wrapper_with_steps_of_its_own_has_gymnasiums_steps() -> None:
+def test_a_wrapper_that_overrides_step_uses_gymnasiums_steps() -> None:
     wrapped: gym.Env[Any, Any] = gym.wrappers.TransformReward(make_environment("Hopper-v4"), lambda reward: 2 * reward)
     assert direct_steps([wrapped]) is None
     assert direct_steps([make_environment("Hopper-v4")]) is not None
 
 
-def test_weights_of_rewards_are_read_from_the_environment() -> None:
+def test_reward_weights_are_read_from_the_environment() -> None:
     ours, theirs = Environments("Walker2d-v4", 2, direct=True), Environments("Walker2d-v4", 2)
     for one in (ours, theirs):
         for environment in one._environments:

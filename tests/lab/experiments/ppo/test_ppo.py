@@ -23,7 +23,7 @@ def learners(method: str = "adam+wc", seeds: range = range(3), **more: object) -
 
 
 @pytest.mark.parametrize("method", ["adam", "adam+wc", "adam+sp", "madam", "adam+l2init+wc", "sgd+l2"])
-def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
+def test_in_lockstep_each_seed_learns_the_same_as_alone(method: str) -> None:
     more = {"decay": 0.01, "sigma": 0.01} if "l2" in method or "sp" in method else {}
     more = {name: value for name, value in more.items() if name == "decay" or "sp" in method}
     given = {"lr": 0.01, **({"kappa": 1.0} if "wc" in method or method == "madam" else {}), **more}
@@ -47,7 +47,7 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
         ("Hopper-v4", "fused", (9, 21)),
     ],
 )
-def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(
+def test_in_lockstep_each_seed_learns_the_same_as_alone_bit_for_bit_on_mujoco(
     env: str, backend: str, hidden: tuple[int, ...]
 ) -> None:
     common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024, "hidden": hidden}
@@ -69,7 +69,7 @@ def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco
 @pytest.mark.parametrize(
     ("env", "rollout", "iterations", "lr"), [(NAME, 64, 4, 0.01), ("HalfCheetah-v4", 32, 1, 0.001)]
 )
-def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
+def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
     env: str, rollout: int, iterations: int, lr: float, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"lr": lr, "vf_coef": 0.3, "gamma": 0.97, "gae_lambda": 0.9, "clip_coef": 0.1, "max_grad_norm": 0.3}
@@ -110,7 +110,7 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
 
 
 @pytest.mark.parametrize(("clip_values", "normalise"), [(True, True), (False, True), (True, False)])
-def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) -> None:
+def test_losses_match_their_definition(clip_values: bool, normalise: bool) -> None:
     ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalise)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
@@ -139,7 +139,7 @@ def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) 
         assert ((found.ratio - 1) - found.log_ratio).mean(1)[s].item() == pytest.approx(kl, rel=1e-3)
 
 
-def test_log_probabilities_are_those_of_the_policy_that_acted() -> None:
+def test_log_probabilities_are_from_the_acting_policy() -> None:
     ours = learners("adam", range(2))
     rollout = ours.collect()
     for s, member in enumerate(ours.stack.members):
@@ -148,7 +148,7 @@ def test_log_probabilities_are_those_of_the_policy_that_acted() -> None:
         torch.testing.assert_close(rollout.log_probs[s], expected.detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_advantages_are_the_sums_of_their_definition() -> None:
+def test_advantages_match_their_definition() -> None:
     generator = np.random.default_rng(0)
     deltas = torch.from_numpy(generator.normal(size=(2, 30)))
     ended = generator.uniform(size=(2, 30)) < 0.2
@@ -198,7 +198,7 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
     torch.testing.assert_close(ours.advantages(rollout).returns[last], rollout.rewards[last])
 
 
-def test_each_gradient_is_clipped_by_itself() -> None:
+def test_each_gradient_is_clipped_separately() -> None:
     ours = learners("adam", range(2), max_grad_norm=0.5)
     ours.stack.gradients.zero_()
     ours.stack.gradients[0, :4] = 3.0
@@ -208,7 +208,7 @@ def test_each_gradient_is_clipped_by_itself() -> None:
     assert ours.stack.gradients.norm(dim=1).tolist() == pytest.approx([0.5, 0.2], rel=1e-5)
 
 
-def test_the_step_size_falls_to_nothing() -> None:
+def test_the_learning_rate_is_annealed_linearly() -> None:
     ours = learners("adam", range(1), lr=0.1, anneal_lr=True)
     seen = []
     for iteration in range(4):
@@ -221,7 +221,7 @@ def test_the_step_size_falls_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("bounds", ["paper", "fan_in"])
-def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(bounds: str) -> None:
+def test_weights_stay_in_their_boxes_and_only_the_papers_bounds_clip_log_std(bounds: str) -> None:
     ours = learners("adam+wc", range(2), lr=0.001, kappa=0.5, bounds=bounds)
     for member in ours.stack.members:
         member.actor_logstd.data -= 1
@@ -237,7 +237,7 @@ def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(boun
     assert learners("adam", range(1)).iterate(0)[0][0]["clipped"] == 0
 
 
-def test_a_seed_with_broken_weights_stops_and_the_others_continue() -> None:
+def test_a_seed_with_nonfinite_weights_stops_and_the_others_continue() -> None:
     ours, whole = learners("adam+wc", range(3)), learners("adam+wc", range(3))
     ours.iterate(0)
     whole.iterate(0)
@@ -259,7 +259,7 @@ def test_a_seed_with_broken_weights_stops_and_the_others_continue() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
 @pytest.mark.filterwarnings("error")
-def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> None:
+def test_a_stopped_seed_is_unchanged_and_does_not_warn(value: float) -> None:
     ours = learners("adam", range(2))
     ours.iterate(0)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> N
         assert not np.array_equal(ours.policy(0)[name], after[0][name])
 
 
-def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_seed_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = learners("adam", range(4))
     clock = itertools.count()
     monkeypatch.setattr("weightclip.lab.experiments.ppo.ppo.time.perf_counter", lambda: float(next(clock)))
@@ -290,7 +290,7 @@ def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> 
     assert ours.iterate(1)[0][0]["speed"] == steps[1]
 
 
-def test_it_learns() -> None:
+def test_ppo_improves_the_return() -> None:
     ours = learners(
         "adam", range(2), num_steps=512, num_minibatches=8, update_epochs=10, lr=0.003, steps=20 * 512, anneal_lr=False
     )
@@ -298,7 +298,7 @@ def test_it_learns() -> None:
     assert last > first + 2
 
 
-def test_without_the_state_of_its_environment_a_learner_resumes_everything_but_its_episode() -> None:
+def test_without_its_environments_state_a_learner_resumes_everything_but_its_episode() -> None:
     ours = learners("adam+sp", range(2), decay=0.01, sigma=0.01)
     ours.iterate(0)
     states = [ours.state(s) for s in range(2)]

@@ -17,17 +17,17 @@ from weightclip.lab.sweep.grid import best, search
 from weightclip.lab.sweep.plan import batches, make_runs
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_the_experiment_is_found_by_name() -> None:
     assert experiment_of("policy-collapse").name == "policy-collapse"
 
 
-def test_seeds_of_one_configuration_go_together_in_eights() -> None:
+def test_seeds_of_one_configuration_are_batched_by_eight() -> None:
     configs = [config(method, seed) for method in ("adam", "adam+wc") for seed in range(LOCKSTEP + 2)]
     sizes = [len(together) for together in batches(make_runs(EXPERIMENT, configs, None))]
     assert sizes == [LOCKSTEP, 2, LOCKSTEP, 2]
 
 
-def test_each_environment_has_its_own_best_setting() -> None:
+def test_each_environment_has_a_best_setting() -> None:
     found = [
         best(EXPERIMENT, "policy-collapse", ["adam+wc"], EXPERIMENT.presets({"env": env}), {"env": env})[0]
         for env in EXPERIMENT.presets()["axes"]["env"]
@@ -89,7 +89,7 @@ def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(("option", "loss"), [("--no-clip-vloss", "value_loss"), ("--no-norm-adv", "policy_loss")])
-def test_an_option_that_switches_off_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
+def test_an_option_that_disables_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
     small = "--num-steps 64 --num-minibatches 4 --update-epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip-coef 0.01"
     for out, given in (("usual", []), ("off", [option])):
         command = f"run policy-collapse --env {NAME} --method adam {small} --out {tmp_path / out}"

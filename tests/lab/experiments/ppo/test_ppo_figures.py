@@ -54,7 +54,7 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert drawing.data["seeds"].unique().to_list() == [2]
 
 
-def test_a_stopped_seed_is_averaged_until_then_and_reported(table: pl.DataFrame) -> None:
+def test_a_stopped_seed_is_averaged_until_it_stops_and_reported(table: pl.DataFrame) -> None:
     broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
     nothing = [
         pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
@@ -106,12 +106,12 @@ def test_curves_are_thinned(table: pl.DataFrame) -> None:
         assert data.group_by("env", "method").len()["len"].unique().to_list() == [points]
 
 
-def test_the_papers_numbers_find_them() -> None:
+def test_figures_are_found_by_the_papers_numbers() -> None:
     names = [find_figure(number).name for number in ("5", "6", "7", "11")]
     assert names == ["policy-return", "policy-kl", "policy-diagnostics-two", "policy-diagnostics"]
 
 
-def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
+def test_figure_7_has_only_two_environments(table: pl.DataFrame) -> None:
     figure = find_figure("7")
     with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected runs in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
@@ -135,12 +135,12 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
 
 
-def test_a_best_setting_comes_with_its_deviations(table: pl.DataFrame) -> None:
+def test_a_best_setting_is_reported_with_its_deviations(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
     assert any(note.startswith("not the paper's setting: update_epochs 2") for note in setting_notes(row))
 
 
-def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_run_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     legends: list[str] = []
     pictures: list[Picture] = []
 

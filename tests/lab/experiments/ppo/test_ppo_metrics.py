@@ -37,7 +37,7 @@ def clip_to_boxes(network: ActorCritic, kappa: float) -> None:
     network.actor_logstd.data.clamp_(-side, side)
 
 
-def share_at_the_sides(network: ActorCritic, kappa: float) -> float:
+def fraction_at_the_bounds(network: ActorCritic, kappa: float) -> float:
     at, entries = 0, 0
     for part in (network.actor_mean, network.critic):
         for layer in (one for one in part if isinstance(one, nn.Linear)):
@@ -117,7 +117,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
         "saturated": (outputs.abs() >= 0.95).float().mean().item(),
         "saturated_90": (outputs.abs() >= 0.90).float().mean().item(),
         "weight_l2": math.sqrt(sum(float((weight**2).sum()) for weight in both)),
-        "clipped": share_at_the_sides(network, given.kappa),
+        "clipped": fraction_at_the_bounds(network, given.kappa),
         "lipschitz_policy": lipschitz(network.actor_mean),
         "lipschitz_value": lipschitz(network.critic),
         "log_std": network.actor_logstd.mean().item(),
@@ -149,7 +149,7 @@ def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["speed"] > 0
 
 
-def test_the_last_finished_episodes_count_even_after_resuming() -> None:
+def test_the_last_finished_episodes_count_after_resuming() -> None:
     def made() -> Learners:
         return Learners([config("adam", seed, num_steps=4, num_minibatches=2, steps=100 * 4) for seed in (0, 1)])
 
@@ -166,7 +166,7 @@ def test_the_last_finished_episodes_count_even_after_resuming() -> None:
     assert rows[0]["return"] != rows[1]["return"]
 
 
-def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_kept_until_a_seed_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam+wc", seed) for seed in range(3)])
     first, _ = ours.iterate(0)
     step, steps = ours.environments.step, 0
@@ -199,7 +199,7 @@ def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -
     assert not any(one.learner == 1 for one in episodes)
 
 
-def test_weights_that_break_leave_what_the_rollout_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_the_rollout_are_kept_if_the_update_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam", seed) for seed in range(2)])
     update = ours.update
 

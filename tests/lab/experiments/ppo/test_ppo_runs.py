@@ -71,7 +71,7 @@ def without_state(*seeds: int) -> list[str]:
     return [f"{NAME} adam+wc seed {seed}: {NO_STATE}" for seed in seeds]
 
 
-def test_without_the_state_of_the_environment_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
+def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
     configs = [config(seed=seed) for seed in (0, 1)]
 
     def interrupted(out: Path) -> list[Record]:
@@ -95,7 +95,7 @@ def test_without_the_state_of_the_environment_a_run_resumes_with_a_new_episode(t
         assert one.tables["episodes"]["samples"].is_sorted()
 
 
-def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although no checkpoint was due yet, and whatever the iteration under way has done by then."""
     update = Learners.update
 
@@ -154,7 +154,7 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
 
 
-def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
+def test_a_seed_added_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     lines: list[str] = []
     _, found, _ = run_configs(
@@ -165,7 +165,7 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
 
 
-def test_without_the_state_of_the_environment_runs_at_different_iterations_resume_separately(
+def test_without_the_environments_state_runs_at_different_iterations_resume_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -203,7 +203,7 @@ def test_without_the_state_of_the_environment_runs_at_different_iterations_resum
         ("reference", "Hopper-v4", "hidden=inf,output=1"),
     ],
 )
-def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturbed(
+def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterrupted(
     backend: str, env: str, kappa: Any, tmp_path: Path
 ) -> None:
     def made(seeds: Sequence[int]) -> list[Config]:
@@ -224,7 +224,7 @@ def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturb
             np.testing.assert_array_equal(array, undisturbed.arrays[name])
 
 
-def test_once_a_run_has_started_a_new_episode_its_record_says_so(tmp_path: Path) -> None:
+def test_a_record_notes_that_a_run_restarted_an_episode(tmp_path: Path) -> None:
     """Even if it resumes bit for bit afterwards."""
     one = config(env="Hopper-v4")
     with pytest.raises(KeyboardInterrupt):
@@ -263,7 +263,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path) -
     assert len(record.table) == 4
 
 
-def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_seed_stops_and_its_record_has_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     iterate = Learners.iterate
 
     def broken(self: Learners, iteration: int) -> Any:
@@ -296,7 +296,7 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
     assert alone.table["weight_l2"].is_nan().to_list() == [False, False, True, True]
 
 
-def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_all_seeds_stop_the_remaining_rows_are_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [config("sgd", seed, lr=1e30, steps=8 * 64) for seed in (0, 1)]
 
     with pytest.raises(KeyboardInterrupt):
@@ -308,7 +308,7 @@ def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: 
         assert record.tables["stopped"]["iteration"].item() < 5
 
 
-def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
+def test_progress_counts_finished_runs(tmp_path: Path) -> None:
     run_configs([config(seed=1)], tmp_path)
     steps: list[int] = []
     run_configs(
@@ -319,7 +319,7 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
     assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 
 
-def test_before_an_episode_has_ended_there_is_no_return() -> None:
+def test_there_is_no_return_before_the_first_episode_ends() -> None:
     (record,) = run_configs([config(num_steps=8, num_minibatches=2, steps=64)])
     table = record.table
     early = table["episodes"].cum_sum() == 0
@@ -340,7 +340,7 @@ def test_progress_and_rows_are_reported(tmp_path: Path) -> None:
     assert rows == [(id(one), iteration) for iteration in range(1, 5) for one in configs]
 
 
-def test_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
+def test_records_of_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
     """With episodes as short as Humanoid's first ones, and numbers that no compression helps with."""
     (record,) = run_configs([config()])
     generator = np.random.default_rng(0)

@@ -60,7 +60,7 @@ def test_names_of_uniform_expressions_are_uniform() -> None:
     assert translated(halved) == ("return w - c_0 * g", ["settings[0] / 2"])
 
 
-def test_a_name_that_a_branch_changes_belongs_to_each_weight() -> None:
+def test_a_name_assigned_in_a_branch_is_not_uniform() -> None:
     source, uniform = translated(changed_in_a_branch)
     assert source == "size = c_0\nif g > F(0):\nsize = c_1\nreturn w - size * g"
     assert uniform == ["settings[0]", "2 * settings[0]"]
@@ -70,11 +70,11 @@ def test_a_square_is_a_product() -> None:
     assert translated(squared)[0] == "w = w - c_0 * (g * g)\nreturn w"
 
 
-def test_numbers_and_mathematics_from_outside() -> None:
+def test_global_numbers_and_math_functions() -> None:
     assert translated(with_globals) == ("return w - c_0 * sqrt(abs(g)) * sqrt(abs(w))", ["0.25"])
 
 
-def test_functions_of_ones_own() -> None:
+def test_user_defined_functions() -> None:
     rule = Rule("mine", update=with_a_helper)
     names = Names(tuple(rule.settings))
     assert "own_limited(w - c_0 * g, c_1)" in translate(with_a_helper, rule, names, "update").source

@@ -108,7 +108,7 @@ def test_in_float32_it_equals_pytorch_to_rounding(method: str, monkeypatch: pyte
     assert_equal(config(method), 200, monkeypatch, rtol=2e-4, atol=2e-6)
 
 
-def test_without_diagnostics_the_same_is_learned_and_less_measured() -> None:
+def test_disabling_diagnostics_does_not_change_learning() -> None:
     plain, measured = (Fused(config("sgd+wc", diagnostics=on), DATA) for on in (False, True))
     few, many = plain.learn(task(300)), measured.learn(task(300))
     assert few == pytest.approx({name: many[name] for name in ("accuracy", "loss")}, rel=1e-4)
@@ -117,7 +117,7 @@ def test_without_diagnostics_the_same_is_learned_and_less_measured() -> None:
 
 
 @pytest.mark.parametrize("method", ["adam+l2init+wc", "sgd+sp"])
-def test_it_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
+def test_the_fused_engine_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
     straight, first = (Fused(config(method), DATA) for _ in range(2))
     for learner in (straight, first):
         learner.learn(task(150))
@@ -128,13 +128,13 @@ def test_it_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_state_of_another_network_is_refused() -> None:
+def test_a_state_of_another_network_raises_an_error() -> None:
     state = Fused(config("sgd+wc"), DATA).state()
     with pytest.raises(ValueError, match=r"theta: got float32\(\d+,\), expected float32\(\d+,\)"):
         Fused(config("sgd+wc", hidden=(5,)), DATA).load_state(state)
 
 
-def test_the_seed_fixes_the_noise() -> None:
+def test_the_seed_determines_the_noise() -> None:
     first, same, other = (Fused(config("sgd+sp", seed=seed), DATA) for seed in (0, 0, 1))
     results = [without_nan(learner.learn(task(50))) for learner in (first, same, other)]
     assert results[0] == results[1] != results[2]
@@ -147,19 +147,19 @@ def test_progress_is_reported_in_chunks() -> None:
     assert reported[-1][1] == means["accuracy"]
 
 
-def test_a_run_that_diverges_shows_it() -> None:
+def test_a_diverged_run_has_nonfinite_metrics() -> None:
     means = Fused(config("sgd", lr=1e6), DATA).learn(task(200))
     assert not math.isfinite(means["loss"])
 
 
-def test_weights_stay_in_the_box_to_the_last_bit() -> None:
+def test_weights_stay_in_the_box_exactly() -> None:
     learner = Fused(config("sgd+wc", kappa=0.3, lr=1.0), DATA)
     learner.learn(task(200))
     for weights, fan_in in zip(learner.weights(), (12, 12, 9, 9, 6, 6), strict=True):
         assert np.abs(weights).astype(np.float64).max() <= 0.3 / math.sqrt(fan_in)
 
 
-def test_compiled_code_gets_only_what_fits() -> None:
+def test_inputs_are_validated_before_compiled_code_runs() -> None:
     """Compiled code would read and write out of bounds."""
     learner = Fused(config("sgd+wc"), DATA)
     good = task(20)
@@ -206,7 +206,7 @@ KERNEL_NAMES = {
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_the_shared_table(name: str, tmp_path: Any) -> None:
+def test_the_fused_engine_reproduces_the_reference_values(name: str, tmp_path: Any) -> None:
     """One update after the other of a row of four weights, with the gradients of the table."""
     vector = VECTORS[name]
     optimizer, _, regularizers = name.partition("+")

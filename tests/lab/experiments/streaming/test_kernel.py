@@ -46,7 +46,7 @@ def learned(rules: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("edit", [("- FACTOR * lr", "+ FACTOR * lr"), ("FACTOR = 1.0", "FACTOR = -1.")])
-def test_an_edited_rule_never_runs_as_its_old_self(edit: tuple[str, str], tmp_path: Path) -> None:
+def test_editing_a_rule_triggers_recompilation(edit: tuple[str, str], tmp_path: Path) -> None:
     """Whether the function is edited or a number it reads; within one process, in the same second and size."""
     rules = tmp_path / "mine.py"
     rules.write_text(RULE)
@@ -84,7 +84,7 @@ def started(rules: Path, cache: Path) -> tuple[str, int]:
     return values, int(count)
 
 
-def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule(tmp_path: Path) -> None:
+def test_another_process_loads_the_compiled_kernel_but_not_one_of_an_older_rule(tmp_path: Path) -> None:
     rules, cache = tmp_path / "mine.py", tmp_path / "cache"
     rules.write_text(RULE)
     first, compiled = started(rules, cache)
@@ -96,14 +96,14 @@ def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule
     assert compiled > 0
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kernel = load_kernel(kernel_source(parse_rules("sgd"), "relu", "float64", False) + "\n", tmp_path / "file" / "in")
     assert kernel.STATES == 0
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_only_what_a_method_needs_is_in_its_kernel(tmp_path: Path) -> None:
+def test_a_kernel_contains_only_what_its_method_needs(tmp_path: Path) -> None:
     kernels = {
         name: load_kernel(kernel_source(parse_rules(name), "relu", "float32", True), tmp_path)
         for name in ("sgd", "adam+l2init", "madam")
@@ -141,7 +141,7 @@ def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list
         assert any(instruction in line for line in packed), instruction
 
 
-def test_a_rule_that_numba_refuses_gets_one_line(tmp_path: Path) -> None:
+def test_a_rule_that_numba_cannot_compile_raises_an_error_of_one_line(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text(RULE.replace("return w - FACTOR * lr * g", "return abs(w, g)"))
     with pytest.raises(ValueError, match=r"^method: the rules of 'mine' do not compile: .*$"):
@@ -163,7 +163,7 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(0.99).add_(p.grad, alpha=0.01)
 
 
-def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
+def test_the_example_rule_equals_the_pytorch_optimizer() -> None:
     settings = resolve(
         Config(
             "input-permuted-mnist", "lion+wc", lr=0.01, kappa=0.8, hidden=(9, 5), dtype="float64", rules=str(EXAMPLE)
@@ -178,7 +178,7 @@ def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
     assert measured["clipped"] > 0
 
 
-def test_functions_of_ones_own_are_computed_as_in_python(tmp_path: Path) -> None:
+def test_user_defined_functions_compute_the_same_as_in_python(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text(
         RULE.replace(
@@ -218,7 +218,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_a_damaged_cache_is_mended(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_damaged_cache_is_repaired(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
     """As after a power failure; each start is a process of its own."""
     directory, expected = compiled
     rules, cache = directory / "mine.py", tmp_path / "cache"
@@ -229,7 +229,7 @@ def test_a_damaged_cache_is_mended(ending: str, content: bytes, compiled: tuple[
     assert started(rules, cache)[0] == expected
 
 
-def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_the_cache_only_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
     rules = tmp_path / "mine.py"
     rules.write_text(RULE.replace("FACTOR = 1.0", "FACTOR = 0.75"))
@@ -243,7 +243,7 @@ def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adam+wc", "adam+sp"])
-def test_a_kernel_from_the_cache_gives_the_numbers_of_the_one_that_was_compiled(method: str, tmp_path: Path) -> None:
+def test_a_cached_kernel_gives_the_same_numbers_as_a_compiled_one(method: str, tmp_path: Path) -> None:
     script = (
         "from tiny import tiny_dataset\n"
         "from weightclip.lab.experiments.streaming.config import Config\n"

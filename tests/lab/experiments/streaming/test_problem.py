@@ -26,11 +26,11 @@ def test_each_data_set_has_its_three_problems() -> None:
         ("stationary-mnist", "nothing", 5000),
     ],
 )
-def test_the_papers_problems_change_when_the_paper_says(name: str, permute: Permute, period: int) -> None:
+def test_the_papers_problems_have_the_papers_period_and_permutation(name: str, permute: Permute, period: int) -> None:
     assert (find_problem(name).permute, find_problem(name).period) == (permute, period)
 
 
-def test_an_unknown_problem_suggests_the_nearest() -> None:
+def test_an_unknown_problem_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match="did you mean 'input-permuted-mnist'"):
         find_problem("input-permuted-mnits")
 
@@ -72,7 +72,7 @@ def test_a_shorter_last_task_starts_like_the_whole_one(permute: Permute) -> None
 
 
 @pytest.mark.parametrize("permute", ["inputs", "labels"])
-def test_samples_come_once_each_until_the_data_runs_out(permute: Permute) -> None:
+def test_each_sample_is_drawn_once_per_pass_through_the_data(permute: Permute) -> None:
     rows = task(permute, 1, steps=25, period=25, n=10).rows
     assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
     assert not np.array_equal(rows[:10], rows[10:20])

@@ -33,7 +33,7 @@ def equal(a: Reference, b: Reference) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a.weights(), b.weights(), strict=True))
 
 
-def test_a_network_learns_the_stream() -> None:
+def test_the_reference_network_learns_the_stream() -> None:
     learner = make_reference(config("adam"), DATA)
     first, *_, last = [learner.learn(task()) for _ in range(8)]
     assert last["accuracy"] > first["accuracy"] + 0.3
@@ -73,7 +73,7 @@ def test_clipping_holds_after_every_step_with_any_other_hook() -> None:
         assert p.abs().max() <= 0.5 * bounds[name].s  # type: ignore[operator]
 
 
-def test_each_step_measures_what_the_paper_defines() -> None:
+def test_step_metrics_match_the_papers_definitions() -> None:
     """One step of SGD, with every number computed anew from the network's weights before and after."""
     learner = make_reference(config("sgd+l2", dtype="float64", decay=0.1, activation="tanh"), DATA)
     before = [p.detach().clone() for p in learner.model.parameters()]
@@ -120,7 +120,7 @@ def test_a_tasks_metrics_are_means_over_its_steps() -> None:
         assert mean == pytest.approx(np.mean([step[name] for step in steps]), nan_ok=True)
 
 
-def test_labels_are_those_of_the_task() -> None:
+def test_labels_follow_the_task() -> None:
     """A network that always says 0 is right about the class that this task calls 0, and about no other."""
     learner = make_reference(config("sgd", lr=0.0), DATA)
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_labels_are_those_of_the_task() -> None:
         assert learner.learn(replace(one, rows=rows))["accuracy"] == (name == 0)
 
 
-def test_the_clipped_fraction_is_that_of_the_clipper() -> None:
+def test_the_clipped_fraction_is_the_clippers() -> None:
     learner = make_reference(config("sgd+wc", kappa=0.5), DATA)
     sizes = {name: p.abs() for name, p in learner.model.named_parameters()}
     bounds = wc.resolve_bounds(learner.model)
@@ -147,7 +147,7 @@ def test_only_tanh_saturates() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_measuring_does_not_change_what_is_learned(method: str) -> None:
+def test_measuring_does_not_change_learning(method: str) -> None:
     measured, plain = (make_reference(config(method, diagnostics=on), DATA) for on in (True, False))
     a, b = measured.learn(task()), plain.learn(task())
     assert set(b) == {"accuracy", "loss"}
@@ -179,7 +179,7 @@ def test_a_state_is_a_copy() -> None:
     assert not np.array_equal(weights[0], learner.weights()[0])
 
 
-def test_the_seed_fixes_weights_and_noise() -> None:
+def test_the_seed_determines_weights_and_noise() -> None:
     settings = config("sgd+sp", sigma=1.0)
     same = [make_reference(settings, DATA) for _ in range(2)]
     for learner in same:
@@ -198,14 +198,14 @@ def test_float64_starts_from_the_same_weights_and_stays_close() -> None:
     assert a["loss"] != b["loss"]
 
 
-def test_a_diverged_network_is_measured_not_a_crash() -> None:
+def test_a_diverged_network_is_measured_without_an_error() -> None:
     learner = make_reference(config("sgd", lr=1e30), DATA)
     measured = learner.learn(task())
     assert not math.isfinite(measured["loss"])
     assert 0 <= measured["accuracy"] <= 1
 
 
-def test_any_module_and_optimizer_will_do() -> None:
+def test_any_module_and_optimizer_are_supported() -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -14,7 +14,7 @@ def made(method: str = "adam+wc", **config: object) -> pl.DataFrame:
     return table.with_columns(samples=pl.col("task") * 50_000)
 
 
-def test_the_authors_logs_have_both_methods_of_thirty_seeds() -> None:
+def test_the_authors_logs_contain_thirty_seeds_of_both_methods() -> None:
     curves = authors_curves()
     assert curves["seeds"].unique().to_list() == [30]
     tasks = [*range(1, 12), *range(21, 92, 10)]
@@ -36,14 +36,14 @@ def test_our_tasks_are_compared_with_theirs() -> None:
     assert row["difference"] == pytest.approx(row["mean"] - 14.3824)
 
 
-def test_runs_of_different_lengths_are_averaged_where_they_have_a_task() -> None:
+def test_runs_of_different_lengths_are_averaged_per_task() -> None:
     longer = made(tasks=14).with_columns(pl.col("seed") + 2, identity=pl.col("identity") + "x")
     found = compare_with_authors(pl.concat([made(), longer])).filter(metric="accuracy")
     assert found["seeds"].to_list() == [4] * 12 + [2] * 2
 
 
 @pytest.mark.parametrize("changes", [{"period": 5000}, {"lr": 1e-3}, {"kappa": 2.0}, {"official": False}])
-def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
+def test_runs_with_settings_different_from_theirs_are_excluded(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"results: got no runs of {MNIST} with period 50,000"):
         compare_with_authors(made(**changes))
 

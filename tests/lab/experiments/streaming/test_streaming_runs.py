@@ -68,14 +68,14 @@ def test_online_accuracy_is_over_all_samples_so_far() -> None:
     assert table["online_accuracy"].to_list() == pytest.approx((right / table["samples"]).to_list())
 
 
-def test_without_diagnostics_there_is_accuracy_and_loss_and_the_same_learning() -> None:
+def test_disabling_diagnostics_keeps_accuracy_loss_and_learning() -> None:
     full, plain = run_config(config(), DATA).table, run_config(config(diagnostics=False), DATA).table
     assert plain.columns == ["seed", "task", "samples", "cut_short", "accuracy", "online_accuracy", "loss"]
     assert_frame_equal(full.select(plain.columns), plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rank_and_lipschitz_bound_are_those_of_the_network_at_the_tasks_end(
+def test_rank_and_lipschitz_bound_are_measured_at_the_end_of_a_task(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[np.ndarray[Any, Any]]] = []
@@ -97,7 +97,7 @@ def test_rank_and_lipschitz_bound_are_those_of_the_network_at_the_tasks_end(
         assert [row[f"rank_{i}"] for i in (1, 2, 3)] == [int(torch.linalg.matrix_rank(w)) for w in matrices]
 
 
-def test_the_seed_fixes_everything() -> None:
+def test_the_seed_determines_the_run() -> None:
     one, same, other = (run_config(config("adam+sp", seed=seed), DATA).table for seed in (1, 1, 2))
     assert_frame_equal(one, same)
     assert not one["loss"].equals(other["loss"])
@@ -131,7 +131,7 @@ def test_the_record_contains_its_provenance(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_a_finished_run_is_read_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_config(config(), DATA, out=tmp_path)
     monkeypatch.setattr(streaming_runs, "_make_learner", None)
     again = run_config(config(), DATA, out=tmp_path)
@@ -187,7 +187,7 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(tmp_path: Pat
     assert record.resumed == read_record(only(tmp_path)).resumed == "exact"
 
 
-def test_a_run_that_was_not_interrupted_was_never_resumed(tmp_path: Path) -> None:
+def test_an_uninterrupted_run_is_recorded_as_never_resumed(tmp_path: Path) -> None:
     assert run_config(config(), DATA, out=tmp_path).resumed == read_record(only(tmp_path)).resumed == "never"
 
 
@@ -252,7 +252,7 @@ def test_another_configuration_is_another_run(tmp_path: Path, change: dict[str, 
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
-def test_spelling_out_a_default_is_the_same_run(tmp_path: Path) -> None:
+def test_an_explicit_default_is_the_same_run(tmp_path: Path) -> None:
     run_config(config(), DATA, out=tmp_path)
     run_config(config(kappa=1.0, outputs=4, settings={"beta1": 0.9}), DATA, out=tmp_path)
     assert only(tmp_path)
@@ -281,27 +281,25 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     assert_frame_equal(run_config(config(), DATA, out=tmp_path, callbacks=NO_CALLBACKS).table, expected)
 
 
-def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_directory_is_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(streaming_runs, "_make_learner", None)
     with pytest.raises(OSError, match="Not a directory"):
         run_config(config(), DATA, out=tmp_path / "file")
 
 
-def test_more_classes_than_outputs_is_refused() -> None:
+def test_more_classes_than_outputs_raise_an_error() -> None:
     with pytest.raises(ValueError, match="outputs: got 3, expected at least the 4 classes of tiny"):
         run_config(config(outputs=3), DATA)
     assert run_config(config(outputs=9), DATA).config["outputs"] == 9
 
 
-def test_a_network_larger_than_memory_is_refused() -> None:
+def test_a_network_larger_than_memory_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits in memory"):
         run_config(config(hidden=(10**12,)), DATA)
 
 
-def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
+def test_divergence_is_recorded_without_an_error(tmp_path: Path) -> None:
     lines: list[str] = []
     table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append)).table
     assert lines == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
@@ -345,7 +343,7 @@ def test_the_number_of_threads_is_restored() -> None:
         pytest.param("sgd+sp", "fused", marks=pytest.mark.slow),
     ],
 )
-def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, method: str, backend: str) -> None:
+def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, backend: str) -> None:
     """Killed again and again at random moments, the run ends with the same numbers as an undisturbed one."""
     expected = run_config(killed_stream.config(backend, method), DATA).table
     moments = random.Random(0)
@@ -386,7 +384,7 @@ def _tasks_saved(directory: Path) -> int:
         return killed_stream.TASKS
 
 
-def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_run_returns_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Problem, "load", lambda problem, data_dir, event: DATA)
     settings: dict[str, Any] = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}
     table = run("input-permuted-mnist", seeds=range(2), out=tmp_path, **settings)

@@ -17,18 +17,18 @@ def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
     return {(row["method"], row["stages"]): row["kappa"] for row in found.iter_rows(named=True)}
 
 
-def test_the_area_under_the_authors_curves_chooses_20_for_both() -> None:
+def test_the_area_under_the_authors_curves_selects_20_for_both() -> None:
     """Their table 2 has 10 for clipping after every step, which this criterion does not give."""
     found = chosen("auc")
     assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (20.0, 20.0)
 
 
-def test_the_final_accuracy_chooses_10_and_5() -> None:
+def test_the_final_accuracy_selects_10_and_5() -> None:
     found = chosen("final")
     assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (10.0, 5.0)
 
 
-def test_the_authors_numbers_are_those_of_the_paper() -> None:
+def test_the_authors_numbers_match_the_paper() -> None:
     last = authors_curves().filter(pl.col("epoch") == pl.col("epochs"))
     ends = {(row["method"], row["stages"], row["kappa"]): row["test_accuracy"] for row in last.iter_rows(named=True)}
     expected = {
@@ -99,19 +99,19 @@ def test_a_second_stage_is_never_compared_with_their_first() -> None:
         {"augment": True},
     ],
 )
-def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
+def test_runs_with_settings_different_from_theirs_are_excluded(changes: dict[str, object]) -> None:
     other = made(**changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="results: got no runs of warm-start with variant paper"):
         compare_with_authors(other)
     assert len(compare_with_authors(pl.concat([made(), other], how="diagonal"))) == 11
 
 
-def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
+def test_a_kappa_they_did_not_try_is_excluded() -> None:
     both = pl.concat([made(), made(kappa=3.0)])
     assert compare_with_authors(both)["kappa"].unique().to_list() == [10.0]
 
 
-def test_one_of_several_lengths_is_selected_and_the_others_are_reported() -> None:
+def test_one_length_is_selected_and_the_others_are_reported() -> None:
     reported: list[str] = []
     found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), reported.append)
     assert found["epoch"].to_list() == list(range(1, 12))

@@ -14,12 +14,12 @@ from weightclip.lab.registry import experiment_of, find_experiment
 DATA = photographs()
 
 
-def test_it_is_found_by_its_name_and_its_problem() -> None:
+def test_the_experiment_is_found_by_name_and_by_problem() -> None:
     assert find_experiment("warm-start") is EXPERIMENT
     assert experiment_of("warm-start") is EXPERIMENT
 
 
-def test_its_identity_is_the_records() -> None:
+def test_the_identity_matches_the_record() -> None:
     wanted = config("sgd+wc")
     assert EXPERIMENT.identify(wanted, DATA) == run_config(wanted, DATA).identity
 
@@ -38,7 +38,7 @@ def test_clipping_at_the_switch_needs_two_stages() -> None:
         assert EXPERIMENT.configure("warm-start", {"method": method, "stages": stages}).stages == stages
 
 
-def test_the_papers_setting_is_of_its_variant() -> None:
+def test_the_papers_setting_is_for_its_variant() -> None:
     row = {"method": "sgd+wc", "variant": "paper"}
 
     def setting(**changes: Any) -> Mapping[str, Any] | None:
@@ -54,7 +54,7 @@ def test_settings_without_a_field_come_from_tables() -> None:
     assert made.settings == {"momentum": 0.9}
 
 
-def test_length_is_what_progress_reaches() -> None:
+def test_progress_ends_at_the_length_of_the_run() -> None:
     for stages in (1, 2):
         wanted = config(stages=stages)
         assert EXPERIMENT.length(wanted) == run_config(wanted, DATA).table["samples"][-1]

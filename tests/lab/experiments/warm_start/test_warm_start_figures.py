@@ -24,7 +24,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     return load(store)
 
 
-def test_both_schedules_stand_in_one_figure(table: pl.DataFrame) -> None:
+def test_one_figure_shows_both_schedules(table: pl.DataFrame) -> None:
     drawing = figure_2(table)
     assert drawing.data.columns == ["method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds"]
     there = set(drawing.data.select("method", "stages").iter_rows())
@@ -54,7 +54,7 @@ def test_deviations_from_the_paper_are_marked(table: pl.DataFrame) -> None:
     assert set(drawing.notes) & set(several.notes)
 
 
-def test_all_lines_look_different(table: pl.DataFrame) -> None:
+def test_all_lines_have_different_styles(table: pl.DataFrame) -> None:
     """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
     adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
     lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()[:-1]  # the last marks the switch
@@ -67,7 +67,7 @@ def test_all_lines_look_different(table: pl.DataFrame) -> None:
     assert kinds["SGD, one stage"][0] == "#808080"
 
 
-def test_sensitivity_has_the_values_that_were_tried(table: pl.DataFrame) -> None:
+def test_sensitivity_has_the_tried_values(table: pl.DataFrame) -> None:
     data = draw_sensitivity(table).data
     assert data["kappa"].to_list() == [0.5, 1.0, 2.0]
     assert data["method"].unique().to_list() == ["sgd+wc"]
@@ -84,12 +84,12 @@ def test_the_switch_is_marked_where_the_first_stage_ends(table: pl.DataFrame) ->
     assert not one_stage.texts
 
 
-def test_other_experiments_are_refused(table: pl.DataFrame) -> None:
+def test_other_experiments_raise_an_error(table: pl.DataFrame) -> None:
     other = table.with_columns(pl.lit("streaming").alias("experiment"))
     with pytest.raises(ValueError, match="results: got runs of streaming, expected runs of warm-start"):
         figure_2(other)
 
 
-def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
+def test_a_single_run_can_be_drawn(tmp_path: Path) -> None:
     draw_records([run_config(config(seed=seed), DATA) for seed in (0, 1)], tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000
