@@ -1,6 +1,6 @@
 """Weight clipping in a plain PyTorch loop, on a stream of tasks: each gives the same inputs new random labels.
 
-Runs twice, with clipping and without (kappa = inf): without, the first tasks go better and the last ones worse.
+Runs with clipping and without (kappa = inf). Without clipping, the first tasks are learned better and the last worse.
 
     python examples/plain_loop.py
 """

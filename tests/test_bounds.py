@@ -35,7 +35,7 @@ LARGE_LAYERS: dict[str, nn.Module] = {
 
 @pytest.mark.parametrize("layer", LARGE_LAYERS.values(), ids=LARGE_LAYERS.keys())
 def test_fan_in_is_the_bound_of_pytorchs_initialization(layer: nn.Module) -> None:
-    """The largest of n uniform draws is within 1 - 20/n of the bound, but for once in e^20."""
+    """The largest of n uniform draws is below 1 - 20/n of the bound with probability e^-20."""
     bounds = resolve_bounds(layer)
     for name, tensor in named_tensors(layer).items():
         s, largest = bounds[name].s, tensor.abs().max().item()
@@ -102,7 +102,7 @@ def test_init_with_weights_that_are_not_finite_raises_an_error() -> None:
 
 
 def test_paper_bounds_depend_only_on_shape_and_order() -> None:
-    """BatchNorm's scale and shift take the fan_in of the convolution before; log_std (1, A) counts as a weight."""
+    """BatchNorm's scale and shift use the fan_in of the preceding convolution; log_std (1, A) counts as a weight."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
     bounds = resolve_bounds(model, "paper")
     assert [bounds[n].s for n in ("0.weight", "1.weight", "1.bias")] == [1 / math.sqrt(27)] * 3
@@ -181,7 +181,7 @@ def test_tied_weights_with_equal_bounds_count_as_one_tensor() -> None:
 
 
 class Language(nn.Module):
-    """A language model whose output layer has the matrix of its embedding."""
+    """A language model whose output layer is tied to its embedding."""
 
     def __init__(self, hidden: bool) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Language(nn.Module):
 
 
 def advice(message: str, argument: str) -> Any:
-    """The value that an error message recommends for `argument`."""
+    """Return the value of `argument` suggested by an error message."""
     found = re.search(rf"{argument}=(.*?) (skips|clips)", message)
     assert found is not None
     return ast.literal_eval(found.group(1))
@@ -201,9 +201,9 @@ def advice(message: str, argument: str) -> Any:
 def test_tied_weights_with_different_bounds_raise_an_error_with_working_advice() -> None:
     model = Language(hidden=True)
     expected = r"tied weights with different bounds: words\.weight \(embedding.*head\.weight \(0.5\)"
-    with pytest.raises(ValueError, match=expected) as refused:
+    with pytest.raises(ValueError, match=expected) as raised:
         resolve_bounds(model)
-    message = str(refused.value)
+    message = str(raised.value)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with wc.clip_weights(optimizer, model, kappa=1.0, exclude=advice(message, "exclude")) as clipper:
         assert clipper.bounds["hidden.weight"].s == 0.5
@@ -214,14 +214,14 @@ def test_tied_weights_with_different_bounds_raise_an_error_with_working_advice()
 
 def test_excluding_the_tied_weights_is_not_suggested_if_nothing_else_can_be_clipped() -> None:
     model = Language(hidden=False)
-    with pytest.raises(ValueError, match="tied weights with different bounds") as refused:
+    with pytest.raises(ValueError, match="tied weights with different bounds") as raised:
         resolve_bounds(model)
-    assert "exclude" not in str(refused.value)
-    assert resolve_bounds(model, advice(str(refused.value), "bounds"))["words.weight"].s == 0.5
+    assert "exclude" not in str(raised.value)
+    assert resolve_bounds(model, advice(str(raised.value), "bounds"))["words.weight"].s == 0.5
 
 
 class Conv1D(nn.Module):
-    """As in transformers: a linear layer whose weight is (in, out)."""
+    """Like the layer of transformers: a linear layer whose weight is (in, out)."""
 
     def __init__(self, nf: int, nx: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from weightclip.bounds import named_tensors, resolve_bounds
 from weightclip.certificate import LipschitzBounds, lipschitz_bounds, output_change_bound
 
 NORMS = (1, 2, math.inf)
-ROUNDING = 1 + 1e-7  # of the observed slopes: the backward pass of Hardsigmoid has 1/6 in float32, whatever the input
+ROUNDING = 1 + 1e-7  # tolerance of observed slopes: the backward pass of Hardsigmoid uses 1/6 in float32 for any input
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
@@ -66,7 +66,7 @@ def induced_norms(matrix: Tensor) -> dict[float, float]:
 
 
 def observed_slopes(model: nn.Module, x: Tensor) -> dict[float, float]:
-    """The steepest that is found: the derivative at x, whatever the direction, and chords from x, short and long."""
+    """Return the largest slopes found: the derivative at x in any direction, and short and long chords from x."""
     slopes = induced_norms(jacobian(model, x))
     with torch.no_grad():
         for size in (1e-3, 1.0, 100.0):
@@ -79,14 +79,14 @@ def observed_slopes(model: nn.Module, x: Tensor) -> dict[float, float]:
 
 
 def clip(model: nn.Module, kappa: float) -> None:
-    """Clip once: a step without gradients."""
+    """Clip once, by a step without gradients."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     wc.clip_weights(optimizer, model, kappa)
     optimizer.step()
 
 
 def dense(layer: nn.Module, size: int, dims: int, channels: int) -> Tensor:
-    """The matrix of a linear layer on inputs of the given size."""
+    """Return the matrix of a linear layer on inputs of the given size."""
     shape = (channels, *[size] * dims)
     basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def convolutions(draw: st.DrawFn, dims: int, channels: int, *, transposed: bool 
     each = st.tuples(*[st.integers(1, 3)] * dims)
     kernel, stride, dilation = draw(each), draw(each), draw(each)
     padding: Any = draw(st.one_of(each.map(lambda p: tuple(i - 1 for i in p)), st.just("valid")))
-    if set(stride) == {1} and all(k % 2 for k in kernel):  # for even ones torch warns of a copy
+    if set(stride) == {1} and all(k % 2 for k in kernel):  # torch warns about a copy for even sizes
         padding = draw(st.sampled_from([padding, "same"]))
     if transposed and isinstance(padding, str):
         padding = 0
@@ -123,7 +123,7 @@ def pools(draw: st.DrawFn, dims: int) -> Any:
     ceil = draw(st.booleans())
     if draw(st.booleans()):
         kind: Any = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[dims - 1]
-        # A dilated window may see nothing but padding: its maximum is then -inf, and torch's backward pass may crash.
+        # A dilated window may contain only padding: its maximum is then -inf, and torch's backward pass may crash.
         return kind(kernel, stride, padding, 1 if any(padding) else draw(each), ceil_mode=ceil)
     kind = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[dims - 1]
     pool = kind(kernel, stride, padding, ceil, draw(st.booleans()))
@@ -161,7 +161,7 @@ def convnets(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
     try:
         features = model.double().eval()(x[None]).numel()
     except RuntimeError:
-        assume(False)  # a kernel larger than what is left of the input
+        assume(False)  # a kernel larger than the remaining input
     if draw(st.booleans()):
         model += nn.Sequential(nn.Flatten(), nn.Linear(features, 3), draw(st.sampled_from([nn.Softmax(-1), nn.Tanh()])))
     return scaled(draw, model.double().eval()), x
@@ -176,7 +176,7 @@ def random_batch_norm(dims: int, channels: int) -> nn.Module:
 
 
 def scaled(draw: st.DrawFn, model: nn.Module) -> nn.Module:
-    """Its weights at random, or with one sign, where the bounds for p = 1 and infinity are attained."""
+    """Draw the weights at random or with one sign, for which the bounds for p = 1 and infinity are attained."""
     scale, positive = draw(st.sampled_from([0.5, 3.0])), draw(st.booleans())
     for tensor in model.parameters():
         if tensor.dim() > 1:
@@ -230,7 +230,7 @@ def test_convolutions_for_p_1_and_infinity_are_exact_and_for_p_2_near(
     layer = data.draw(convolutions(dims, channels, transposed=transposed)).double()
     reach = tuple(d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True))
     size = 2 + max(reach) + max(layer.stride)
-    layer.padding = (0,) * dims if transposed else reach  # so that some entry meets every tap of its residue
+    layer.padding = (0,) * dims if transposed else reach  # so that some entry meets every tap of its residue class
     exact, bound = induced_norms(dense(layer, size, dims, channels)), lipschitz_bounds(layer).now
     assert bound[1] == pytest.approx(exact[1], rel=1e-9)
     assert bound[math.inf] == pytest.approx(exact[math.inf], rel=1e-9)
@@ -265,7 +265,7 @@ def test_many_random_channels_are_bounded_by_their_patches_for_p_2(stride: int, 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolutions_of_one_sign_are_close_for_p_2(dims: int) -> None:
-    """Far from the border, smooth positive inputs pass each tap alike: the sum over taps is attained there."""
+    """Far from the border, smooth positive inputs pass each tap equally, so the sum over taps is attained."""
     layer = CONVS[dims](1, 1, 3).double()
     nn.init.ones_(layer.weight)
     exact = induced_norms(dense(layer, {1: 60, 2: 14, 3: 7}[dims], dims, 1))[2]
@@ -282,7 +282,7 @@ def test_a_linear_layer_is_exact() -> None:
 
 
 def test_rounding_never_makes_a_bound_smaller_than_the_exact_value() -> None:
-    """Against rational arithmetic; a matrix u v^T has norm_2(u) norm_2(v)."""
+    """Compared with rational arithmetic; the norm of a matrix u v^T is norm_2(u) norm_2(v)."""
     torch.manual_seed(0)
     for _ in range(50):
         u, v = (torch.randint(1, 1000, (n,), dtype=torch.float64) for n in (7, 11))
@@ -319,7 +319,7 @@ def test_the_prior_bound_matches_the_theorem() -> None:
 
 
 def test_the_prior_of_a_convolution_counts_kernel_positions() -> None:
-    """With stride 2 and three taps an entry meets two of them; with dilation 2 as well, all three or none."""
+    """With stride 2 and three taps an entry meets two of them; with dilation 2 in addition, all three or none."""
 
     def of(stride: int, dilation: int) -> dict[float, float] | None:
         return lipschitz_bounds(nn.Conv2d(4, 6, 3, stride, dilation=dilation, groups=2), kappa=3).prior
@@ -609,7 +609,7 @@ def test_the_model_is_a_module() -> None:
 
 
 def set_in_box(model: nn.Module, kappa: float, where: str, sign: float) -> None:
-    """Anywhere in the box, at a random corner of it, or at the one where everything has the same sign."""
+    """Set the weights anywhere in the box, to a random corner, or to the corner where all signs are equal."""
     bounds = resolve_bounds(model)
     for name, tensor in named_tensors(model).items():
         side = kappa * (bounds[name].s or 0)
@@ -687,7 +687,7 @@ def test_the_update_bound_of_one_layer_is_attained(bias: bool) -> None:
 
 
 def test_the_update_bound_matches_the_corrected_corollary() -> None:
-    """The sum, term by term, for layers 4 -> 3 -> 2 -> 5 of which the second has no bias."""
+    """The sum, term by term, for layers 4 -> 3 -> 2 -> 5, where the second layer has no bias."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False), nn.Tanh(), nn.Linear(2, 5))
     kappa, norm = 1.5, 2.0
     gains = [kappa * 3 / math.sqrt(4), kappa * 2 / math.sqrt(3), kappa * 5 / math.sqrt(2)]
@@ -764,7 +764,7 @@ def test_x_must_fit_the_network() -> None:
 
 
 def test_a_clipper_provides_its_bounds() -> None:
-    """Its own measured bounds, its groups' kappas, and what it leaves alone."""
+    """The certificate uses the clipper's measured bounds, the kappas of its groups, and its skipped tensors."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     groups = [{"params": model[0].parameters(), "kappa": 2.0}, {"params": model[2].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
@@ -778,7 +778,7 @@ def test_a_clipper_provides_its_bounds() -> None:
     assert allowed.prior[1] == pytest.approx(2.0 * first * 3 * 0.5 * second * 2)
     assert output_change_bound(model, clipper, 1.0) > output_change_bound(model, 0.5, 1.0, bounds="init")
     clipper.remove()
-    spared = wc.clip_weights(optimizer, model, kappa=0.5, clip_output_layers=False)
-    assert lipschitz_bounds(model, spared).prior == dict.fromkeys((1, 2, math.inf), math.inf)
+    partial = wc.clip_weights(optimizer, model, kappa=0.5, clip_output_layers=False)
+    assert lipschitz_bounds(model, partial).prior == dict.fromkeys((1, 2, math.inf), math.inf)
     with pytest.raises(ValueError, match=r"2 \(Linear\): its weight is not clipped"):
-        output_change_bound(model, spared, 1.0)
+        output_change_bound(model, partial, 1.0)

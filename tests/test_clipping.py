@@ -93,7 +93,7 @@ def test_clipping_twice_equals_clipping_once() -> None:
 
 
 def test_clipping_is_applied_after_weight_decay_and_momentum() -> None:
-    """With decay towards 0 alone, the clipped weights would shrink; momentum carries them out again."""
+    """Decay toward 0 would shrink the clipped weights; momentum moves them out of the box again."""
     model = nn.Linear(4, 1, bias=False)
     nn.init.constant_(model.weight, 0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.1)
@@ -130,7 +130,7 @@ def test_low_precision_weights_stay_in_the_box(dtype: torch.dtype) -> None:
 
 
 def test_the_foreach_implementation_equals_the_loop() -> None:
-    """What runs on accelerators, on the CPU: it agrees with the loop, also on NaN."""
+    """The foreach path, which runs on accelerators, agrees with the loop on the CPU, including NaN."""
     tensors = [torch.tensor([-2.0, -0.1, math.nan, math.inf]), torch.tensor([3.0])]
     expected = [t.clamp(-bound, bound) for t, bound in zip(tensors, (0.5, 0.25), strict=True)]
     clamp_all_(tensors, [0.5, 0.25])
@@ -213,7 +213,7 @@ class TestClippedFraction:
         assert clipper.clipped_fraction == 0.0
 
     def test_small_and_large_tensors_of_all_kinds_are_counted_equally(self) -> None:
-        """Small ones are counted together, of one dtype and device, and in chunks."""
+        """Small tensors of one dtype and device are counted together, in chunks."""
         shapes = [(3, 4), (200, 200), (1, 7), (130, 129), (5, 1), (2, 6), *[(90, 100)] * 130]
         layers = [nn.Linear(inputs, outputs) for outputs, inputs in shapes]
         model = nn.ModuleList([layer.to(torch.bfloat16) if i % 3 == 1 else layer for i, layer in enumerate(layers)])
@@ -251,7 +251,7 @@ class TestClippedFraction:
                 read.append(func is torch.ops.aten._local_scalar_dense.default)
                 return func(*args, **(kwargs or {}))
 
-        clipper.clip()  # the limits are worked out once for each kappa
+        clipper.clip()  # the limits are computed once for each kappa
         with Watch():
             clipper.clip()
         assert read
@@ -302,7 +302,7 @@ def test_remove_leaves_no_trace() -> None:
     again = wc.clip_weights(optimizer, model, kappa=1.0)
     again.remove()
     other = wc.clip_weights(optimizer, model, kappa=1.0)
-    again.remove()  # does nothing to the other
+    again.remove()  # does not affect the other
     train(model, optimizer)
     assert in_box(model, 1.0)
     other.remove()
@@ -329,7 +329,7 @@ def test_closures_schedulers_and_accumulation_work_as_before() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_grad_scaler(fused: bool) -> None:
-    """Its skipped steps change nothing; fused optimizers run their hooks even then."""
+    """Skipped steps change nothing, although fused optimizers run their hooks."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, fused=fused)
     wc.clip_weights(optimizer, model, kappa=1.0)
@@ -386,7 +386,7 @@ class TestCheckpoints:
         plain = torch.optim.Adam(other.parameters(), lr=1.0)
         plain.load_state_dict(saved)
         del plain.param_groups[0]["kappa"]
-        train(other, plain)  # on purpose, and so without a warning
+        train(other, plain)  # intended, so there is no warning
 
     def test_a_new_optimizer_that_loads_a_checkpoint_warns_while_the_old_one_exists(self) -> None:
         model = network()
@@ -564,7 +564,7 @@ class TestParametersAddedLater:
 
 
 class TestAttachErrors:
-    def refused(self, message: str, optimizer: Any, model: Any, **options: Any) -> None:
+    def assert_raises(self, message: str, optimizer: Any, model: Any, **options: Any) -> None:
         groups = copy.deepcopy(
             [{k: v for k, v in g.items() if k != "params"} for g in getattr(optimizer, "param_groups", [])]
         )
@@ -574,32 +574,40 @@ class TestAttachErrors:
             assert groups == [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
     def test_an_optimizer_of_another_model(self) -> None:
-        self.refused("got none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network())
+        self.assert_raises(
+            "got none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network()
+        )
 
     def test_no_optimizer(self) -> None:
-        self.refused(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
+        self.assert_raises(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
 
     def test_a_differentiable_optimizer(self) -> None:
         model = network()
-        self.refused("differentiable=True", torch.optim.SGD(model.parameters(), lr=1.0, differentiable=True), model)
+        self.assert_raises(
+            "differentiable=True", torch.optim.SGD(model.parameters(), lr=1.0, differentiable=True), model
+        )
 
     def test_a_second_clipper(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
-        self.refused("already attached", optimizer, model)
+        self.assert_raises("already attached", optimizer, model)
 
     def test_nothing_to_clip(self) -> None:
         model = nn.LayerNorm(3)
-        self.refused("nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model)
+        self.assert_raises(
+            "nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
+        )
 
     def test_every_below_one(self) -> None:
         model = network()
-        self.refused("every: got 0, expected a whole", torch.optim.SGD(model.parameters(), lr=1.0), model, every=0)
+        self.assert_raises(
+            "every: got 0, expected a whole", torch.optim.SGD(model.parameters(), lr=1.0), model, every=0
+        )
 
     def test_an_optimizer_with_a_kappa_hyperparameter(self) -> None:
         model = network()
-        self.refused("Madam already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
+        self.assert_raises("Madam already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
 
     def test_swapped_arguments(self) -> None:
         model = network()
@@ -614,11 +622,11 @@ class TestAttachErrors:
                 self.defaults = {}
 
         model = network()
-        self.refused(r"Bare does not call Optimizer\.__init__", Bare(model.parameters()), model)
+        self.assert_raises(r"Bare does not call Optimizer\.__init__", Bare(model.parameters()), model)
 
 
 class TestStrict:
-    """Parameters that the model does not own, and models without anything to clip."""
+    """Parameters that the model does not own and models without anything to clip."""
 
     def split(self) -> tuple[nn.Sequential, nn.Parameter, torch.optim.Optimizer]:
         model, foreign = network(), nn.Parameter(torch.full((2, 2), 9.0))
@@ -703,7 +711,7 @@ class TestUnknownLayers:
     def test_warnings_as_errors_leave_the_optimizer_unchanged(self) -> None:
         model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        with pytest.raises(UserWarning, match="skips 23%"):  # pytest is set to raise them
+        with pytest.raises(UserWarning, match="skips 23%"):  # pytest raises warnings as errors
             wc.clip_weights(optimizer, model, kappa=1.0)
         assert wc.find_clipper(optimizer) is None
         assert "kappa" not in optimizer.param_groups[0]
@@ -748,7 +756,7 @@ def test_a_copy_warns_until_clipping_is_reattached(duplicate: Any) -> None:
     train(model, optimizer)  # once is enough
     wc.clip_weights(optimizer, model, kappa=1.0)
     train(model, optimizer)
-    assert in_box(model, 0.5)  # the group's own kappa came with the copy
+    assert in_box(model, 0.5)  # the copy has the kappa of the group
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda all_three: pickle.loads(pickle.dumps(all_three))])
@@ -781,7 +789,7 @@ class TestWrappers:
                     p.add_(5.0)
 
     class Unhooked(torch.optim.Optimizer):
-        """Moves the weights after the inner step, and runs no hooks of its own."""
+        """Moves the weights after the inner step without running hooks."""
 
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer
@@ -1004,7 +1012,7 @@ def test_a_wrapper_that_acts_after_the_inner_step_is_clipped() -> None:
     model = network()
     outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
     wc.clip_weights(outer, model, kappa=0.5)
-    train(model, outer)  # and the inner optimizer does not warn
+    train(model, outer)  # the inner optimizer does not warn
     assert in_box(model, 0.5)
 
 
@@ -1037,7 +1045,7 @@ def test_an_infinite_entry_is_clipped_and_counted() -> None:
 
 
 def test_both_clips_of_a_step_are_counted() -> None:
-    """A hook behind ours moves other entries out: they are cut again."""
+    """A hook after ours moves other entries out of the box, which are clipped again."""
     model = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)

@@ -1,4 +1,4 @@
-"""Compiled models and compiled steps clip, or raise; they never silently do not."""
+"""Compiled models and compiled steps clip or raise an error; clipping is never silently lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def compiled_function(optimizer: torch.optim.Optimizer, **options: Any) -> Step:
 
 
 class OneGraph(torch.optim.Optimizer):
-    """An optimizer whose step compiles into one graph (those of torch.optim break it themselves)."""
+    """An optimizer whose step compiles into one graph (torch.optim's optimizers have graph breaks)."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})

@@ -45,7 +45,7 @@ def test_norms_are_over_matrices_without_biases() -> None:
     model(torch.tensor([[1.0, 2.0]])).sum().backward()
     gradients = diagnostics.gradient_matrices(model)
     assert [tuple(g.shape) for g in gradients] == [(1, 2), (1, 1)]
-    hidden = 3.0 - 8.0 + 100.0  # the gradient of the second weight; those of the first are 12 and 24
+    hidden = 3.0 - 8.0 + 100.0  # the gradient of the second weight; the first has 12 and 24
     assert diagnostics.l2_norm(gradients).item() == pytest.approx(math.sqrt(12**2 + 24**2 + hidden**2))
 
 
@@ -86,7 +86,7 @@ def test_the_rank_equals_pytorchs(rank: int, dtype: torch.dtype) -> None:
 
 @given(st.integers(1, 12), st.integers(2, 30), st.integers(2, 30))
 def test_singular_values_count_down_to_the_tolerance(decades: int, m: int, n: int) -> None:
-    """Of a matrix whose singular values fall over many decades, exactly those above max(m, n) eps sigma_max count."""
+    """If singular values span many decades, exactly those above max(m, n) eps sigma_max are counted."""
     generator = torch.Generator().manual_seed(decades)
     k = min(m, n)
     u = torch.linalg.qr(torch.randn(m, k, dtype=torch.float64, generator=generator))[0]
@@ -167,7 +167,7 @@ def test_batch_norm_and_dropout_must_be_in_eval_mode_for_a_gradient_covariance(l
 
 
 class Added(nn.Linear):
-    """A linear map of two inputs beside each other."""
+    """A linear map of the concatenation of two inputs."""
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(torch.cat([x, z], dim=1))
@@ -200,8 +200,8 @@ def test_the_gradient_covariance_matches_gradients_computed_one_by_one() -> None
     expected = torch.tensor([[nn.functional.cosine_similarity(a, b, dim=0) for b in gradients] for a in gradients])
     model.zero_grad()
     entries = sum(p.numel() for p in model.parameters())
-    for memory in (1e9, 3 * 4 * entries * 3, 1.0):  # all at once, three at a time, one by one
-        found = diagnostics.gradient_covariance(model, nn.functional.cross_entropy, (x, y), memory)
+    for memory_limit in (1e9, 3 * 4 * entries * 3, 1.0):  # all at once, three at a time, one by one
+        found = diagnostics.gradient_covariance(model, nn.functional.cross_entropy, (x, y), memory_limit)
         torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
     assert all(p.grad is None for p in model.parameters())
     torch.testing.assert_close(
@@ -236,7 +236,7 @@ def test_chunks_of_gradients_stay_within_the_memory_limit(dtype: torch.dtype, si
     diagnostics.gradient_covariance(
         model, loss, (torch.randn(6, 10, dtype=dtype), torch.randn(6, 1, dtype=dtype)), 3 * size * 10 * 3
     )
-    assert len(seen) == 3  # two chunks of three: the first, the second beside it, the second
+    assert len(seen) == 3  # two chunks of three: pairs (first, first), (first, second), (second, second)
 
 
 def test_a_sample_with_zero_gradient_has_zero_covariance() -> None:

@@ -33,8 +33,8 @@ def test_its_stacked_parameters_are_clipped() -> None:
     x = torch.randn(8, 4)
     buffers = dict(member.named_buffers())
 
-    def outputs(own: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(member, (own, buffers), (x,))
+    def outputs(one: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(member, (one, buffers), (x,))
 
     member.eval()
     torch.vmap(outputs)(params).square().sum().backward()

@@ -62,7 +62,7 @@ def test_clipping_acts_after_regularizers_attached_later() -> None:
 
 
 def test_regularizers_act_in_the_order_of_attachment() -> None:
-    """Remembered after the first step: behind the shrinking if that comes first."""
+    """The reference weights are recorded after the first step, and after shrinking if that is attached first."""
     results = []
     for order in (1, -1):
         model, optimizer = linear()
@@ -77,7 +77,7 @@ def test_regularizers_act_in_the_order_of_attachment() -> None:
 
 
 class Wrapped(torch.optim.SGD):
-    """Its step calls the step of its base class: PyTorch then runs the hooks twice."""
+    """An optimizer whose step calls the step of its base class, so that PyTorch runs the hooks twice."""
 
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
@@ -166,7 +166,7 @@ def test_save_kill_load_resume(tmp_path: Path) -> None:
 
 
 class Scale(wc.Regularizer):
-    """A regularizer of a user: counts its steps and scales the weights after each of them."""
+    """A custom regularizer that counts its steps and scales the weights after each step."""
 
     key, group_keys = "scale", ("scale_factor",)
 

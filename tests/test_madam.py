@@ -65,7 +65,7 @@ def test_madam_resumes_from_a_checkpoint_bit_for_bit() -> None:
 
 
 def test_copies_do_not_warn() -> None:
-    """Its kappa is its own, not a trace of a lost clipper."""
+    """Madam's kappa does not belong to a lost clipper."""
     import copy
 
     optimizer = copy.deepcopy(wc.Madam(nn.Linear(2, 2).parameters()))

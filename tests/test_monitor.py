@@ -19,7 +19,7 @@ def network() -> nn.Sequential:
 
 
 def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None, closure: bool = True) -> wc.Monitor:
-    """A classifier of 512 points, whose labels stay or are drawn anew every 200 steps."""
+    """Train a classifier of 512 points, whose labels are fixed or redrawn every 200 steps."""
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(512, 20, generator=generator), torch.randn(20, 5, generator=generator)
     model = network()
@@ -44,7 +44,7 @@ def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None
 
 
 def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
-    """A stream of digits whose labels are permuted every 300 steps; returns the accuracy in the last third as well."""
+    """Learn digits whose labels are permuted every 300 steps; also return the accuracy in the last third."""
     assert MNIST.bundled is not None
     digits = MNIST.bundled(MNIST, "train")
     images = torch.from_numpy(digits.inputs).float().view(-1, 1, 28, 28) / 255
@@ -94,11 +94,11 @@ def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clippi
 
 def test_layers_are_measured_after_clipping() -> None:
     monitor = train(0.01, 3, new_labels=True, kappa=1.0)
-    assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured behind the clip, which was attached later
+    assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured after clipping, which was attached later
 
 
 def test_a_network_that_has_converged_has_no_problem() -> None:
-    """Its updates do little because little is left to learn."""
+    """The updates are small because there is little left to learn."""
     monitor = train(0.001, 10, new_labels=False)
     assert monitor.verdict().text.startswith("verdict: no problem")
 
@@ -147,9 +147,9 @@ def test_dormant_units_are_inputs_of_a_layer_with_small_activations() -> None:
     with torch.no_grad():
         model[0].weight[:2] = 0
         model[0].bias.fill_(1.0)
-        model[0].bias[:2] = -1.0  # units 0 and 1 never answer
+        model[0].bias[:2] = -1.0  # units 0 and 1 are never active
     _, (first, second) = one_step(model, 0.1 * torch.randn(16, 4))
-    assert math.isnan(first["dormant"])  # its inputs are the data
+    assert math.isnan(first["dormant"])  # the inputs are the data
     assert second["dormant"] == pytest.approx(2 / 5)
 
 
@@ -222,7 +222,7 @@ def test_the_effective_rank_matches_the_singular_values() -> None:
 
 
 class Clock:
-    """A clock that takes a given time for a step, a measurement of the layer and a loss."""
+    """A clock with a given duration of a step, a layer measurement and a loss measurement."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, layer: float, loss: float | None = None) -> None:
         self.now = self.spent = 0.0
@@ -253,7 +253,7 @@ class Clock:
 def test_measurements_never_exceed_their_budget(
     layer: float, loss: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even at the first measurement, and also if the steps become faster."""
+    """Including the first measurement, and if the steps become faster."""
     clock = Clock(monkeypatch, layer, loss)
     for seconds in (1.0, 0.05, 2.0):
         for _ in range(300):
@@ -383,7 +383,7 @@ def test_a_closure_returns_one_number(loss: Any, message: str) -> None:
 
 
 def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
-    """Measurements of one layer that go evenly from the first value to the last."""
+    """Create measurements of one layer that change linearly from the first value to the last."""
     usual = {
         "norm_ratio": (1.0, 1.0),
         "effective_rank": (10.0, 10.0),
@@ -399,13 +399,13 @@ def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measure
 
 
 def pairs(early: float, late: float, noise: float, loss: tuple[float, float] = (1.0, 1.0)) -> list[LossPair]:
-    """Losses at 30 steps: plasticity changes in the middle and alternates by the noise."""
+    """Create losses at 30 steps; plasticity changes in the middle and alternates with the noise."""
     levels = [(early, loss[0])] * 15 + [(late, loss[1])] * 15
     return [LossPair(i + 1, level + noise * (-1) ** i, each) for i, (level, each) in enumerate(levels)]
 
 
 def test_a_drop_within_the_noise_does_not_rule_out_a_loss_of_plasticity() -> None:
-    """The numbers are those of a stream on which accuracy fell from 17% to 11%."""
+    """The numbers are from a stream on which the accuracy fell from 17% to 11%."""
     noisy = judge(rows({"norm_ratio": (1.0, 7.0)}), pairs(0.089, 0.073, 0.08))
     assert (noisy.problem, noisy.certain) == (False, False)
     assert "cannot tell yet; plasticity went from 0.089 to 0.073 with a standard error of 0.03" in noisy.text
@@ -419,7 +419,7 @@ def test_a_drop_within_the_noise_does_not_rule_out_a_loss_of_plasticity() -> Non
 
 
 def test_signs_that_were_not_measured_leave_the_verdict_uncertain() -> None:
-    """Without dormant units, the signs are the rank and the updates; one of them is present."""
+    """Without dormant units, the signs are the rank and the updates, and only one of them is present."""
     unknown = {"dormant": (math.nan, math.nan), "effective_rank": (10.0, 2.0)}
     two = rows(unknown) + [replace(row, layer="2.weight") for row in rows(unknown)]
     verdict = judge(sorted(two, key=lambda row: row.step))

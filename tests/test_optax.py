@@ -73,7 +73,7 @@ def test_table(name: str, layout: str) -> None:
 
 
 class Host:
-    """A network of two layers in one library; its arrays are in PyTorch's order and layout."""
+    """A network of two layers in one library, with arrays in PyTorch's order and layout."""
 
     params: Any
 
@@ -113,7 +113,7 @@ class Dictionary(Host):
 @pytest.mark.parametrize("host", [Equinox, Dictionary])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_step_equals_pytorch(name: str, host: type[Any]) -> None:
-    """Each library computes its own gradients, from the same data in float64."""
+    """Each library computes its gradients from the same data in float64."""
     rng = np.random.default_rng(0)
     kappa, lr, cut = 0.7, 0.02, []
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
@@ -142,7 +142,7 @@ def test_every_step_equals_pytorch(name: str, host: type[Any]) -> None:
 @pytest.mark.parametrize("host", [Equinox, Dictionary])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_float32_equals_pytorch(name: str, host: type[Any]) -> None:
-    """With projection, entries at their limit agree with PyTorch's bit by bit."""
+    """With projection, entries at their limit equal PyTorch's bit for bit."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
     jax_host = host([p.detach().numpy() for p in model.parameters()])
     in_torch = OPTIMIZERS[name][0](model.parameters(), lr=0.02)
@@ -158,7 +158,7 @@ def test_float32_equals_pytorch(name: str, host: type[Any]) -> None:
         given = [jnp.array(p.grad.numpy()) for p in model.parameters()]
         gradients = jax.tree.unflatten(
             jax.tree.structure(jax_host.params),
-            # In the order of the leaves: dictionaries have the bias first, and kernels (in, out).
+            # In the order of leaves: dictionaries have the bias first, and kernels are (in, out).
             given if host is Equinox else [given[1], given[0].T, given[3], given[2].T],
         )
         in_torch.step()
@@ -191,13 +191,13 @@ EQUINOX_LAYERS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def equinox_layers() -> dict[str, Any]:
-    """All of them in one compilation."""
+    """Create all layers in one compilation."""
     return eqx.filter_jit(lambda: {name: make() for name, make in EQUINOX_LAYERS.items()})()
 
 
 @pytest.mark.parametrize("name", EQUINOX_LAYERS)
 def test_fan_in_is_the_bound_of_equinoxs_initialization(name: str, equinox_layers: dict[str, Any]) -> None:
-    """The largest of n uniform draws is within 1 - 20/n of the bound, but for once in e^20."""
+    """The largest of n uniform draws is below 1 - 20/n of the bound with probability e^-20."""
     layer = equinox_layers[name]
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(layer) if eqx.is_inexact_array(leaf)]
     for (path, bound), array in zip(wo.resolve_bounds(layer).items(), arrays, strict=True):
@@ -433,7 +433,7 @@ def test_an_entry_inside_the_box_keeps_its_update_bit_for_bit() -> None:
     stays = np.abs(params["kernel"] + updates["kernel"]) <= np.float32(limit(1.0, Bound(3**-0.5), torch.float32))
     assert 0.3 < stays.mean() < 0.7
     np.testing.assert_array_equal(clipped[stays], updates["kernel"][stays])
-    # It matters: the subtraction of p is rounded.
+    # The difference matters because the subtraction of p is rounded.
     assert np.any((params["kernel"] + updates["kernel"] - params["kernel"] != updates["kernel"])[stays])
 
 

@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 
 def linen(module: Any, *shapes: tuple[int, ...]) -> Any:
-    """The shapes of a module's parameters, without drawing them."""
+    """Return the shapes of a module's parameters without initializing them."""
     return jax.eval_shape(module.init, KEY, *(jnp.zeros(shape) for shape in shapes))["params"]
 
 

@@ -1,4 +1,4 @@
-"""Haiku's names `w` and `b`, and the warning about weights without a bound rule."""
+"""Haiku's parameter names `w` and `b`, and the warning about weights without a bound rule."""
 
 import math
 import warnings

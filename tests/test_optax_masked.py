@@ -1,4 +1,4 @@
-"""Clipping a part of a tree: the other leaves are optax's MaskedNode, or None."""
+"""Clipping of partial trees, whose other leaves are optax's MaskedNode or None."""
 
 from typing import Any
 

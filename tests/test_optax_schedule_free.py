@@ -33,7 +33,7 @@ def start(dtype: Any = jnp.float32) -> dict[str, jax.Array]:
 
 
 def gradients(steps: int = STEPS, dtype: Any = jnp.float32) -> list[dict[str, jax.Array]]:
-    """Noise and a constant drift, which alone would drive each entry far out of the box."""
+    """Noise with a constant drift, which would move each entry far out of the box."""
     rng = np.random.default_rng(1)
     drift = rng.choice([-1.0, 1.0], 100)
     noise = rng.normal(size=(steps, FAN_IN, 100))
@@ -41,7 +41,7 @@ def gradients(steps: int = STEPS, dtype: Any = jnp.float32) -> list[dict[str, ja
 
 
 def train(optimizer: Any, params: Any, grads: Any, inner: Callable[[Any], Any] = lambda state: state) -> list[Any]:
-    """(y, x, z) after each step."""
+    """Return (y, x, z) after each step."""
     state, update, seen = optimizer.init(params), jax.jit(optimizer.update), []
     for gradient in grads:
         updates, state = update(gradient, state, params)
@@ -77,7 +77,7 @@ def test_x_leaves_the_box_in_a_plain_chain_and_stays_in_it_with_the_wrapper(name
         assert ulps_outside(z["kernel"]) <= 0
         assert ulps_outside(wo.project(x, KAPPA)["kernel"]) <= 0
     assert largest(wrapped, 1) > 0.99 * box
-    assert float(jnp.abs(wrapped[-1][0]["scale"]).max()) > 1.5  # left alone: a normalisation layer
+    assert float(jnp.abs(wrapped[-1][0]["scale"]).max()) > 1.5  # skipped: a normalization layer
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
@@ -92,7 +92,7 @@ def test_x_exceeds_the_box_by_at_most_its_rounding(b1: float, dtype: Any) -> Non
 
 
 def test_x_is_the_average_of_the_clipped_z() -> None:
-    """The equations of the docstring, in plain arithmetic; with a constant learning rate, c_t = 1/t."""
+    """The equations of the docstring in plain arithmetic; with a constant learning rate, c_t = 1/t."""
     optimizer, b1, lr = wo.clip_schedule_free(OPTIMIZERS["sgd"](), KAPPA), 0.9, 1.0
     box = KAPPA / math.sqrt(FAN_IN)
     params, grads = start(), gradients()

@@ -22,10 +22,10 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 
 class OtherSGD(torch.optim.SGD):
-    """An optimizer of another package than PyTorch."""
+    """An optimizer from another package than PyTorch."""
 
     class Nested(torch.optim.SGD):
-        """One inside another class."""
+        """An optimizer inside another class."""
 
 
 def network() -> nn.Sequential:
@@ -90,7 +90,7 @@ def test_tensors_that_cannot_be_a_layer_raise_an_error(parameters: Any, message:
 
 
 def test_a_weight_of_one_entry_and_one_outside_its_box_are_layers() -> None:
-    """Stable-Baselines3's orthogonal layers start outside."""
+    """Stable-Baselines3's orthogonally initialized layers start outside the box."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(4, 4))
     nn.init.orthogonal_(model[1].weight, gain=3.0)
     optimizer = wc.clipped(torch.optim.SGD)(model.parameters(), lr=0.0, kappa=1.0)
@@ -99,7 +99,7 @@ def test_a_weight_of_one_entry_and_one_outside_its_box_are_layers() -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_bias_is_paired_only_with_a_weight_of_the_same_group(order: int) -> None:
-    """Groups with and without weight decay keep all weights and all biases apart."""
+    """Groups with and without weight decay separate all weights from all biases."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
     groups = [
         {"params": [layer.weight for layer in model], "weight_decay": 0.1},
@@ -125,7 +125,7 @@ def test_classes_of_other_packages_are_pickled(optimizer_class: type[torch.optim
 
 
 def test_a_class_of_the_running_script_reaches_another_process(tmp_path: Path) -> None:
-    """There, it is copied: the other process has another `__main__`."""
+    """The class is copied, because the other process has another `__main__`."""
     make, use = tmp_path / "make.py", tmp_path / "use.py"
     make.write_text(
         "import cloudpickle, torch, weightclip as wc, pathlib, sys\n"
@@ -200,7 +200,7 @@ def test_unknown_output_layers_are_reported_once_with_working_advice() -> None:
     with pytest.warns(UserWarning, match=r"output_layers='head\.\*' with model\.named_parameters\(\)") as caught:
         optimizer = wc.clipped(torch.optim.SGD)(list(model.parameters())[:2], lr=9.0, kappa=wc.graded())
     assert len(caught) == 1
-    optimizer.add_param_group({"params": list(model.parameters())[2:]})  # a further warning would be an error
+    optimizer.add_param_group({"params": list(model.parameters())[2:]})  # another warning would be an error
     train(model, optimizer)
     optimizer.load_state_dict(optimizer.state_dict())
     copy.deepcopy(optimizer)
@@ -213,7 +213,7 @@ def test_the_offset_of_a_layer_matches_clip_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 2))
     rule = wc.graded(layer_offset=3, output_layers="3.*")
     expected = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, rule).bounds
-    layers = [p for p in model.named_parameters() if not p[0].startswith("1.")]  # without the normalisation layer
+    layers = [p for p in model.named_parameters() if not p[0].startswith("1.")]  # without the normalization layer
     found = wc.clipped(torch.optim.SGD)(layers, lr=1.0, kappa=rule).clipper.bounds
     assert {name: bound.range for name, bound in found.items()} == {name: expected[name].range for name in found}
     assert [found[f"{i}.bias"].range.offset for i in (0, 2)] == [0, 3]  # type: ignore[union-attr]

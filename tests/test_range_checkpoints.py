@@ -1,4 +1,4 @@
-"""Checkpoints and range rules: loading restores kappa as it was saved, a number or a rule with its scale."""
+"""Checkpoints and range rules: loading restores the saved kappa, a number or a rule with its scale."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ TEXTS = {
     "other graded": "kappa=0.5 x graded(0.5, 8, output=2)",
     "by layer": "kappa=0.5 x output=0.5,hidden=1",
 }
-"""Kappa in the representation of a clipper, after 0.5 was assigned to the groups."""
+"""The kappa in the representation of a clipper after 0.5 was assigned to the groups."""
 
 
 def make(kappa: Any = None) -> tuple[nn.Sequential, torch.optim.Optimizer]:
@@ -55,7 +55,7 @@ def saved(kappa: Any) -> dict[str, Any]:
 
 
 def groups_alone(state: dict[str, Any]) -> dict[str, Any]:
-    """As from `torch.distributed.checkpoint`."""
+    """Keep only the parameter groups, as `torch.distributed.checkpoint` does."""
     return {key: value for key, value in state.items() if key != "weightclip"}
 
 
@@ -161,7 +161,7 @@ def test_a_loaded_kappa_that_is_deleted_from_the_groups_is_not_used() -> None:
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 class TestCopies:
-    """PyTorch copies the groups and drops the hooks."""
+    """Copying an optimizer copies its groups and drops its hooks."""
 
     def copied(self, kappa: Any, duplicate: Callable[[Any], Any]) -> tuple[nn.Sequential, torch.optim.Optimizer]:
         model, optimizer = make(kappa)

@@ -46,7 +46,7 @@ from weightclip.lab.experiments.streaming.rules import parse_rules
 
 
 def network() -> nn.Sequential:
-    """Of the table: 4 inputs, 3 units, 1 output."""
+    """The network of the reference values: 4 inputs, 3 hidden units, 1 output."""
     model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)).double()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor(HIDDEN_WEIGHTS, dtype=torch.float64))
@@ -55,7 +55,7 @@ def network() -> nn.Sequential:
 
 
 class TestReferenceValues:
-    """One table of test vectors for all implementations."""
+    """All implementations reproduce the same reference values."""
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_torch(self, kappa: str) -> None:
@@ -73,7 +73,7 @@ class TestReferenceValues:
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_reference(self, kappa: str) -> None:
-        """The gradients of the table replace those of the loss."""
+        """The reference gradients replace the gradients of the loss."""
         vector, model = RANGE_VECTORS[kappa], network()
         assert MNIST.bundled is not None
         digits = MNIST.bundled(MNIST, "train")
@@ -91,7 +91,7 @@ class TestReferenceValues:
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_optax(self, kappa: str) -> None:
-        """By the names of leaves, as a tree does not show its output layers."""
+        """With leaf names, because the output layers of a tree are unknown."""
         jax = pytest.importorskip("jax", reason="needs jax")
         optax = pytest.importorskip("optax", reason="needs optax")
         import weightclip.optax as wco
@@ -139,12 +139,12 @@ class TestReferenceValues:
 
 
 def _columns(rows: list[list[float]]) -> np.ndarray:
-    """As Flax has it: (in, out)."""
+    """Transpose to Flax's layout (in, out)."""
     return np.array(rows).T
 
 
 def clip(model: nn.Module, kappa: object, **options: object) -> Clipper:
-    """Clip weights that are all far outside."""
+    """Clip weights that are all far outside their ranges."""
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(100.0)
@@ -161,7 +161,7 @@ GRADED = wc.graded(0.5, 8.0, output_layers="head.*")
 
 
 class Headed(nn.Module):
-    """A layer and a head, which is not traced."""
+    """A layer and a head without a forward method, so the rule names the head as the output layer."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def test_the_unit_dimension_of_each_layer(layer: nn.Module, name: str, unit: Cal
 
 
 def test_layers_with_inputs_first_have_their_units_in_the_second_dimension() -> None:
-    """As Hugging Face's Conv1D, whose weight is (in, out)."""
+    """Like Hugging Face's Conv1D, whose weight is (in, out)."""
 
     class Conv1D(nn.Module):
         def __init__(self) -> None:
@@ -364,7 +364,7 @@ def test_the_clipper_shows_the_ranges() -> None:
     shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
     assert "kappa=graded(0.5, 8, output=2)" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("0.weight"))
-    assert line.split()[3:6] == ["0.5", "0.5-2.774", "0.25-1.387"]  # of its 3 units
+    assert line.split()[3:6] == ["0.5", "0.5-2.774", "0.25-1.387"]  # ranges of its 3 units
     model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 1), nn.ReLU(), nn.Linear(1, 2))
     shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
     columns = {line.split()[0]: line.split()[4] for line in shown.splitlines() if ".weight" in line}
@@ -375,7 +375,7 @@ def test_the_certificate_has_the_norms_of_the_ranges() -> None:
     layer = nn.Linear(4, 3, bias=False)
     kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
     prior = wc.lipschitz_bounds(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
-    assert prior is not None  # the one layer is the output layer, graded by its inputs: columns
+    assert prior is not None  # the only layer is the output layer, whose columns are graded by its inputs
     columns = [unit_range(j, 0.5, 8.0) for j in range(4)]
     assert prior[1] == pytest.approx(0.5 * 3 * max(columns))
     assert prior[math.inf] == pytest.approx(0.5 * sum(columns))

@@ -28,7 +28,7 @@ def _forget_old_modules(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(vars(package), old.rpartition(".")[2], raising=False)
 
 
-@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")  # of the package that a module is in
+@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")  # attribute of the parent package
 @pytest.mark.parametrize(("old", "new"), [pair for pair in MODULES.items() if "results" not in pair[0]])
 def test_an_old_module_name_is_an_alias_that_warns(old: str, new: str) -> None:
     with warnings.catch_warnings(record=True) as raised:

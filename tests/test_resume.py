@@ -1,4 +1,4 @@
-"""Hosts that load the optimizer before clipping can be attached."""
+"""Resuming in libraries that load the optimizer before clipping can be attached."""
 
 import copy
 import io
@@ -30,7 +30,7 @@ def clip(model: nn.Module, optimizer: torch.optim.Optimizer, kappa: float = 0.5)
 
 
 def checkpoint() -> tuple[nn.Sequential, wc.Clipper, Any]:
-    """A model after 20 steps, and its checkpoint after 7."""
+    """Return a model after 20 steps and its checkpoint after 7."""
     model, optimizer = make()
     clipper = clip(model, optimizer)
     train(model, optimizer, range(7))
@@ -59,7 +59,7 @@ def test_attaching_after_loading_resumes_like_attaching_before_loading() -> None
 
 
 def test_loaded_bounds_are_used_once() -> None:
-    """A clipper that is attached anew measures anew."""
+    """A newly attached clipper measures new bounds."""
     _, clipper, (weights, state) = checkpoint()
     model, optimizer = make()
     model.load_state_dict(weights)
@@ -69,7 +69,7 @@ def test_loaded_bounds_are_used_once() -> None:
 
 
 def test_the_parameter_groups_are_sufficient() -> None:
-    """`torch.distributed.checkpoint` keeps nothing else."""
+    """`torch.distributed.checkpoint` keeps only the parameter groups."""
     _, clipper, (_, state) = checkpoint()
     del state["weightclip"]
     model, optimizer = make()

@@ -1,4 +1,4 @@
-"""Private names of PyTorch appear in one file only."""
+"""Private names of PyTorch are used in only one file."""
 
 import ast
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PRIVATE = {
     "_orig_mod",
     "_parameters",
 }
-"""Attributes of modules and optimizers, whose type an attribute access does not show."""
+"""Private attributes of modules and optimizers, whose type is not visible in an attribute access."""
 
 
 def is_private(name: str) -> bool:

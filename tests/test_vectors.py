@@ -1,4 +1,4 @@
-"""Every method written for PyTorch gives the numbers of the shared table."""
+"""Every PyTorch implementation reproduces the reference values."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Optimizers with a second set of weights; those of other libraries are in tests/hosts."""
+"""Optimizers with a second set of weights; tests for other libraries are in tests/hosts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import weightclip as wc
 
 
 class Averaging(torch.optim.SGD):
-    """An optimizer that evaluates with other weights than it trains."""
+    """An optimizer with different weights for training and evaluation."""
 
     def train(self) -> None:
         pass
@@ -85,7 +85,7 @@ def test_both_schedule_free_sequences_are_in_the_box() -> None:
 
 
 def test_steps_inside_the_box_are_bit_identical() -> None:
-    """y is not computed anew from x and z where nothing is cut."""
+    """y is not recomputed from x and z if nothing is clipped."""
     torch.manual_seed(1)
     models = [nn.Linear(16, 1), nn.Linear(16, 1)]
     models[1].load_state_dict(models[0].state_dict())

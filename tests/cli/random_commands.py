@@ -1,4 +1,4 @@
-"""Random command lines from the real options of all commands, valid and not."""
+"""Random valid and invalid command lines from the options of all commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {
     "--eval-episodes 1",
     "warm-start": "--scale laptop --images 8 --test-images 4 --epochs 1 --batch-size 4 --width 4",
 }
-"""What keeps a run short that is accepted; after the random options, so that it holds."""
+"""Options that keep an accepted run short; they follow the random options and so override them."""
 
 STREAM = "--steps 40 --period 20 --hidden 4 --backend reference"
 
@@ -39,14 +39,14 @@ def some_options(parser: argparse.ArgumentParser, chance: random.Random) -> Iter
         if chance.random() < 0.05:
             name = name[:-1] or name
         if name in ("--executor", "--address", "--slurm", "--wandb"):
-            continue  # clusters and services of others
+            continue  # clusters and external services
         yield name
         if action.nargs != 0 and chance.random() < 0.95:
             yield value(chance)
 
 
 def command_line(seed: int) -> list[str]:
-    """The same for the same seed."""
+    """Return a random command line, determined by the seed."""
     chance = random.Random(seed)
     command = chance.choice([*_COMMANDS, "run", "run", "sweep", "sweep", "rnu"])
     if command not in _COMMANDS:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 
 @pytest.fixture
 def results(tmp_path: Path) -> str:
-    """A saved table: nine methods on input-permuted MNIST."""
+    """A saved table of nine methods on input-permuted MNIST."""
     runs(PAPER_METHODS).write_csv(tmp_path / "table.csv")
     return "table.csv"
 

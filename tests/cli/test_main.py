@@ -117,7 +117,7 @@ def test_ctrl_c_is_not_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_ctrl_c_during_imports_ends_without_a_traceback() -> None:
-    """PyTorch's import is where a KeyboardInterrupt may come out as another error, or as none."""
+    """While PyTorch is imported, a KeyboardInterrupt may become another error or be lost."""
     import_interrupted = """
 import builtins, os, signal
 own = builtins.__import__

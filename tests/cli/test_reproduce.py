@@ -16,7 +16,7 @@ SWEEP = "sweep input-permuted-mnist --methods all --best --seeds {} --out {}"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands that are started, none of which is run."""
+    """Record the started commands without running them."""
     commands: list[str] = []
 
     def start(words: list[str]) -> int:
@@ -29,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def streaming_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the other experiments were not installed."""
+    """Hide all experiments except streaming."""
     monkeypatch.setattr(paper, "experiments", lambda: {"streaming": find_experiment("streaming")})
 
 
@@ -156,7 +156,7 @@ def test_an_unsupported_item_prints_one_line(item: str, message: str, capsys: py
 
 @pytest.mark.slow
 def test_figure_4_from_scratch() -> None:
-    """With the bundled digits, few samples and two seeds; a second time there is nothing left to run."""
+    """With the bundled digits, few samples and two seeds; a repeated command has nothing to run."""
     command = ["reproduce", "figure", "4", "--seeds", "2", "--steps", "600", "--workers", "1"]
     assert main(command) == 0
     table = pl.read_csv("figures/streaming-diagnostics.csv")

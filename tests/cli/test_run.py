@@ -24,7 +24,7 @@ def records(directory: Path) -> list[Path]:
 
 
 def has_ended_or_saved(process: "subprocess.Popen[str]", directory: Path) -> bool:
-    """Whether a run has a checkpoint, or its process has ended."""
+    """Return whether a run has a checkpoint or its process has ended."""
     return process.poll() is not None or bool(list(directory.rglob("*.checkpoint.npz")))
 
 
@@ -128,10 +128,10 @@ def test_a_read_only_directory_is_reported(tmp_path: Path, capsys: pytest.Captur
 def test_an_unwritable_directory_is_reported_before_data_is_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def permission_denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    monkeypatch.setattr("tempfile.TemporaryFile", permission_denied)
     assert main([*SMALL, "--out", "locked"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -146,7 +146,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
     replace = os.replace
 
     def fills_up(source: object, target: object) -> None:
-        if ".running" in str(target):  # progress notes are not counted, and their loss is harmless
+        if ".running" in str(target):  # progress notes are not counted; losing them is harmless
             replace(source, target)  # type: ignore[call-overload]
             return
         if len(done) == writes:
@@ -181,7 +181,7 @@ def test_ctrl_c_explains_how_to_resume(
 
 
 def test_a_run_interrupted_by_ctrl_c_resumes_with_the_same_command(tmp_path: Path) -> None:
-    """The interrupted run ends with the numbers of an undisturbed one."""
+    """The interrupted run has the same results as an uninterrupted one."""
     long = [*SMALL[:5], "900", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -193,8 +193,8 @@ def test_a_run_interrupted_by_ctrl_c_resumes_with_the_same_command(tmp_path: Pat
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
-    undisturbed = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=900, period=30, backend="reference")
-    assert_frame_equal(read_record(records(tmp_path)[0]).table, undisturbed, check_exact=True)
+    uninterrupted = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=900, period=30, backend="reference")
+    assert_frame_equal(read_record(records(tmp_path)[0]).table, uninterrupted, check_exact=True)
 
 
 def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_command_waits_for_a_run_of_another_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two processes given the same command: one runs, the other waits for its record."""
+    """Of two processes with the same command, one executes the run and the other waits for its record."""
     long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
@@ -254,8 +254,8 @@ def test_a_command_waits_for_a_run_of_another_process(tmp_path: Path, capsys: py
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of one process")
 def test_a_million_samples_take_less_than_600_mb(tmp_path: Path) -> None:
-    """Of a process of its own: PyTorch, numba and a first compilation included."""
-    code = (  # not getrusage, whose peak may be that of the process that started this one
+    """Measured in a separate process, including PyTorch, Numba and a first compilation."""
+    code = (  # not getrusage, whose peak may be inherited from the parent process
         "import sys; from weightclip.cli import main;"
         "code = main(['run', 'input-permuted-mnist', '--method', 'sgd+wc', '--out', sys.argv[1]]);"
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'));"

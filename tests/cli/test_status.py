@@ -70,7 +70,7 @@ def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixt
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 0 records" in capsys.readouterr().out
     (STORE / "a_0123456789ab.parquet").mkdir()
-    (STORE / "b_0123456789ab.episodes.parquet").touch()  # a part of a record
+    (STORE / "b_0123456789ab.episodes.parquet").touch()  # a supplementary file of a record
     (STORE / "b_0123456789ab.parquet").touch()
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 1 record\n" in capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixt
 def test_the_time_left_counts_progress_of_this_session(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
+    """Ten runs of 600 s, one of which resumed at 60 % ten seconds ago."""
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     first, *_ = make_sweep(10)
     with locked(STORE, first.identity, first.relative_path) as mine:

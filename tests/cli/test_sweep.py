@@ -47,7 +47,7 @@ def test_time_and_space_are_estimated_from_runs_with_other_seeds_and_settings(
     assert "for 6 of them, unknown for the others" in " ".join(lines["time"])
     assert main([*words, "--steps", "900"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
-    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # scaled from the shorter run
+    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # extrapolated from the shorter run
 
 
 def test_an_option_with_several_values_makes_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_an_option_with_several_values_makes_a_grid(capsys: pytest.CaptureFixtur
 
 
 def test_a_sweep_executes_missing_runs_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """A sweep and a run leave the same records: one continues where the other stopped."""
+    """A sweep and a run write the same records: one continues where the other stopped."""
     for method in ("sgd", "adam+wc"):
         assert main(["run", *SMALL[1:], "--method", method]) == 0
     capsys.readouterr()
@@ -189,7 +189,7 @@ def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     command = [sys.executable, "-m", "weightclip", *words, "--steps", "1200"]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: len(records()) >= 1, "a record")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 130, err
         assert err == ""

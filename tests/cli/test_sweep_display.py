@@ -71,7 +71,7 @@ def test_the_time_left_is_estimated_from_the_speed_so_far() -> None:
     clock.now = 50.0
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=50.0),)))
     tally.add(Advanced("2", 0.5))
-    each = (50 + 50 + 0.1 * 100) / (1 + 0.5 + 0.1)  # what was known before counts as a tenth of a run
+    each = (50 + 50 + 0.1 * 100) / (1 + 0.5 + 0.1)  # the earlier estimate has the weight of a tenth of a run
     assert tally.seconds_left == pytest.approx(2.5 * each / 2)
 
 
@@ -87,7 +87,7 @@ def test_runs_in_lockstep_share_their_workers_time() -> None:
 
 
 def test_earlier_progress_does_not_count_as_speed() -> None:
-    """Ten runs of 600 s, one of which goes on at 60 %."""
+    """Ten runs of 600 s, one of which resumes at 60 %."""
     ten = runs("adam", 10)
     clock = Clock()
     tally = Tally(Inventory((), (), ten), {run.identity: 600.0 for run in ten}, 1, clock)
@@ -105,7 +105,7 @@ def test_a_slow_start_does_not_inflate_the_time_left() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     tally.add(Started("1", LEFT[:1]))
-    clock.now = 20.0  # where a cluster starts, and its workers import and compile
+    clock.now = 20.0  # the time in which a cluster starts and its workers import and compile
     assert tally.seconds_left == pytest.approx(200)
     tally.add(Advanced("1", 0.001))
     clock.now = 25.0
@@ -120,7 +120,7 @@ def test_failed_runs_and_runs_of_other_processes_do_not_count_as_speed() -> None
         tally.add(Started(str(number), LEFT[number : number + 1]))
         clock.now += 0.1
         tally.add(Ended(str(number), LEFT[number : number + 1], (outcome,)))
-    assert tally.seconds_left == 100.0  # for two of four, on two workers
+    assert tally.seconds_left == 100.0  # two of four runs on two workers
 
 
 def test_fewer_workers_than_requested_increase_the_time_left() -> None:
@@ -165,7 +165,7 @@ def test_a_terminal_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         shown.say("a [bold] line")
         out = ""
         deadline = time.monotonic() + 60
-        while "lr0.0001_seed0" not in out and time.monotonic() < deadline:  # a thread draws it now and then
+        while "lr0.0001_seed0" not in out and time.monotonic() < deadline:  # a thread draws it periodically
             time.sleep(0.05)
             out += capsys.readouterr().out
     for part in ("method", "done", "running", "failed", "left", "adam", "to go", "a [bold] line", "lr0.0001_seed0"):

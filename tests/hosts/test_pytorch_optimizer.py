@@ -1,4 +1,4 @@
-"""The optimizers of pytorch_optimizer: each step ends in the box, or the optimizer is refused when attaching."""
+"""Optimizers of pytorch_optimizer: each step ends in the box, or attaching raises an error."""
 
 import pickle
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.host, pytest.mark.filterwarnings("ignore")]
 
 KAPPA, BOX = 0.5, 0.125
 
-# Optimizers that need other arguments than parameters and a step size, or only take matrices.
+# Optimizers that require more arguments than parameters and a learning rate, or accept only matrices.
 SPECIAL = {
     "adago", "adalomo", "adammini", "adamuon", "alig", "bsam", "demo", "distributedmuon", "lomo", "muon", "muonclip",
     "normuon", "ranger21", "spectralsphere",

@@ -100,7 +100,7 @@ def test_training_without_the_callback_after_load_warns(name: str, tmp_path: Pat
 
 
 def test_a_resumed_agent_has_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    """With measured bounds and every third step, although the optimizer is loaded before the callback attaches."""
+    """With measured bounds and clipping every third step; the optimizer is loaded before the callback attaches."""
 
     def update(agent: Any, updates: range) -> None:
         optimizer = agent.policy.optimizer

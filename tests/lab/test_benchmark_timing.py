@@ -1,4 +1,4 @@
-"""The time limit that all scripts in benchmarks/ share."""
+"""The time limit of the scripts in benchmarks/."""
 
 import math
 import subprocess
@@ -15,7 +15,7 @@ Clock = Callable[[float], None]
 
 @pytest.fixture
 def advance(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that advances only when it is called, by a given number of seconds."""
+    """A clock that advances only when called, by the given number of seconds."""
     now = 0.0
 
     def advance(seconds: float) -> None:
@@ -67,7 +67,7 @@ def test_times_count_from_the_start_of_the_process() -> None:
     code = "import time; time.sleep(0.3); import timing; print(timing.elapsed())"
     directory = Path(timing.__file__).parent
     result = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, check=True)
-    assert float(result.stdout) >= 0.29  # the system counts in hundredths of a second
+    assert float(result.stdout) >= 0.29  # the resolution is a hundredth of a second
 
 
 def test_a_claim_prints_one_line_even_if_the_time_was_up(capsys: pytest.CaptureFixture[str]) -> None:

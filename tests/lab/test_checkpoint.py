@@ -36,7 +36,7 @@ def test_objects_that_require_pickling_are_rejected() -> None:
 
 
 def test_training_resumes_in_any_memory_format() -> None:
-    """A fused optimizer reads a parameter and its state side by side."""
+    """A fused optimizer requires the same memory layout of a parameter and its state."""
 
     def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)

@@ -27,7 +27,7 @@ X = np.random.default_rng(0).normal(size=10_000)
 
 
 def load(directory: Path, source: str = SOURCE) -> ModuleType:
-    """The kernel, as a new process loads it."""
+    """Load the kernel as in a new process."""
     kernel = load_kernel(source, directory)
     del sys.modules[kernel.__name__]
     return load_kernel(source, directory)
@@ -49,7 +49,7 @@ def test_a_kernel_is_compiled_with_learn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", ["", "fastmath=True, "])
 def test_a_damaged_cache_is_not_used_and_changes_no_number(flags: str, tmp_path: Path) -> None:
-    """Fast math adds the numbers in another order."""
+    """With fast math, the order of additions would differ."""
     source = SOURCE.replace("cache", f"{flags}cache")
     expected = total(load(tmp_path, source))
     assert (expected == X.cumsum()[-1]) == (not flags)

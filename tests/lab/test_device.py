@@ -45,7 +45,7 @@ def test_bfloat16_raises_an_error_unless_it_is_faster(
 
 
 def test_the_probe_runs_on_this_machine() -> None:
-    """An instruction that this CPU does not allow ends the probe's process, not this one."""
+    """An unsupported CPU instruction ends the probe's process and not this one."""
     device.bfloat16_gain.cache_clear()
     gain = device.bfloat16_gain(1)
     assert gain == "SIGILL" or float(gain) > 0

@@ -1,4 +1,4 @@
-"""Configurations are checked from the annotations of their fields, and resolved once."""
+"""Configurations are validated with the annotations of their fields and resolved once."""
 
 import pickle
 import re

@@ -73,7 +73,7 @@ def test_only_leftovers_of_killed_local_processes_are_removed(tmp_path: Path) ->
 def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout is not None
-        ended.stdout.read()  # it closes its end when it ends; nobody has waited for it yet
+        ended.stdout.read()  # returns when the process ends; the process has not been reaped yet
         leftover = tmp_path / f".file.{platform.node()}.{ended.pid}.0.tmp"
         leftover.touch()
         deadline = time.monotonic() + 30

@@ -64,7 +64,7 @@ TABLE = {
     ("name", "expected"),
     [
         ("adam", {"lr": 0.1}),
-        ("adam+wc", {"lr": 0.3, "kappa": 2.0}),  # its own row, although that of adam has a smaller step size
+        ("adam+wc", {"lr": 0.3, "kappa": 2.0}),  # its row in the table, although adam's has a smaller step size
         ("adam+sp", {"lr": 0.1, "decay": 0.2, "sigma": 0.3}),
         ("adam+l2", {"lr": 0.01, "decay": 0.5}),
         ("adam+wc+l2init", {"lr": 0.01, "decay": 0.5, "kappa": 2.0}),

@@ -23,7 +23,7 @@ def test_the_settings_of_an_optimizer_are_its_numeric_arguments(name: str) -> No
     parameters = inspect.signature(optimizer_class(name)).parameters
     numbers = {key for key, one in parameters.items() if isinstance(one.default, float | int)}
     numbers |= {"beta1", "beta2"} if "betas" in parameters else set()
-    execution = {"foreach", "maximize", "capturable", "differentiable", "fused"}  # they do not change what is learned
+    execution = {"foreach", "maximize", "capturable", "differentiable", "fused"}  # they do not affect training
     names = {*OPTIMIZERS[name].settings, *OPTIMIZERS[name].options}
     assert set(names) == numbers - execution
 
@@ -71,7 +71,7 @@ def test_madams_largest_update_is_a_setting() -> None:
 
 
 def test_a_regularizer_without_a_construction_raises() -> None:
-    """Not clipping by default."""
+    """Clipping is not used as a fallback."""
     components = Components(OPTIMIZERS, {"l1": TorchPart("l1", {"kappa": None})})
     with pytest.raises(ValueError, match="method: got the regularizer 'l1', expected l2, l2init, sp or wc"):
         make_optimizer(nn.Linear(4, 2), parse_method("adam+l1", components), {"lr": 0.1, "kappa": 1.0})

@@ -1,4 +1,4 @@
-"""L2 and L2 Init: what the table of vectors does not show."""
+"""L2 and L2 Init: behavior that is not covered by the reference values."""
 
 import math
 from typing import Any
@@ -58,7 +58,7 @@ def test_l2_init_is_the_gradient_of_its_penalty() -> None:
 
 
 def test_with_sgd_the_papers_l2_init_is_half_of_kumars() -> None:
-    """Apart from the first step, after which the paper takes its w_0."""
+    """Except for the first step, after which the paper's variant records w_0."""
     paper, kumar = linear(), linear()
     a = torch.optim.SGD(paper.parameters(), lr=0.1)
     b = torch.optim.SGD(kumar.parameters(), lr=0.1)
@@ -126,7 +126,7 @@ def test_closures_apply_the_penalty_at_each_call() -> None:
 
 
 def test_l2_init_with_a_line_search_raises_an_error() -> None:
-    """It compares losses, in which our penalty is not."""
+    """A line search compares losses, which do not contain our penalty."""
     optimizer = torch.optim.LBFGS(linear().parameters(), line_search_fn="strong_wolfe")
     with pytest.raises(ValueError, match="optimizer: a line search needs the penalty in the loss"):
         wc.l2_init(optimizer, 0.1)
@@ -189,7 +189,7 @@ def test_errors_name_the_invalid_argument(attach: Any, message: str) -> None:
 
 
 def test_the_gradient_is_restored_after_the_step() -> None:
-    """The penalty is for the step alone: several steps on one gradient are those of weight decay."""
+    """The penalty is added only during the step: several steps on one gradient equal weight decay."""
     ours, theirs = linear(), linear()
     a = torch.optim.SGD(ours.parameters(), lr=0.1)
     b = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=1.0)

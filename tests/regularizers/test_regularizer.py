@@ -1,4 +1,4 @@
-"""What all regularizers have in common with clipping: names, settings in the groups, warnings."""
+"""Behavior shared by all regularizers and clipping: names, settings in the groups, warnings."""
 
 import copy
 import io
@@ -63,7 +63,7 @@ def test_only_selected_parameters_are_regularized(attach: Attach, settings: Any,
     optimizer = sgd(model)
     attach(optimizer, model=model, **choose)
     if "l2_init" in next(iter(settings)):
-        model[0].weight.data.add_(1.0)  # away from where it started
+        model[0].weight.data.add_(1.0)  # moves away from the initial weights
         plain_model = network()
         plain_model[0].weight.data.add_(1.0)
         plain = train(plain_model, sgd(plain_model), 1)

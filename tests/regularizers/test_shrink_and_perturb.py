@@ -51,7 +51,7 @@ def test_loading_a_checkpoint_restores_the_noise() -> None:
         with torch.no_grad():
             model.weight.copy_(start[0])
         optimizer.load_state_dict(start[1])
-        for _ in range(3):  # an odd number: the count of steps must come back too
+        for _ in range(3):  # an odd number, so that the step count must also be restored
             model.weight.grad = torch.zeros_like(model.weight)
             optimizer.step()
         results.append(model.weight.detach().clone())

@@ -149,4 +149,4 @@ def test_records_of_older_versions_are_marked_by_their_samples() -> None:
     old = made_record([0.5, 0.6, 0.9], period=10, steps=25)
     new = made_record([0.5, 0.6, 0.9], period=10, steps=25, seed=1, columns={"cut_short": [False, False, True]})
     (row,) = best_settings(tidy(old, new), criterion="final", last=1).to_dicts()
-    assert row["score"] == pytest.approx(0.6)  # of both, the third task does not count
+    assert row["score"] == pytest.approx(0.6)  # the third task of both runs is excluded

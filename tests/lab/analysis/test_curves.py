@@ -92,4 +92,7 @@ def test_points_with_a_task_that_was_cut_short_are_marked() -> None:
     assert curves(tidy(whole))["cut_short"].to_list() == [False] * 3
     assert curves(tidy(whole, short))["cut_short"].to_list() == [False, False, True]
     assert curves(tidy(short), every=2)["cut_short"].to_list() == [False, True]
-    assert curves(tidy(made_record()))["cut_short"].to_list() == [False, False]  # of older records nothing is known
+    assert curves(tidy(made_record()))["cut_short"].to_list() == [
+        False,
+        False,
+    ]  # older records do not contain the column

@@ -11,7 +11,7 @@ from weightclip.lab.text import settings_text
 
 
 def deviations(experiment: str, problem: str = "", **given: Any) -> Mapping[str, Any]:
-    """The settings of a run that differ from the paper's."""
+    """Return the settings of a run that differ from the paper's."""
     found = find_experiment(experiment)
     return found.compare_with_paper(found.configure(problem or found.schema.problems[0], given))[1]
 

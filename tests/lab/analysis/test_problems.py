@@ -12,7 +12,7 @@ MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
 
 
 def scores(method: str, problem: str, *values: float, **config: Any) -> pl.DataFrame:
-    """A run of one task for each value, with the seeds 0, 1, ..."""
+    """Create a run of one task for each value, with seeds 0, 1, ..."""
     return tidy(
         *(
             made_record((value,), method=method, problem=problem, checksum=problem, seed=seed, **config)

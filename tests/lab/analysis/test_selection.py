@@ -142,7 +142,7 @@ def test_ties_are_determined_on_the_compared_seeds() -> None:
     [
         (((0,), (1,)), 2),
         (((0, 1), (2, 3), (4,)), 2),
-        (((0, 1), (1, 2), (0, 2)), 3),  # each seed is that of most settings, but no setting has all of them
+        (((0, 1), (1, 2), (0, 2)), 3),  # each seed occurs in most settings, but no setting has all seeds
     ],
 )
 def test_without_shared_seeds_settings_with_the_most_seeds_are_compared(

@@ -48,7 +48,9 @@ def test_the_bootstrap_interval_contains_the_value_widens_with_the_level_and_is_
 
 
 def test_runs_are_resampled_within_each_task() -> None:
-    found = iqm([[0.0] * 5, [10.0] * 5])  # drawn from all runs together, the shares of the two tasks would change
+    found = iqm(
+        [[0.0] * 5, [10.0] * 5]
+    )  # if all runs were resampled together, the fractions of the two tasks would change
     assert (found.value, found.low, found.high) == (5.0, 5.0, 5.0)
 
 
@@ -66,7 +68,7 @@ def test_a_confidence_level_is_between_0_and_1(level: float) -> None:
 
 
 def searched() -> pl.DataFrame:
-    """Score 10 lr + kappa of two seeds, a decimal lower and higher."""
+    """Create runs with the score 10 lr + kappa; two seeds are slightly below and above."""
     return tidy(
         *(
             made_record((10 * lr + kappa + (seed - 0.5) / 5,), method="sgd+wc", lr=lr, kappa=kappa, seed=seed)
@@ -130,7 +132,7 @@ def test_the_verdict_is_whether_the_interval_excludes_zero(slope: float, noise: 
 
 
 def test_the_flat_band_is_a_percentage_point_for_fractions_and_zero_for_others() -> None:
-    slopes = (-0.00005, 0.00005)  # half a point per 100 tasks, down and up
+    slopes = (-0.00005, 0.00005)  # plus and minus half a percentage point per 100 tasks
     values = [[slope * task for task in range(40)] for slope in slopes]
     table = tidy(*(made_record(one, seed=seed, columns={"loss": one}) for seed, one in enumerate(values)))
     assert trend(table, level=0.5)["verdict"].to_list() == ["flat"]

@@ -49,7 +49,7 @@ def test_the_last_layer_has_2048_nonnegative_inputs(network: ResNet) -> None:
 
 @torch.inference_mode()
 def test_a_block_adds_to_its_input(network: ResNet) -> None:
-    """With its last scale at 0, a block is a ReLU of what its shortcut passes on."""
+    """If its last scale is 0, a block is a ReLU of its shortcut."""
     block = resnet50().eval().layer2[1]
     torch.nn.init.zeros_(block.bn3.weight)
     x = torch.randn(1, 512, 5, 5)
@@ -76,7 +76,7 @@ def test_resnet18_parameter_names_match_torchvision() -> None:
 
 
 def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
-    """ResNet18 as table 1 of He et al. (2016) has it, from weights by torchvision's names; on [n, 3, 224, 224]."""
+    """Compute ResNet18 from table 1 of He et al. (2016), with weights named as in torchvision, on [n, 3, 224, 224]."""
 
     def norm(h: Tensor, name: str) -> Tensor:
         mean, var, scale, shift = (
@@ -102,7 +102,7 @@ def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
 @torch.inference_mode()
 def test_resnet18_matches_its_table() -> None:
     network = resnet18().eval()
-    for name, value in network.state_dict().items():  # statistics that are not those of a new network
+    for name, value in network.state_dict().items():  # statistics that differ from a new network's
         if "running" in name:
             value.uniform_(0.5, 1.5)
     x = torch.randn(1, 3, 224, 224)

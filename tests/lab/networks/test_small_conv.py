@@ -6,7 +6,7 @@ from weightclip.lab.networks.small_conv import Conv3x3, is_tiny
 
 
 def both(stride: int, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Output, and gradients of input and weight, by our layer and by PyTorch's."""
+    """Return the output and the gradients of input and weight for our layer and for PyTorch's."""
     torch.manual_seed(0)
     ours = Conv3x3(5, 7, stride).double()
     plain = nn.Conv2d(5, 7, 3, stride, padding=1, bias=False).double()
@@ -47,7 +47,7 @@ def test_an_input_without_requires_grad_gets_no_gradient() -> None:
     layer = Conv3x3(2, 3)
     layer(torch.randn(2, 2, 1, 1)).sum().backward()
     assert layer.weight.grad is not None
-    assert layer.weight.grad[:, :, 0].abs().max() == 0  # taps that saw padding alone
+    assert layer.weight.grad[:, :, 0].abs().max() == 0  # taps that cover only padding
 
 
 def test_other_inputs_use_the_plain_convolution() -> None:

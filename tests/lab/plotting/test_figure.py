@@ -31,5 +31,5 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
 
 
 def test_pdfs_contain_no_type_3_fonts(tmp_path: Path) -> None:
-    """Publishers refuse fonts of type 3, which is matplotlib's own default."""
+    """Publishers do not accept Type 3 fonts, Matplotlib's default."""
     assert b"/Type3" not in save(drawing(), tmp_path, "name")[0].read_bytes()

@@ -20,7 +20,7 @@ from weightclip.lab.records.schema import Metric
 
 
 def curves(**means: list[float]) -> pl.DataFrame:
-    """Method -> its means, at 1, 2, 3, ..."""
+    """Create curves from the means of each method at 1, 2, 3, ..."""
     return pl.concat(
         [
             pl.DataFrame({"method": method, "epoch": range(1, len(mean) + 1), "mean": mean, "low": mean, "high": mean})
@@ -41,8 +41,8 @@ def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
     [
         ({"sgd": [1.0, 2.0], "adam": [2.0, 3.0]}, False),
         ({"sgd": [1.0, 2.0], "adam": [20.0, 30.0]}, True),
-        ({"sgd": [100.0, 1.0, 1.0], "adam": [2.0, 2.0, 2.0]}, False),  # a first steep task
-        ({"sgd": [-1.0, -1.0], "adam": [20.0, 30.0]}, False),  # no logarithm
+        ({"sgd": [100.0, 1.0, 1.0], "adam": [2.0, 2.0, 2.0]}, False),  # a steep first task
+        ({"sgd": [-1.0, -1.0], "adam": [20.0, 30.0]}, False),  # no logarithmic axis
         ({"sgd": [0.0, 1.0], "adam": [20.0, 30.0]}, False),
         ({"sgd": [float("nan")], "adam": [float("inf")]}, False),
         ({"sgd": [1.0, float("inf")], "adam": [2.0, 2.0]}, False),

@@ -114,7 +114,7 @@ def test_saved_main_and_additional_tables_are_distinguished(tmp_path: Path) -> N
     further.write_parquet(saved / "episodes.parquet")
     assert_frame_equal(load(saved), main)
     assert_frame_equal(load(saved, table="episodes"), further)
-    store(tmp_path / "more", made_record(seed=2))  # without the further table
+    store(tmp_path / "more", made_record(seed=2))  # without the additional table
     assert set(load(saved, tmp_path / "more")["seed"]) == {0, 1, 2}
     assert_frame_equal(load(saved, tmp_path / "more", table="episodes"), further)
 
@@ -157,7 +157,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed_nor_takes_other_records_
         bad.write_bytes(flipped)
         table, lines = lines_of(tmp_path)
         noticed += bool(lines)
-        # What is not noticed is in what says nothing: statistics, say.
+        # Undetected flips are in bytes without content, such as statistics.
         assert_frame_equal(table, expected.filter(seed=0) if lines else expected)
     assert noticed > len(whole) // 5 * 0.7
 

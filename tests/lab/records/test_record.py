@@ -31,7 +31,7 @@ def test_a_record_is_restored(record: Record, tmp_path: Path) -> None:
     back = read_record(tmp_path / "run.parquet")
     assert_frame_equal(back.table, record.table)
     for field in dataclasses.fields(Record):
-        if field.name != "table":  # and no further ones
+        if field.name != "table":  # and no others
             assert getattr(back, field.name) == getattr(record, field.name)
 
 
@@ -120,7 +120,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
             back = read_record(path)
         except ValueError:
             noticed += 1
-        else:  # in bytes without content: statistics, padding, the name of the writer
+        else:  # in bytes without content, such as statistics, padding and the name of the writer
             assert_frame_equal(back.table, record.table)
             assert back.config == record.config
     assert noticed > len(whole) // 7 * 0.5
@@ -129,7 +129,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
 def test_an_error_of_the_program_is_not_reported_as_damage(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged record is repeated and overwritten, so a bug in reading must not pass for damage."""
+    """A damaged record is repeated and overwritten, so a bug in reading must not be reported as damage."""
     write_record(record, tmp_path / "run.parquet")
 
     def defective(found: object) -> Schema:

@@ -1,4 +1,4 @@
-"""Records carry their schema: an experiment that is not installed is analysed, drawn and reported."""
+"""Records contain their schema: an experiment that is not installed can be analyzed, drawn and reported."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ def walk(method: str = "plain", depth: int = 1, seed: int = 0) -> Record:
 
 @pytest.fixture
 def walks(tmp_path: Path) -> Path:
-    """A store of runs of an experiment that is not installed."""
+    """A store with runs of an experiment that is not installed."""
     assert "walk" not in experiments()
     records = [walk(depth=depth, seed=seed) for depth in (1, 2) for seed in (0, 1)]
     store(tmp_path / "walks", *records, walk("fancy", depth=4), walk("fancy", depth=2))
@@ -74,7 +74,7 @@ def test_a_record_is_restored_with_its_schema(tmp_path: Path) -> None:
     write_record(record, tmp_path / "x.parquet")
     found = read_record(tmp_path / "x.parquet")
     assert found.schema == SCHEMA
-    assert list(found.schema.fields) == list(SCHEMA.fields)  # in order, which columns and texts follow
+    assert list(found.schema.fields) == list(SCHEMA.fields)  # in this order, which columns and texts use
     assert (found.paper_setting, found.deviations, found.resumed) == ({"depth": 2}, {"layers": [50]}, "exact")
     assert_frame_equal(found.table, record.table)
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: headless Chromium."""
+"""The report in headless Chromium."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(driver: Any, report: Path) -> Any:
-    """The report, with all charts drawn, on a wide screen in light colours."""
+    """The report with all charts drawn, on a wide screen with the light color scheme."""
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     driver.set_window_size(1200, 900)
@@ -67,7 +67,7 @@ def wait(driver: Any, until: Callable[[], Any]) -> Any:
 
 
 def find(page: Any, selector: str) -> list[Any]:
-    """Elements of the first chart."""
+    """Return elements of the first chart."""
     found: list[Any] = page.find_elements("css selector", f"#chart-1 {selector}")
     return found
 
@@ -87,7 +87,7 @@ def click_legend(page: Any, label: str) -> None:
 
 
 def hover(page: Any) -> str:
-    """What the tooltip says in the middle of the first chart."""
+    """Return the tooltip text in the middle of the first chart."""
     from selenium.webdriver import ActionChains
 
     (plot,) = find(page, ".mark-rule.role-mark")
@@ -98,7 +98,7 @@ def hover(page: Any) -> str:
 
 
 def overflow(page: Any) -> int:
-    """How far the page is wider than the screen, in pixels."""
+    """Return by how many pixels the page is wider than the screen."""
     wider: int = page.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
     return wider
 
@@ -169,7 +169,7 @@ def test_nothing_is_wider_than_a_narrow_screen(page: Any) -> None:
 
 @pytest.fixture
 def noted(driver: Any, tmp_path: Path) -> Any:
-    """The report of two short tasks, with much to tell of one setting."""
+    """The report of two short tasks with many notes on one setting."""
     for number, decay in enumerate((0.1, 0.01, 0.001)):
         for seed in range(2 + number):
             settings = {"lr": 0.01, "decay": decay, "sigma": 0.01, "settings": {"beta1": 1 - decay}}
@@ -185,7 +185,7 @@ def noted(driver: Any, tmp_path: Path) -> Any:
 
 
 def hidden(page: Any) -> list[int]:
-    """How much of each table has to be scrolled to, in pixels."""
+    """Return the scrollable width of each table in pixels."""
     script = "return [...document.querySelectorAll('.scroll')].map(place => place.scrollWidth - place.clientWidth)"
     found: list[int] = page.execute_script(script)
     return found

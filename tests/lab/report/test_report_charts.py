@@ -23,7 +23,7 @@ def chart(
 
 
 def rows(spec: Any) -> list[dict[str, str]]:
-    """The data in a chart."""
+    """Return the data of a chart."""
     (text,) = spec["datasets"].values()
     return list(csv.DictReader(text.splitlines()))
 

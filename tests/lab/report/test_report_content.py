@@ -131,7 +131,7 @@ def test_exactly_the_available_figures_have_a_command(tmp_path: Path) -> None:
     assert list(commands.values()) == [
         f"weightclip report '{store}'",
         f"weightclip best '{store}'",
-        f"weightclip figure streaming '{store}'",  # without diagnostics or several settings there are no others
+        f"weightclip figure streaming '{store}'",  # other figures require diagnostics or several settings
     ]
     write_run(store, lr=0.1)
     assert f"weightclip figure streaming-sensitivity '{store}'" in [one.command for one in gather(store).commands]

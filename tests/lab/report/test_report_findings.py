@@ -12,7 +12,7 @@ def findings(store: Path) -> list[str]:
 
 
 def write_methods(store: Path, **scores: float) -> None:
-    """Three seeds of each method; the standard error of a score is 0.06 percentage points."""
+    """Write three seeds of each method; the standard error of a score is 0.06 percentage points."""
     for method, accuracy in scores.items():
         kappa = 2.0 if "wc" in method else None
         for seed in range(3):

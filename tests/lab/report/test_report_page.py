@@ -14,7 +14,7 @@ from weightclip.lab.report import gather, render
 
 
 class Page(HTMLParser):
-    """A page's elements, and the text between them."""
+    """A page's elements and their text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Page(HTMLParser):
         self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        while self._open[-1] not in (tag, ""):  # elements that need no end
+        while self._open[-1] not in (tag, ""):  # elements without an end tag
             self._open.pop()
         if self._open[-1]:
             self._open.pop()
@@ -129,7 +129,7 @@ def test_text_from_results_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "<b>.parquet").write_bytes(b"")
     page = Page(render(gather(tmp_path), HOSTILE))
     scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
-    assert scripts == ["application/json"] * 2 + [None] * 2  # two charts, Vega, and what embeds them
+    assert scripts == ["application/json"] * 2 + [None] * 2  # two charts, Vega, and the embedding script
     assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
     assert page.text["h1"] == [HOSTILE]
     assert HOSTILE in "".join(page.text["caption"])
@@ -152,7 +152,7 @@ def test_missing_comparisons_and_failures_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_experiments_of_other_packages_are_reported(tmp_path: Path) -> None:
-    """The package is not installed: the record carries the schema, whose score has no definition."""
+    """The package is not installed: the record contains the schema, whose score has no definition."""
     other = replace(EXPERIMENT.schema, experiment="other", x_column="iteration", score="return")
     assert "other" not in experiments()
     table = pl.DataFrame({"iteration": [1, 2, 3], "return": [10.0, math.nan, 31.0]})

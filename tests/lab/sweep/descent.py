@@ -1,4 +1,4 @@
-"""A small experiment that is saved and resumed like the real ones: a network, an optimizer and a generator."""
+"""A small experiment with checkpoints like the real ones: a network, an optimizer and a generator."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +120,7 @@ class Descent(Experiment[Config]):
 
 
 def descent_plan(**settings: Any) -> Plan:
-    """Two seeds of each of two step sizes; the seeds of a step size are one job."""
+    """Create a plan with two seeds of each of two step sizes; the seeds of a step size are one job."""
     experiment = Descent()
     configs = [experiment.configure("descent", {"lr": lr, **settings}) for lr in (0.1, 0.2)]
     return make_plan(experiment, configs, range(2))

@@ -1,4 +1,4 @@
-"""A sweep over several axes, and what else a command does that needs an experiment which misbehaves."""
+"""Sweeps over several axes, and commands with failing experiments."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ def test_the_exit_code_is_1_until_failed_runs_are_retried(capsys: pytest.Capture
 
 def test_without_a_failure_note_the_message_does_not_mention_one(capsys: pytest.CaptureFixture[str]) -> None:
     STORE.mkdir()
-    (STORE / "toy").touch()  # no record and no note can be written below a file
+    (STORE / "toy").touch()  # neither records nor notes can be written below a file
     assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 1
     out = capsys.readouterr().out
     assert "0 runs done, 1 failed" in out

@@ -71,10 +71,10 @@ def test_a_failure_is_recorded_and_does_not_stop_the_sweep(tmp_path: Path) -> No
 
 def test_failed_runs_are_retried_only_on_request(tmp_path: Path) -> None:
     run(toy_plan(2, {"trouble": "fail"}), tmp_path)
-    healed = toy_plan(2)
-    assert len(take_inventory(healed, tmp_path).failed) == 2
-    assert run(healed, tmp_path) == []
-    assert statuses(run(healed, tmp_path, retry_failed=True)) == ["done", "done"]
+    fixed = toy_plan(2)
+    assert len(take_inventory(fixed, tmp_path).failed) == 2
+    assert run(fixed, tmp_path) == []
+    assert statuses(run(fixed, tmp_path, retry_failed=True)) == ["done", "done"]
     assert failures(tmp_path) == []
 
 
@@ -196,7 +196,7 @@ def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.
     assert "FileNotFoundError" in failure.reason
     assert "Traceback" in failure.traceback
     (tmp_path / "file").touch()
-    (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # where no note can be written
+    (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # notes cannot be written
     assert "NotADirectoryError" in outcome.reason
 
 

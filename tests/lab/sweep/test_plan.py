@@ -32,7 +32,7 @@ def test_runs_are_batched_only_if_their_experiment_supports_it() -> None:
 
 
 def test_the_cost_of_a_run_is_estimated_from_finished_runs_with_other_seeds_and_settings(tmp_path: Path) -> None:
-    """Fields that do not change the numbers, such as the scale, are not in records."""
+    """Fields that do not change the results, such as the scale, are not in records."""
     experiment = find_experiment("policy-collapse")
     short = {"env": "Hopper-v4", "method": "adam+wc", "steps": 4096, "scale": "laptop"}
     config = experiment.configure("policy-collapse", short)

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 
 
 def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]:
-    """The messages of a worker that executes all runs of a plan."""
+    """Return the messages of a worker that executes all runs of a plan."""
     data = next(iter(plan.data.values()))
     with locked(store, plan.runs[0].identity, plan.runs[0].relative_path) as lock:
         assert lock is not None
@@ -113,7 +113,7 @@ def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
 
 
 class Silent:
-    """A library whose workers never answer in time, and what is asked of it."""
+    """A fake Ray whose workers never respond in time; it records the calls."""
 
     class exceptions:
         class RayError(Exception): ...
@@ -143,7 +143,7 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
     plan = toy_plan(1)
     task = ray._Task("job 1", plan.runs, shared_by(plan, tmp_path))
     assert task.lock()
-    assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
+    assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it is queued in the cluster
     task.start(silent)
     reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
     assert [type(report) for report in reports] == [Message, Message, Ended]
@@ -153,7 +153,7 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For all processes of the clusters: nothing is fetched, kernels are compiled once, and the toy is known."""
+    """Set up all processes of the clusters: no downloads, compiled kernels, and the toy experiment installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEIGHTCLIP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("WEIGHTCLIP_OFFLINE", "1")
@@ -172,7 +172,7 @@ def two_nodes(environment: None) -> Iterator[Cluster]:
 
 
 def add_node(found: Cluster) -> Node:
-    """One after the other: nodes that start at the same time may choose the same ports."""
+    """Add nodes one by one, because nodes that start at the same time may choose the same ports."""
     before = Ray(found.address).workers
     node = found.add()
     wait_for(lambda: Ray(found.address).workers > before, "another core")
@@ -204,10 +204,10 @@ def test_all_runs_are_done_and_both_nodes_are_used(two_nodes: Cluster, tmp_path:
     plan = digit_plan(6, {"method": "sgd", "steps": 20_000}, {"method": "adam+wc", "steps": 20_000})
     worked: set[Node] = set()
 
-    def look(report: Report) -> None:
+    def record_nodes(report: Report) -> None:
         worked.update(node for node in two_nodes.nodes if node.is_working())
 
-    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=look)
+    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=record_nodes)
     assert {one.status for one in outcomes} == {"done"}
     assert worked == set(two_nodes.nodes)
     sweep(plan, plan.runs, tmp_path / "local", Local(2))
@@ -289,7 +289,7 @@ def test_closing_stops_running_jobs_and_releases_their_locks(two_nodes: Cluster,
     reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
         pass
-    assert len(locked_runs(tmp_path / "store")) == 4  # twice as many as there are cores
+    assert len(locked_runs(tmp_path / "store")) == 4  # twice the number of cores
     (process, *_) = (int(note.name.split("-")[2]) for note in tmp_path.glob("*-*-*"))
     reports.close()
     assert not locked_runs(tmp_path / "store")
@@ -330,7 +330,7 @@ def test_nodes_without_the_package_are_reported_in_one_line(
 
 
 def command(seeds: int, store: Path, *options: str) -> list[str]:
-    """A sweep of runs of about half a second."""
+    """Return the command for a sweep of runs of about half a second."""
     words = ["sweep", PROBLEM, "--methods", "sgd,adam+wc,adam+sp", "--seeds", str(seeds), "--out", str(store)]
     return [sys.executable, "-m", "weightclip", *words, "--hidden", "20", "--steps", "20k", "--period", "500", *options]
 
@@ -346,13 +346,13 @@ def has_ended_or_made(driver: subprocess.Popen[bytes], store: Path, records: int
 @needs_ray
 @pytest.mark.slow
 def test_killing_nodes_at_random_moments_loses_no_run(tmp_path: Path, environment: None) -> None:
-    """Of six nodes, five are killed, each at a moment of its own."""
+    """Five of six nodes are killed at different moments."""
     draw = random.Random(0)
     moments = sorted(draw.sample(range(1, 51), 5))
     pauses = [draw.uniform(0.0, 0.5) for _ in moments]
     print(f"a node is killed {', '.join(f'{p:.2f} s after record {m}' for m, p in zip(moments, pauses))}")
-    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
-    run(command(20, undisturbed))
+    uninterrupted, store = tmp_path / "uninterrupted", tmp_path / "store"
+    run(command(20, uninterrupted))
     with cluster() as found:
         victims = [add_node(found) for _ in moments]
         over_ray = command(20, store, "--executor", "ray", "--address", found.address)
@@ -364,7 +364,7 @@ def test_killing_nodes_at_random_moments_loses_no_run(tmp_path: Path, environmen
             driver.wait(SECONDS)
         run(over_ray)
     assert len(tables(store)) == 60
-    assert_same_records(store, undisturbed)
+    assert_same_records(store, uninterrupted)
     assert not failures(store)
 
 
@@ -399,8 +399,8 @@ def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60
-    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
-    run(command(4, undisturbed))
+    uninterrupted, store = tmp_path / "uninterrupted", tmp_path / "store"
+    run(command(4, uninterrupted))
     with cluster() as found:
         over_ray = command(4, store, "--executor", "ray", "--address", found.address)
         with started(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
@@ -410,4 +410,4 @@ def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     assert 3 <= len(tables(store)) < 12
     with cluster() as another:
         run(command(4, store, "--executor", "ray", "--address", another.address))
-    assert_same_records(store, undisturbed)
+    assert_same_records(store, uninterrupted)

@@ -25,7 +25,7 @@ LOCAL = {"cluster": "local"}
 
 @pytest.fixture(autouse=True)
 def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks can import the toy, and a result that never comes is not waited for."""
+    """Make the toy experiment importable in tasks, and do not wait for missing results."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     if find_spec("submitit") is not None:
         import submitit
@@ -35,7 +35,7 @@ def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a Slurm that runs what is submitted on this machine."""
+    """The folder of a fake Slurm that runs submitted jobs on this machine."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     fake_slurm.install(folder)
@@ -153,7 +153,7 @@ def test_a_task_that_reaches_its_time_limit_resumes_later(tmp_path: Path) -> Non
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"trouble": "hang once", "notes": str(notes)})
-    short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the last ten minutes are those when the time is up
+    short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the time is up ten minutes before the limit
     reports = short.run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGUSR2)

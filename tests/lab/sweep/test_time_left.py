@@ -27,4 +27,4 @@ def test_a_job_uses_one_worker() -> None:
     each = {"a": 10.0}
     assert seconds_left([("a", 1.0)] * 4, each, 2) == 20.0
     assert seconds_left([("a", 1.0)], each, 2) == 10.0
-    assert seconds_left([("a", 1.0), ("b", 1.0)], each, 1) == 20.0  # of b nothing is known: as long as a
+    assert seconds_left([("a", 1.0), ("b", 1.0)], each, 1) == 20.0  # nothing is known about b, so it counts like a

@@ -1,4 +1,4 @@
-"""A small experiment without data, whose runs can wait, fail, or kill their process."""
+"""A small experiment without data, whose runs can wait, fail or kill their process."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ class Toy(Experiment[ToyConfig]):
         if config.trouble == "die" or (config.trouble == "die once" and not before):
             os.kill(os.getpid(), signal.SIGKILL)
         if config.trouble == "hang once" and not before:
-            time.sleep(600)  # a signal ends it
+            time.sleep(600)  # ended by a signal
         rows = []
         for row in range(config.rows):
             if config.method == "slow":
@@ -111,7 +111,7 @@ class Toy(Experiment[ToyConfig]):
 
 
 def _leave_note(config: ToyConfig, name: str) -> int:
-    """Leave a file for this run; how many it had before."""
+    """Write a file for this attempt of a run; return the number of earlier attempts."""
     if not config.notes:
         return 0
     before = list(Path(config.notes).glob(f"{name}-*"))
@@ -125,7 +125,7 @@ def toy_plan(seeds: int = 3, *choices: Mapping[str, Any], together: bool = False
 
 
 def attempts(notes: Path) -> dict[str, int]:
-    """How often each run was begun."""
+    """Return how often each run was started."""
     found: dict[str, int] = {}
     for note in notes.iterdir():
         name = note.name.split("-")[0]

@@ -39,7 +39,7 @@ def test_every_rainbow_tensor_is_clipped_to_its_layers_bound(bounds: str) -> Non
     for tensor, p in agent.online.named_parameters():
         s = expected[tensor].s
         assert s is not None
-        assert p.abs().max().item() == pytest.approx(0.01 * s), tensor  # a box so small is reached at once
+        assert p.abs().max().item() == pytest.approx(0.01 * s), tensor  # a box this small is reached immediately
 
 
 @BOTH

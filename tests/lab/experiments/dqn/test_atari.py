@@ -39,7 +39,7 @@ def stepped(games: Environments, actions: np.ndarray) -> Step:
 
 
 def compare_with_reference(game: str, steps: int, sticky: float, max_frames: int) -> Counter[str]:
-    """Step both kinds of games and return how often something happened."""
+    """Step both kinds of games and return how often each event happened."""
     ours, theirs = Atari(game, 3, sticky, max_frames), VectorAtari(game, 3, sticky, max_frames)
     assert ours.actions == theirs.actions
     assert ours.frame == theirs.frame
@@ -77,7 +77,7 @@ def test_each_game_of_the_paper_equals_that_of_the_vector_environment(game: str,
     assert seen["rewarded"] > 0
     if steps == 10_000:
         assert seen["terminated"] > 0
-        assert (seen["lost"] > 0) == (game != "ice_hockey")  # which has no lives
+        assert (seen["lost"] > 0) == (game != "ice_hockey")  # has no lives
 
 
 @same_standard_library
@@ -102,28 +102,28 @@ def test_an_endless_episode_is_truncated_as_in_the_vector_environment() -> None:
 
 @same_standard_library
 def test_no_op_actions_are_drawn_as_in_the_vector_environment() -> None:
-    # For these seeds, other ways to draw from the same generator give another number.
+    # For these seeds, drawing differently from the same generator gives another number.
     seeds = [40776050, 45454011]
     games = VectorAtari("space_invaders", 2)
     _, about = games._games.reset(seed=np.array(seeds))
     games.close()
-    assert about["episode_frame_number"].tolist() == [25, 4]  # with FIRE, which replaces one
+    assert about["episode_frame_number"].tolist() == [25, 4]  # with FIRE, which replaces one no-op
     assert [_draw_noops(np.random.RandomState(seed)) for seed in seeds] == [25, 4]
 
 
 def test_every_option_of_the_reference_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
 
-    class Noting(vector_atari.AtariVectorEnv):
+    class Recording(vector_atari.AtariVectorEnv):
         def __init__(self, game: str, num_envs: int, **options: Any) -> None:
             made.append(options)
             super().__init__(game, num_envs, **options)
 
     names = set(signature(vector_atari.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
-    monkeypatch.setattr(vector_atari, "AtariVectorEnv", Noting)
+    monkeypatch.setattr(vector_atari, "AtariVectorEnv", Recording)
     VectorAtari("SpaceInvaders", 1, 0.25).close()
     (options,) = made
-    assert set(options) == names  # its defaults differ between versions and ways to make it
+    assert set(options) == names  # the defaults differ between versions and constructors
     wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
     wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
     wanted |= {"max_num_frames_per_episode": 108_000}
@@ -131,7 +131,7 @@ def test_every_option_of_the_reference_is_set(monkeypatch: pytest.MonkeyPatch) -
 
 
 def saved(games: Atari) -> dict[str, np.ndarray]:
-    """The state of games, written to a file and read again."""
+    """Return the state of games after writing it to a file and reading it back."""
     file = io.BytesIO()
     np.savez(file, **games.state())  # type: ignore[arg-type]
     file.seek(0)
@@ -141,7 +141,7 @@ def saved(games: Atari) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("game", "sticky"),
-    [("space_invaders", 0.25), ("tic_tac_toe_3d", 0.0)],  # from an ALEState alone, the second takes another course
+    [("space_invaders", 0.25), ("tic_tac_toe_3d", 0.0)],  # restored from only an ALEState, the second would diverge
 )
 def test_loaded_games_continue_as_if_uninterrupted(game: str, sticky: float) -> None:
     max_frames, steps = 201, 130  # an episode has at most 51 steps
@@ -248,7 +248,9 @@ def test_a_replay_that_reaches_another_state_raises_an_error() -> None:
     [
         pytest.param([3, 2, 2, 1], [True, False, True], id="lost"),
         pytest.param([3, 4, 4, 3], [False, False, True], id="won"),  # as in Demon Attack
-        pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
+        pytest.param(
+            [2, 1, 0, 0], [True, False, False], id="none left, but the game continues"
+        ),  # Tianshou names Q*bert
     ],
 )
 def test_only_a_lost_life_with_lives_left_counts(
@@ -257,7 +259,7 @@ def test_only_a_lost_life_with_lives_left_counts(
     counts = iter(lives)
 
     class Scripted(ale_py.ALEInterface):
-        """The real game, except for the number of lives."""
+        """The real game with a scripted number of lives."""
 
         def lives(self) -> int:
             return next(counts)
@@ -277,17 +279,17 @@ def test_a_truncated_game_returns_its_last_frame() -> None:
     generator, total = np.random.default_rng(0), 0.0
     for _ in range(60):
         actions = generator.integers(6, size=1)
-        going_on, step = stepped(whole, actions), stepped(cut, actions)
+        untruncated, step = stepped(whole, actions), stepped(cut, actions)
         total += step.rewards[0]
         if step.truncated[0]:
             break
-        np.testing.assert_array_equal(step.frames, going_on.frames)
-        np.testing.assert_array_equal(step.final, going_on.frames)
+        np.testing.assert_array_equal(step.frames, untruncated.frames)
+        np.testing.assert_array_equal(step.final, untruncated.frames)
     assert step.truncated[0]
     assert not step.terminated[0]
     assert not step.lost[0]
-    assert not going_on.truncated[0]
-    assert (step.final != going_on.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
+    assert not untruncated.truncated[0]
+    assert (step.final != untruncated.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
     assert (step.frames != step.final).mean() > 0.1  # the first frame of the next episode
     assert step.episodes == [(total, 50)]
     for games in (whole, cut):
@@ -295,10 +297,10 @@ def test_a_truncated_game_returns_its_last_frame() -> None:
 
 
 def test_games_step_while_updates_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, begun, may_end = _Game.step, threading.Event(), threading.Event()
+    step, started, may_end = _Game.step, threading.Event(), threading.Event()
 
     def slow(self: _Game, *arguments: Any) -> Any:
-        begun.set()
+        started.set()
         assert may_end.wait(10)
         return step(self, *arguments)
 
@@ -307,7 +309,7 @@ def test_games_step_while_updates_run(monkeypatch: pytest.MonkeyPatch) -> None:
     games = Atari("SpaceInvaders", 2)
     games.reset([0, 1])
     games.send(np.zeros(2, np.int64))
-    assert begun.wait(10)  # before `receive`
+    assert started.wait(10)  # before `receive`
     may_end.set()
     games.receive()
     games.close()

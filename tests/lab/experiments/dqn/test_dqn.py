@@ -25,7 +25,7 @@ def test_targets_match_their_definition(double: bool) -> None:
         expected = sampled.returns[k] + sampled.discounts[k] * target[k, best].item()
         assert found[k].item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert found[0].item() == pytest.approx(sampled.returns[0])
-    assert not torch.equal(online.argmax(1), target.argmax(1))  # else the test says nothing
+    assert not torch.equal(online.argmax(1), target.argmax(1))  # otherwise the test is vacuous
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])

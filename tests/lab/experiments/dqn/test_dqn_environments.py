@@ -27,7 +27,7 @@ def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, s
 
 
 def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
-    """Of games with the same actions in all of them: [t, e, ...]."""
+    """Return the frames [t, e, ...] of games with the same actions."""
     games = make_environments(suite, "SpaceInvaders", len(seeds), sticky)
     found, generator = [games.reset(seeds)], np.random.default_rng(0)
     for _ in range(60):  # Space Invaders begins with an animation
@@ -91,7 +91,7 @@ def test_lives_and_games_of_atari_are_distinguished() -> None:
     games.close()
     assert over == len(returns) > 0
     assert lost >= 2 * over  # of three lives, the last one ends the game
-    assert max(returns) > 10  # points as the game gives them
+    assert max(returns) > 10  # unclipped rewards
     assert step.rewards.dtype == np.float64
 
 

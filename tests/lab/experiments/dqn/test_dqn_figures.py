@@ -89,7 +89,7 @@ def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None
     titles = [axes.get_title() for axes in drawing.picture.axes if axes.get_title()]
     assert titles[0].startswith("Adam, RR 0.5\n0.")
     assert len(titles) == 4
-    for _ in range(2):  # a layout that shrinks panels moves labels with every drawing
+    for _ in range(2):  # a layout that shrinks panels moves labels at every draw
         drawing.picture.canvas.draw()
     assert drawing.picture.axes[0].yaxis.label.get_window_extent().x0 > 0
     about = drawing.picture.get_supxlabel()
@@ -152,7 +152,7 @@ def test_the_report_names_every_figure_of_a_store(store: Path, tmp_path: Path) -
 
 
 def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
-    """The table, and clipping's runs once more with other values."""
+    """Return the table with copies of the clipping runs that have the given values."""
     own = table.filter(method="adam+wc")
     others = [pl.lit(value).cast(own.schema[name]).alias(name) for name, value in values.items()]
     return pl.concat([table, own.with_columns(*others, identity=pl.col("identity") + str(values))])
@@ -186,7 +186,7 @@ def test_agents_with_different_settings_share_columns(store: Path) -> None:
     drawing = draw_covariance(load(store, table="covariance"))
     lr = drawing.data.filter(method="adam", replay_ratio=1.0).select("agent", "lr").unique().sort("agent")
     assert lr.rows() == [("dqn", 0.0001), ("rainbow", 6.25e-5)]
-    assert len(drawing.picture.axes) == 2 * 3 + 1  # and the bar of colours
+    assert len(drawing.picture.axes) == 2 * 3 + 1  # and the color bar
 
 
 def test_a_matrix_of_a_diverged_run_does_not_prevent_the_figure(store: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_matrix_of_a_diverged_run_does_not_prevent_the_figure(store: Path) -> 
 
 
 def test_all_figures_show_the_same_suite(store: Path) -> None:
-    """That with the longer runs, however many points they have."""
+    """The suite with the longer runs is selected, regardless of the number of points."""
     shown = []
     for table in (load(store), load(store, table="covariance")):
         own = pl.col("samples") * 2 if "samples" in table.columns else pl.lit(None).alias("samples")
@@ -236,8 +236,8 @@ def test_every_kappa_has_a_separate_curve(store: Path) -> None:
     names = ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1, κ = 1", "Adam + WC, RR 1, κ = 5"]
     assert [line.get_label() for line in axes.get_lines()] == names
     assert [text.get_text() for text in drawing.picture.legends[0].get_texts()] == names
-    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
-    assert len(looks) == 4
+    line_styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
+    assert len(line_styles) == 4
     best = draw_metric(table.filter(agent="dqn"), metric="test_return").data.filter(method="adam+wc")
     for kappa in (1.0, 5.0):  # the same numbers twice
         assert drawing.data.filter(kappa=kappa)["mean"].to_list() == best["mean"].to_list()
@@ -259,10 +259,10 @@ def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
     assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]
     lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
-    assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
+    assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # the other replay ratio has only one method
     for line in lines.values():
         assert line["kappa"].to_list() == [1.0, 5.0]
-        assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping the same numbers twice here
+        assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping has the same numbers twice
     assert [label.get_text() for label in drawing.picture.axes[0].get_xticklabels()] == ["1", "5"]
     with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
         draw_sensitivity(load(store))

@@ -63,7 +63,7 @@ def test_atari_results_do_not_depend_on_whether_games_or_updates_are_faster(
 
 
 def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
-    """A run that is interrupted in its third part and resumed, and the messages of the second command."""
+    """Interrupt a run in its third part and resume it; return the record and the messages of the resumed run."""
 
     def stop(frames: int, score: float) -> None:
         if frames > 250:
@@ -82,22 +82,22 @@ def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
 @pytest.mark.parametrize("kappa", [1.0, "graded", "hidden=inf,output=1"])
 def test_an_interrupted_run_ends_as_if_uninterrupted(agent: str, kappa: Any, tmp_path: Path) -> None:
     more = {"agent": agent, "kappa": kappa, "covariance": 5}
-    undisturbed = run_config(config(**more))
+    uninterrupted = run_config(config(**more))
     record, lines = interrupted(tmp_path, **more)
     assert lines == [f"breakout {agent} adam+wc seed 0: resuming after part 2"]
-    assert (undisturbed.resumed, record.resumed) == ("never", "exact")
-    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
-    assert_frame_equal(record.tables["covariance"], undisturbed.tables["covariance"], check_exact=True)
+    assert (uninterrupted.resumed, record.resumed) == ("never", "exact")
+    assert_frame_equal(record.table.drop(SPEEDS), uninterrupted.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(record.tables["covariance"], uninterrupted.tables["covariance"], check_exact=True)
 
 
 def test_an_interrupted_run_on_atari_ends_as_if_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MAX_EVAL_STEPS", 3)
     more = {"suite": "atari", "num_envs": 2, "frames": 640, "replay_ratio": 0.2, "eval_episodes": 1}
-    undisturbed = run_config(config(**more))
+    uninterrupted = run_config(config(**more))
     record, lines = interrupted(tmp_path, **more)
     assert lines == ["breakout dqn adam+wc seed 0: resuming after part 1"]
     assert record.resumed == "exact"
-    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(record.table.drop(SPEEDS), uninterrupted.table.drop(SPEEDS), check_exact=True)
 
 
 def test_without_a_saved_replay_buffer_an_interrupted_run_starts_new_games(tmp_path: Path) -> None:

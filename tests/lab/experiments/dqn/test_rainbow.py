@@ -17,7 +17,7 @@ def agent(**more: object) -> Rainbow:
 
 
 def by_hand(probabilities: list[float], places: list[float], atoms: list[float]) -> list[float]:
-    """Atom by atom, as in Bellemare et al.'s algorithm 1."""
+    """Project atom by atom, as in algorithm 1 of Bellemare et al."""
     found = [0.0] * len(atoms)
     step = atoms[1] - atoms[0]
     for probability, place in zip(probabilities, places):
@@ -36,7 +36,7 @@ def test_a_distribution_is_projected_atom_by_atom() -> None:
     atoms = torch.linspace(-10, 10, 51)
     probabilities = torch.from_numpy(generator.dirichlet(np.ones(51), 8)).float()
     places = torch.from_numpy(generator.normal(0, 8, (8, 51))).float()
-    places[0], places[1] = atoms, 10.0  # exactly on atoms, and on the last one
+    places[0], places[1] = atoms, 10.0  # exactly on atoms, including the last
     found = project(probabilities, places, atoms)
     for k in range(8):
         expected = by_hand(probabilities[k].tolist(), places[k].tolist(), atoms.tolist())

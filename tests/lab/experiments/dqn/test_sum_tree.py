@@ -11,7 +11,7 @@ def test_every_node_is_the_sum_of_its_children(size: int) -> None:
     for _ in range(50):
         places = generator.integers(size, size=3)
         values = generator.random(3)
-        for place, value in zip(places, values):  # of a place that comes twice, the last value counts
+        for place, value in zip(places, values):  # the last value of a repeated index is used
             expected[place] = value
         tree[places] = values
         assert tree.total == pytest.approx(expected.sum())

@@ -6,5 +6,5 @@ from weightclip.lab.experiments.ppo.ppo import Learners
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
-    """Compile the fused backend, so that no run of a test reports it."""
+    """Compile the fused backend, so that runs in tests do not report compilation."""
     Learners([config()]).iterate(0)

@@ -13,8 +13,8 @@ from weightclip.lab.experiments.ppo.environments import Environments, make_envir
 from weightclip.lab.experiments.ppo.ppo import Learners
 
 
-class Seen(Toy):
-    """The pushed point, which sees always the same, in a space of another kind."""
+class ConstantObservation(Toy):
+    """The toy environment with a constant observation in another space."""
 
     def __init__(self, space: gym.Space, seen: Any, warning: str = "") -> None:
         super().__init__()
@@ -35,9 +35,11 @@ SPACES: dict[str, tuple[gym.Space, Any]] = {
     "Words": (Sequence(Text(3)), ("a",)),
 }
 for kind, (space, seen) in SPACES.items():
-    gym.register(f"Weightclip{kind}-v0", Seen, kwargs={"space": space, "seen": seen})
+    gym.register(f"Weightclip{kind}-v0", ConstantObservation, kwargs={"space": space, "seen": seen})
 gym.register(
-    "WeightclipWarning-v0", Seen, kwargs={"space": SPACES["Whole"][0], "seen": None, "warning": "mind the gap"}
+    "WeightclipWarning-v0",
+    ConstantObservation,
+    kwargs={"space": SPACES["Whole"][0], "seen": None, "warning": "mind the gap"},
 )
 
 
@@ -57,7 +59,7 @@ def test_environments_reset_automatically() -> None:
             assert value == pytest.approx(returns[learner])
             assert length == lengths[learner] <= LIMIT
             assert not np.allclose(step.final[learner], step.observations[learner])
-            assert np.abs(step.observations[learner][:2]).max() <= 0.5  # where episodes begin
+            assert np.abs(step.observations[learner][:2]).max() <= 0.5  # first observations of episodes
             returns[learner] = lengths[learner] = 0
             kinds.add(bool(step.terminated[learner]))
         np.testing.assert_array_equal(step.final[~ended], step.observations[~ended])
@@ -136,7 +138,7 @@ def test_other_observations_are_flattened(name: str, first: list[float] | None) 
     ours = Environments(name, 1)
     (found,) = ours.reset([0])
     assert found.dtype == np.float64
-    if first is None:  # it is one already, and nothing stands between
+    if first is None:  # already a vector, so there is no wrapper
         assert not isinstance(ours._environments[0], gym.wrappers.FlattenObservation)
     else:
         assert found.tolist() == first

@@ -14,7 +14,7 @@ ENVIRONMENTS = [f"{name}-{version}" for name in NAMES for version in ("v4", "v5"
 
 
 def play(environment: gym.Env[Any, Any], actions: Any) -> list[Any]:
-    """Observations, rewards and ends of steps; a new episode starts where one ended."""
+    """Return the observations, rewards and ends of steps; episodes restart when they end."""
     found: list[Any] = []
     for action in actions:
         seen, reward, terminated, truncated, _ = environment.step(action)
@@ -33,9 +33,9 @@ def test_a_restored_environment_continues_bit_for_bit(name: str) -> None:
     actions = [generator.uniform(space.low, space.high) for _ in range(150)]
     play(environment, actions[:60])
     saved = mujoco_state.state(environment)
-    undisturbed = play(environment, actions[60:])
+    uninterrupted = play(environment, actions[60:])
     mujoco_state.load_state(other, saved)
-    assert play(other, actions[60:]) == undisturbed
+    assert play(other, actions[60:]) == uninterrupted
 
 
 def test_the_time_limit_is_restored() -> None:

@@ -14,7 +14,7 @@ FIELDS = ("observations", "rewards", "terminated", "truncated", "final", "episod
 
 
 def assert_equal(ours: Environments, theirs: Environments, steps: int, seed: int = 0) -> int:
-    """Step both with the same actions; the results are equal bit for bit. Return the number of episodes that ended."""
+    """Step both with the same actions and compare bit for bit; return the number of episodes that ended."""
     generator, episodes = np.random.default_rng(seed), 0
     for t in range(steps):
         scale = 0.1 if t % 200 < 100 else 1.0
@@ -37,7 +37,7 @@ def check(name: str, steps: int, number: int = 2) -> None:
     assert episodes or steps < 1000
     saved = [one.state(0) for one in (ours, theirs)]
     assert saved[0].keys() == saved[1].keys()
-    for key in saved[0].keys() - {"data"}:  # which contains MuJoCo's timers
+    for key in saved[0].keys() - {"data"}:  # contains MuJoCo's timers
         np.testing.assert_array_equal(saved[0][key], saved[1][key], err_msg=key)
     for field in ("time", "qpos", "qvel", "qacc_warmstart", "ctrl", "xipos", "cfrc_ext"):
         simulations = [one._environments[0].unwrapped.data for one in (ours, theirs)]  # type: ignore[attr-defined]

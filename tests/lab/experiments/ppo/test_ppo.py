@@ -76,7 +76,7 @@ def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
     ours = learners("adam", range(2), env=env, num_steps=rollout, steps=iterations * rollout, backend=backend, **given)
     observations, actions = ours.stack.members[0].actor_mean[0].in_features, ours.stack.members[0].actor_logstd.numel()
     noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
-    seed = 0  # of the plain loop under way
+    seed = 0  # of the plain loop
 
     class Drawn(Normal):
         def sample(self) -> torch.Tensor:
@@ -114,7 +114,7 @@ def test_losses_match_their_definition(clip_values: bool, normalise: bool) -> No
     ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalise)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
-    with torch.no_grad():  # away from the policy that acted
+    with torch.no_grad():  # differs from the acting policy
         ours.stack.weights += 0.1 * torch.randn(ours.stack.weights.shape, generator=torch.Generator().manual_seed(0))
     parts = (rollout.log_probs, targets.advantages, targets.returns, targets.values)
     found = ours._losses(rollout.observations[:, :-1], rollout.actions, torch.stack(parts, dim=2))
@@ -122,14 +122,14 @@ def test_losses_match_their_definition(clip_values: bool, normalise: bool) -> No
         means, values = member(rollout.observations[s, :-1])
         policy = Normal(means, member.actor_logstd.exp().expand_as(means))
         ratio = torch.exp(policy.log_prob(rollout.actions[s]).sum(1) - rollout.log_probs[s])
-        assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # else the test says nothing
+        assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # otherwise the test is vacuous
         own = targets.advantages[s]
         if normalise:
             own = (own - own.mean()) / (own.std() + 1e-8)
         policy_loss = -torch.min(ratio * own, ratio.clamp(0.9, 1.1) * own).mean()
         old, returns, new = targets.values[s], targets.returns[s], values.squeeze(1)
         errors, near_errors = (new - returns) ** 2, (old + (new - old).clamp(-0.1, 0.1) - returns) ** 2
-        assert (near_errors > errors + 0.01).any()  # else clipping changes nothing
+        assert (near_errors > errors + 0.01).any()  # otherwise clipping has no effect
         if clip_values:
             errors = torch.max(errors, near_errors)
         assert found.policy[s].item() == pytest.approx(policy_loss.item(), rel=1e-4)
@@ -188,7 +188,7 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
 
     def both(actions: np.ndarray, stopped: dict[int, str]) -> Step:
         found = step(actions, stopped)
-        return replace(found, terminated=found.terminated | found.truncated)  # as Gymnasium's time limit says then
+        return replace(found, terminated=found.terminated | found.truncated)  # as reported by Gymnasium's time limit
 
     monkeypatch.setattr(ours.environments, "step", both)
     rollout = ours.collect()
@@ -274,7 +274,7 @@ def test_a_stopped_seed_is_unchanged_and_does_not_warn(value: float) -> None:
         np.testing.assert_array_equal(after[1][name], before[1][name])
         assert not np.array_equal(after[0][name], before[0][name])
     for s in (0, 1):
-        ours.load_state(s, ours.state(s))  # as a resumed run does; the environment cannot be saved
+        ours.load_state(s, ours.state(s))  # as in a resumed run; the environment cannot be saved
     for name in ("mean", "var"):
         np.testing.assert_array_equal(ours.policy(1)[name], before[1][name])
         assert not np.array_equal(ours.policy(0)[name], after[0][name])
@@ -307,7 +307,7 @@ def test_without_its_environments_state_a_learner_resumes_everything_but_its_epi
         for s, state in enumerate(states):
             assert other.load_state(s, state) == "the checkpoint has no state of the environment"
         for name, array in other.normalizer.arrays().items():
-            if not name.startswith("observations"):  # which have seen a new episode's first one
+            if not name.startswith("observations"):  # includes the first observation of a new episode
                 np.testing.assert_array_equal(array, ours.normalizer.arrays()[name])
         torch.testing.assert_close(other.stack.weights, ours.stack.weights, rtol=0, atol=0)
         for s in range(2):

@@ -76,7 +76,7 @@ def test_every_figure_on_ppo_can_be_reproduced() -> None:
     assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
     assert known["table 2"]["MuJoCo"] is not None
     made = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
-    assert len(set(made)) == 4  # and none overwrites another one's files
+    assert len(set(made)) == 4  # no figure overwrites another's files
 
 
 def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
 
 
 def moved_to(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
-    """Copies of the runs, as if they were run in another environment with these settings."""
+    """Return copies of the runs with another environment and settings."""
     deviations = EXPERIMENT.compare_with_paper(replace(config(), env=env, **settings))[1]
     text = comparison_columns({"schema": EXPERIMENT.schema.as_dict(), "deviations": deviations})["deviations"]
     return table.with_columns(
@@ -100,7 +100,7 @@ def test_each_seed_has_a_thin_line(table: pl.DataFrame) -> None:
 
 
 def test_curves_are_thinned(table: pl.DataFrame) -> None:
-    for times, points in ((20, 80), (25, 100), (60, 100)):  # of 4 iterations each
+    for times, points in ((20, 80), (25, 100), (60, 100)):  # means of 4 iterations each
         longer = pl.concat([table.with_columns(pl.col("iteration", "samples") + 4 * i) for i in range(times)])
         data = draw_metrics(longer, metrics=RETURN).data
         assert data.group_by("env", "method").len()["len"].unique().to_list() == [points]
@@ -162,5 +162,7 @@ def test_a_single_run_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256 "
         f"not the paper's setting: env {NAME}, update_epochs 2, "
     )
-    draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")  # from records
+    draw_records(
+        run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png"
+    )  # read from records
     assert pictures[1].get_suptitle() == title

@@ -30,7 +30,7 @@ def both(**given: Any) -> tuple[Learners, Learners]:
 
 
 def update(ours: Learners, theirs: Learners) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Update both from one rollout, with the same permutations."""
+    """Update both backends from one rollout with the same permutations."""
     rollout = theirs.collect()
     return ours.update(rollout, ours.advantages(rollout)), theirs.update(rollout, theirs.advantages(rollout))
 
@@ -65,12 +65,12 @@ def test_gradients_moments_and_weights_match_the_reference(given: dict[str, Any]
     rollout = theirs.collect()
     targets = theirs.advantages(rollout)
     noise = spread * torch.randn(ours.stack.weights.shape, generator=torch.Generator().manual_seed(0))
-    for one in (ours, theirs):  # away from the policy that acted, so that ratios and values are clipped
+    for one in (ours, theirs):  # differs from the acting policy, so that ratios and values are clipped
         with torch.no_grad():
             one.stack.weights += noise
     found, expected = ours.update(rollout, targets), theirs.update(rollout, targets)
     if spread and given.get("clip_coef", 0.2) < 1:
-        assert (expected["clip_fraction"] > 0.01).all()  # else clipping is not tested
+        assert (expected["clip_fraction"] > 0.01).all()  # otherwise clipping is not tested
     torch.testing.assert_close(moments(ours, "exp_avg"), moments(theirs, "exp_avg"), rtol=1e-3, atol=2e-6)
     torch.testing.assert_close(moments(ours, "exp_avg_sq"), moments(theirs, "exp_avg_sq"), rtol=1e-3, atol=1e-8)
     assert torch.equal(moments(ours, "step"), moments(theirs, "step"))
@@ -97,7 +97,7 @@ def test_every_clipping_range_matches_the_reference(kappa: Any, bounds: str) -> 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_five_iterations_from_the_same_rollouts_end_with_the_same_weights(env: str) -> None:
-    """With short rollouts: where a ratio rounds to the other side of 1 +- clip_coef, the backends part."""
+    """Rollouts are short, because the backends diverge once a ratio rounds to the other side of 1 +- clip_coef."""
     given = {"env": env, "method": "adam+wc", "num_steps": 128, "num_minibatches": 2, "steps": 5 * 128}
     ours, theirs = (
         Learners([resolve(Config(**given, backend=one, seed=seed)) for seed in range(2)])
@@ -115,7 +115,7 @@ def test_five_iterations_from_the_same_rollouts_end_with_the_same_weights(env: s
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Both backends in float64; the compiled one with the standard library's tanh instead of the one for float32."""
+    """Convert both backends to float64; the compiled one uses the standard library's tanh instead of float32's."""
     source = inspect.getsource(kernel)
     for old, new in (("F = np.float32", "F = np.float64"), ("def tanh(x):", "def tanh(x):\n    return math.tanh(x)")):
         assert source.count(old) == 1
@@ -131,7 +131,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 @pytest.mark.parametrize("method", ["adam", "adam+wc"])
 def test_five_iterations_of_the_papers_length_are_equal_in_float64(env: str, method: str) -> None:
-    """The rounding is too small there for a ratio or a value to be on another side of its clipping limit."""
+    """In float64, rounding is too small to move a ratio or a value across its clipping limit."""
     given = {"env": env, "method": method, "steps": 5 * 2048}
     ours, theirs = (Learners([resolve(Config(**given, backend=one))]) for one in ("fused", "reference"))
     for iteration in range(5):

@@ -55,7 +55,7 @@ def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path
 
 
 def resuming(iterations: Mapping[int, int]) -> list[str]:
-    """The messages of seeds that resume after these iterations, in an environment that cannot be saved."""
+    """Return the messages of seeds that resume after the given iterations in an environment that cannot be saved."""
     return [f"{NAME} adam+wc seed {seed}: resuming after iteration {one}" for seed, one in iterations.items()]
 
 
@@ -88,20 +88,20 @@ def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_pat
     whole = run_configs(configs)
     assert [one.resumed for one in whole] == ["never"] * 2
     first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
-    for undisturbed, one, other in zip(whole, first, second):
+    for uninterrupted, one, other in zip(whole, first, second):
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)  # deterministic
-        assert_frame_equal(numbers(one)[:2], numbers(undisturbed)[:2], check_exact=True)
+        assert_frame_equal(numbers(one)[:2], numbers(uninterrupted)[:2], check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
         assert one.tables["episodes"]["samples"].is_sorted()
 
 
 def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although no checkpoint was due yet, and whatever the iteration under way has done by then."""
+    """Even if no checkpoint was due, and regardless of the progress of the current iteration."""
     update = Learners.update
 
     def interrupted(self: Learners, *arguments: Any) -> Any:
         found = update(self, *arguments)
-        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches an iteration
+        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches per iteration
             raise KeyboardInterrupt
         return found
 
@@ -117,7 +117,7 @@ def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(KeyboardInterrupt):
         run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop_after(128)))
-    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
+    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was saved
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
 
@@ -162,7 +162,7 @@ def test_a_seed_added_later_learns_the_same(tmp_path: Path) -> None:
     )
     assert lines == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
-    assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
+    assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records and their episodes
 
 
 def test_without_the_environments_state_runs_at_different_iterations_resume_separately(
@@ -187,8 +187,8 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
-    (undisturbed,) = run_configs([config(seed=2)])
-    assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
+    (uninterrupted,) = run_configs([config(seed=2)])
+    assert_frame_equal(numbers(records[2]), numbers(uninterrupted), check_exact=True)  # independent of the other seeds
 
 
 @pytest.mark.parametrize(
@@ -217,15 +217,15 @@ def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterru
     found = run_configs(made(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
     assert [record.resumed for record in found] == ["exact"] * 4
-    for one, undisturbed in zip(found, whole):
-        assert_frame_equal(numbers(one), numbers(undisturbed), check_exact=True)
-        assert_frame_equal(one.tables["episodes"], undisturbed.tables["episodes"], check_exact=True)
+    for one, uninterrupted in zip(found, whole):
+        assert_frame_equal(numbers(one), numbers(uninterrupted), check_exact=True)
+        assert_frame_equal(one.tables["episodes"], uninterrupted.tables["episodes"], check_exact=True)
         for name, array in one.arrays.items():
-            np.testing.assert_array_equal(array, undisturbed.arrays[name])
+            np.testing.assert_array_equal(array, uninterrupted.arrays[name])
 
 
 def test_a_record_notes_that_a_run_restarted_an_episode(tmp_path: Path) -> None:
-    """Even if it resumes bit for bit afterwards."""
+    """Even if the run later resumes bit for bit."""
     one = config(env="Hopper-v4")
     with pytest.raises(KeyboardInterrupt):
         run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(64)))
@@ -341,7 +341,7 @@ def test_progress_and_rows_are_reported(tmp_path: Path) -> None:
 
 
 def test_records_of_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
-    """With episodes as short as Humanoid's first ones, and numbers that no compression helps with."""
+    """With episodes as short as Humanoid's first ones and incompressible numbers."""
     (record,) = run_configs([config()])
     generator = np.random.default_rng(0)
     iterations, episodes = 20_000_000 // 2048, 20_000_000 // 25

@@ -86,7 +86,7 @@ def test_an_episode_can_be_replayed(store: Path) -> None:
 
 
 def test_a_video_is_written_frame_by_frame(tmp_path: Path) -> None:
-    """However long the episode is, it is not held in memory."""
+    """Frames are not kept in memory, regardless of the length of the episode."""
     alive: list[int] = []
 
     class Picture(np.ndarray):

@@ -1,4 +1,4 @@
-"""What a rule's function becomes."""
+"""Translation of a rule's function."""
 
 import math
 
@@ -11,7 +11,7 @@ RATE = 0.25
 
 
 def translated(update, state: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """The text of the kernel's function, and the expressions that were taken out of it."""
+    """Return the source of the kernel's function and the hoisted expressions."""
     rule = Rule("mine", update=update, state=state)
     names = Names(tuple(rule.settings))
     source = translate(update, rule, names, "update").source

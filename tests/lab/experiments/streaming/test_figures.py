@@ -35,7 +35,7 @@ def table(seeds: int, tasks: int = 5, columns: tuple[str, ...] = PANELS) -> pl.D
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """What the panels get to see: the points of each line, and the edges of each shade."""
+    """Record the points of each drawn line and the edges of each shaded area."""
     seen: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"lines": [], "shades": []}
     plot, fill = Axes.plot, Axes.fill_between
 
@@ -89,7 +89,7 @@ def test_a_diverged_run_and_a_single_task_are_drawn(tmp_path: Path, value: float
 
 
 def lines(axes: Axes) -> dict[str, Line2D]:
-    """Label -> line, without the caps of error bars."""
+    """Label -> line, without error bar caps."""
     return {str(line.get_label()): line for line in axes.get_lines() if not str(line.get_label()).startswith("_")}
 
 
@@ -288,7 +288,7 @@ def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
 
 
 def grid() -> pl.DataFrame:
-    """Accuracies 0.1 kappa + 0.01 (lr is 0.01) of adam+wc, and 0.3 + decay of adam+l2init."""
+    """Create runs with accuracies 0.1 kappa + 0.01 (lr is 0.01) for adam+wc and 0.3 + decay for adam+l2init."""
     return pl.concat(
         [
             *(

@@ -1,4 +1,4 @@
-"""The fused engine computes what the reference does."""
+"""The fused engine computes the same as the reference."""
 
 import math
 from typing import Any
@@ -35,7 +35,7 @@ def without_nan(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def inject(learner: Reference, noise: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrink & Perturb's noise from the rows of `noise`, whose columns are all entries of all parameters."""
+    """Take Shrink & Perturb's noise from the rows of `noise`; the columns are all entries of all parameters."""
     parameters = list(learner.model.parameters())
     ends = np.cumsum([p.numel() for p in parameters])
     place = {id(p): slice(end - p.numel(), end) for p, end in zip(parameters, ends)}
@@ -65,8 +65,8 @@ def assert_equal(settings: Config, steps: int, monkeypatch: pytest.MonkeyPatch, 
 
 ACTIVATIONS = ("leaky_relu", "relu", "tanh")
 PAIRS = [(method, activation) for method in PAPER_METHODS for activation in ACTIVATIONS]
-# Each pair is a kernel of its own, and each kernel takes seconds to compile: the quick tests have every method and
-# every activation, the slow ones every pair.
+# Each pair is a separate kernel that takes seconds to compile: the fast tests cover every method and every activation,
+# the slow ones every pair.
 QUICK = [(method, ACTIVATIONS[i % 3]) for i, method in enumerate(PAPER_METHODS)]
 
 
@@ -160,7 +160,7 @@ def test_weights_stay_in_the_box_exactly() -> None:
 
 
 def test_inputs_are_validated_before_compiled_code_runs() -> None:
-    """Compiled code would read and write out of bounds."""
+    """Compiled code does not check bounds."""
     learner = Fused(config("sgd+wc"), DATA)
     good = task(20)
     n, d = DATA.inputs.shape
@@ -207,7 +207,7 @@ KERNEL_NAMES = {
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_the_fused_engine_reproduces_the_reference_values(name: str, tmp_path: Any) -> None:
-    """One update after the other of a row of four weights, with the gradients of the table."""
+    """Update a row of four weights with the gradients of the vectors."""
     vector = VECTORS[name]
     optimizer, _, regularizers = name.partition("+")
     variant = "original" if "kumar" in name or "ash" in name else "paper"
@@ -241,7 +241,7 @@ def test_the_fused_engine_reproduces_the_reference_values(name: str, tmp_path: A
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sgd+wc", "adam+wc", "adam+sp", "madam"])
 def test_over_50000_steps_in_float32_the_accuracies_agree_within_sampling_noise(method: str) -> None:
-    """Rounding (and Shrink & Perturb's own noise) makes two trajectories of one learner; their accuracies agree."""
+    """Trajectories diverge because of rounding (and Shrink & Perturb's noise), but their accuracies agree."""
     data, tasks, period = load("mnist", bundled=True), 10, 5000
     settings = config(method, hidden=(30, 15))
     learners = make_reference(settings, data), Fused(settings, data)

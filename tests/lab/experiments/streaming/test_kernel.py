@@ -1,4 +1,4 @@
-"""Kernels in the cache: compiled once, never stale, vectorised; and rules from files outside of the package."""
+"""Cached kernels: compiled once, never stale, vectorized; and rules from files outside the package."""
 
 import errno
 import importlib
@@ -47,7 +47,7 @@ def learned(rules: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("edit", [("- FACTOR * lr", "+ FACTOR * lr"), ("FACTOR = 1.0", "FACTOR = -1.")])
 def test_editing_a_rule_triggers_recompilation(edit: tuple[str, str], tmp_path: Path) -> None:
-    """Whether the function is edited or a number it reads; within one process, in the same second and size."""
+    """For edits of the function or of a number it reads, within one process, one second and the same file size."""
     rules = tmp_path / "mine.py"
     rules.write_text(RULE)
     first = learned(rules)
@@ -71,7 +71,7 @@ print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 
 
 def started(rules: Path, cache: Path) -> tuple[str, int]:
-    """In a new process: what is learned, and how many functions were compiled for it."""
+    """Learn in a new process; return the update and the number of compiled functions."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(rules)],
@@ -210,7 +210,7 @@ def test_imports_of_a_rule_are_part_of_its_identity(tmp_path: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A directory with a rule and a cache of its kernel, and what is learned with it."""
+    """A directory with a rule and its cached kernel, and the update made with it."""
     directory = tmp_path_factory.mktemp("compiled")
     (directory / "mine.py").write_text(RULE)
     return directory, started(directory / "mine.py", directory / "cache")[0]
@@ -219,7 +219,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
 def test_a_damaged_cache_is_repaired(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
-    """As after a power failure; each start is a process of its own."""
+    """As after a power failure; each start is a separate process."""
     directory, expected = compiled
     rules, cache = directory / "mine.py", tmp_path / "cache"
     shutil.copytree(directory / "cache", cache)

@@ -1,4 +1,4 @@
-"""The parts of the fused loop that stand on their own: noise, exp, log, sign."""
+"""Components of the fused loop: noise, exp, log, sign."""
 
 import math
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_the_noise_is_standard_normal() -> None:
     assert abs(stats.skew(draws)) < 4 * math.sqrt(6 / n)
     assert abs(stats.kurtosis(draws)) < 4 * math.sqrt(24 / n)
     assert stats.kstest(draws[:200_000], "norm").pvalue > 0.001
-    # Extremes: about as many beyond 4 standard deviations as there should be.
+    # Tails: about the expected number beyond 4 standard deviations.
     expected = n * 2 * stats.norm.sf(4)
     assert abs((np.abs(draws) > 4).sum() - expected) < 4 * math.sqrt(expected)
 

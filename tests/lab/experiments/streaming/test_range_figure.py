@@ -8,7 +8,7 @@ RULES = ("hidden=1,output=0.5", "hidden=1,output=2", "hidden=inf,output=0.5", "o
 
 
 def study() -> pl.DataFrame:
-    """Two single kappas, four settings by layer and a graded one, of two seeds each."""
+    """Two single kappas, four settings by layer and a graded one, with two seeds each."""
     tables = [runs(["sgd+wc"], problem=EMNIST, kappa=kappa, kappa_rule=None) for kappa in (1.0, 2.0)]
     tables += [runs(["sgd+wc"], problem=EMNIST, kappa=None, kappa_rule=rule) for rule in RULES]
     return pl.concat(tables, how="diagonal_relaxed")

@@ -74,7 +74,7 @@ def test_clipping_holds_after_every_step_with_any_other_hook() -> None:
 
 
 def test_step_metrics_match_the_papers_definitions() -> None:
-    """One step of SGD, with every number computed anew from the network's weights before and after."""
+    """One step of SGD; every metric is recomputed from the network's weights before and after."""
     learner = make_reference(config("sgd+l2", dtype="float64", decay=0.1, activation="tanh"), DATA)
     before = [p.detach().clone() for p in learner.model.parameters()]
     one = task(steps=1)
@@ -121,7 +121,7 @@ def test_a_tasks_metrics_are_means_over_its_steps() -> None:
 
 
 def test_labels_follow_the_task() -> None:
-    """A network that always says 0 is right about the class that this task calls 0, and about no other."""
+    """A network that always predicts 0 is correct only for the class that this task maps to 0."""
     learner = make_reference(config("sgd", lr=0.0), DATA)
     with torch.no_grad():
         learner.model[-1].weight.zero_()
@@ -137,8 +137,8 @@ def test_the_clipped_fraction_is_the_clippers() -> None:
     sizes = {name: p.abs() for name, p in learner.model.named_parameters()}
     bounds = wc.resolve_bounds(learner.model)
     outside = sum(int((size > 0.5 * bounds[name].s).sum()) for name, size in sizes.items())  # type: ignore[operator]
-    share = outside / sum(size.numel() for size in sizes.values())
-    assert learner.learn(task(steps=1))["clipped"] == pytest.approx(share, abs=0.03)
+    fraction = outside / sum(size.numel() for size in sizes.values())
+    assert learner.learn(task(steps=1))["clipped"] == pytest.approx(fraction, abs=0.03)
     assert math.isnan(make_reference(config("madam"), DATA).learn(task(steps=1))["clipped"])
 
 
@@ -221,7 +221,7 @@ def test_any_module_and_optimizer_are_supported() -> None:
     wc.clip_weights(optimizer, model, kappa=1.0)
     measured = Reference(model, optimizer, DATA).learn(task())
     assert 0 < measured["negative"] < 1
-    assert math.isnan(measured["clipped"])  # this clipper was not asked to count
+    assert math.isnan(measured["clipped"])  # this clipper does not track clipped entries
 
 
 def test_progress_is_reported_within_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def test_all_other_arguments_are_settings() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "max_update": 10.0, "kappa": None}
-    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
+    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through `box`, which is kappa s
     assert REGULARIZERS["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
     assert Rule("step", update=step).settings == {"lr": 0.1}
 

@@ -7,7 +7,7 @@ from weightclip.lab.experiments.streaming.published_curves import authors_curves
 
 
 def made(method: str = "adam+wc", **config: object) -> pl.DataFrame:
-    """Runs at the authors' settings."""
+    """Create runs with the authors' settings."""
     kappa = 1.0 if method == "adam+wc" else None
     settings = {"lr": 1e-4, "kappa": kappa, "period": 50_000, "tasks": 12, **config}
     table = runs([method], **settings)  # type: ignore[arg-type]
@@ -30,7 +30,7 @@ def test_our_tasks_are_compared_with_theirs() -> None:
     found = compare_with_authors(pl.concat([made("adam"), made()])).filter(metric="weight_l2")
     for (method,), part in found.group_by("method"):
         assert part["task"].to_list() == list(range(1, 13))
-        assert part["authors"].null_count() == 1, method  # they have no task 12
+        assert part["authors"].null_count() == 1, method  # task 12 is missing in their logs
     row = found.filter(method="adam+wc", task=2).row(0, named=True)
     assert row["authors"] == 14.3824
     assert row["difference"] == pytest.approx(row["mean"] - 14.3824)

@@ -43,7 +43,7 @@ def only(directory: Path, pattern: str = "*.parquet") -> Path:
 
 
 def interrupted_after(tasks: int) -> Callable[[int, float], None]:
-    """A progress callback that stands for Ctrl-C in the task after that many."""
+    """Return a progress callback that simulates Ctrl-C in the task after the given number of tasks."""
 
     def progress(samples: int, accuracy: float) -> None:
         if samples > tasks * 20:
@@ -180,7 +180,7 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(tmp_path: Pat
         out=tmp_path,
         callbacks=Callbacks(on_progress=lambda n, _: seen.append(n), on_event=lines.append),
     )
-    assert min(seen) > tasks * 20  # the finished tasks were not learned again
+    assert min(seen) > tasks * 20  # finished tasks were not repeated
     assert lines == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert not list(tmp_path.rglob("*.npz"))
@@ -344,7 +344,7 @@ def test_the_number_of_threads_is_restored() -> None:
     ],
 )
 def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, backend: str) -> None:
-    """Killed again and again at random moments, the run ends with the same numbers as an undisturbed one."""
+    """A run killed repeatedly at random moments ends with the same results as an uninterrupted one."""
     expected = run_config(killed_stream.config(backend, method), DATA).table
     moments = random.Random(0)
     finished = kills = 0
@@ -352,13 +352,13 @@ def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, back
         process = killed_stream.start(tmp_path, backend, method)
         try:
             wait_for(partial(_has_saved_more, tmp_path, finished), "a task", interval=0.001)
-            time.sleep(moments.uniform(0, 0.05))  # somewhere in a task
+            time.sleep(moments.uniform(0, 0.05))  # within a task
             saved = _tasks_saved(tmp_path)
         finally:
             process.kill()
             process.join()
         finished = _tasks_saved(tmp_path)
-        assert finished >= saved  # what was saved is there, and can be read
+        assert finished >= saved  # saved tasks exist and can be read
         kills += 1
     assert kills > 1
     seen: list[int] = []
@@ -380,7 +380,7 @@ def _tasks_saved(directory: Path) -> int:
     try:
         with np.load(saved[0]) as arrays:
             return len(arrays["rows"])
-    except FileNotFoundError:  # the record has taken its place
+    except FileNotFoundError:  # replaced by the record
         return killed_stream.TASKS
 
 

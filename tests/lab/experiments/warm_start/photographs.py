@@ -1,4 +1,4 @@
-"""Tiny photographs in memory: each class has a colour, under noise."""
+"""Tiny synthetic images in memory: each class has a color, with noise."""
 
 import numpy as np
 

@@ -18,7 +18,7 @@ def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
 
 
 def test_the_area_under_the_authors_curves_selects_20_for_both() -> None:
-    """Their table 2 has 10 for clipping after every step, which this criterion does not give."""
+    """Their table 2 lists 10 for clipping after every step, which this criterion does not select."""
     found = chosen("auc")
     assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (20.0, 20.0)
 
@@ -44,7 +44,7 @@ def test_the_authors_numbers_match_the_paper() -> None:
 
 
 def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
-    """Runs of the paper's variant at its scale, as a tidy table: accuracy 0.1 in the first stage, 0.9 in the second."""
+    """Create a tidy table of runs at the paper's scale with accuracy 0.1 in the first stage and 0.9 in the second."""
     wanted = replace(resolve(Config(method="sgd+wc", variant="paper", kappa=10.0)), epochs=epochs, **changes)
     facts = {name: value for name, value in wanted.facts().items() if name not in ("settings", "seed")}
     runs = []

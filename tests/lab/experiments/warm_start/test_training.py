@@ -105,7 +105,7 @@ def test_initial_weights_are_clipped_once() -> None:
     clipped.learn(0)
     plain.model.load_state_dict(trainer(init_kappa=0.5).model.state_dict())
     plain.learn(0)
-    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped later
+    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped afterwards
 
 
 def test_clipping_at_the_switch_happens_once() -> None:
@@ -151,7 +151,7 @@ def test_the_fraction_clipped_at_the_switch_is_recorded() -> None:
 
 
 def test_metrics_match_a_plain_loop() -> None:
-    """In the paper's variant, with a last batch that is smaller."""
+    """In the paper's variant, with a smaller last batch."""
     one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch_size=8)
     network = make_network(one.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
@@ -199,7 +199,7 @@ def test_metrics_match_a_plain_loop() -> None:
 def test_the_fraction_clipped_in_a_new_network(
     bounds: Rule, kappa: float, convolutions: float, scales: float | None
 ) -> None:
-    """The paper's kappa acts through normalisation's scales alone; without them it has another scale."""
+    """The paper's kappa acts only through the scales of normalization layers; without them its scale differs."""
     network = make_network(resolve(Config(method="sgd")), 10)
     clipper = clip_weights(torch.optim.SGD(network.parameters(), lr=0.1), network, kappa, bounds=bounds)
     names = {id(tensor): name for name, tensor in network.named_parameters()}

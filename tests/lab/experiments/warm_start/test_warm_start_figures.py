@@ -30,7 +30,7 @@ def test_one_figure_shows_both_schedules(table: pl.DataFrame) -> None:
     there = set(drawing.data.select("method", "stages").iter_rows())
     assert there == {("sgd", 1), ("sgd", 2), ("sgd+wc", 2), ("sgd+wc@switch", 2)}
     ends = drawing.data.group_by("method", "stages").agg(pl.col("passes").max())
-    assert ends["passes"].unique().to_list() == [2.0]  # both see every image twice
+    assert ends["passes"].unique().to_list() == [2.0]  # both use every image twice
     (kappa,) = kappas_of(best_runs(table, criterion="auc"))["sgd+wc"]
     labels = [text.get_text() for text in drawing.picture.legends[0].get_texts()]
     assert labels == [
@@ -55,9 +55,9 @@ def test_deviations_from_the_paper_are_marked(table: pl.DataFrame) -> None:
 
 
 def test_all_lines_have_different_styles(table: pl.DataFrame) -> None:
-    """Another optimizer's lines are of another kind, as everywhere; those of one stage are paler."""
+    """The line style shows the optimizer, as in all figures; lines of one-stage runs are paler."""
     adam = table.filter(method="sgd").with_columns(pl.lit("adam").alias("method"), pl.col("identity") + "a")
-    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()[:-1]  # the last marks the switch
+    lines = figure_2(pl.concat([table, adam])).picture.axes[0].get_lines()[:-1]  # the last line marks the switch
     kinds = {line.get_label(): (line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
     assert len(set(kinds.values())) == len(kinds) == 6
     assert {label.split(",")[0]: kind[1] for label, kind in kinds.items() if "WC" not in label} == {
@@ -77,7 +77,7 @@ def test_sensitivity_has_the_tried_values(table: pl.DataFrame) -> None:
 
 def test_the_switch_is_marked_where_the_first_stage_ends(table: pl.DataFrame) -> None:
     for axes in figure_2(table).picture.axes:
-        assert list(axes.get_lines()[-1].get_xdata()) == [1.0, 1.0]  # both halves are seen twice: 2 passes in all
+        assert list(axes.get_lines()[-1].get_xdata()) == [1.0, 1.0]  # both halves are used twice: 2 passes in total
     assert [text.get_text() for text in figure_2(table).picture.axes[0].texts] == ["switch"]
     one_stage = figure_2(table.filter(stages=1)).picture.axes[0]
     assert len(one_stage.get_lines()) == 1
