@@ -120,10 +120,10 @@ def baselines3(sizes: Sizes) -> Steps:
         seed=0,
     )
     agent.learn(sizes.filled)
-    return lambda number: void(agent.learn(number, reset_num_timesteps=False))
+    return lambda number: discard(agent.learn(number, reset_num_timesteps=False))
 
 
-def void(_: object) -> None:
+def discard(_: object) -> None:
     """Discard a return value."""
 
 

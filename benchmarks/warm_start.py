@@ -102,16 +102,16 @@ def plain_loop(images: Images, workers: int, ours: bool = False) -> Callable[[in
 def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
     """Return our whole loop, with epochs of the given number of steps, and its training step on one batch."""
     config = resolve(Config(method="sgd", stages=1, images=steps * BATCH, epochs=10_000, test_images=1))
-    looping, bare = Trainer(config, train, test), Trainer(config, train, test)
-    x, y = Pixels(train, bare.device).batch(torch.arange(BATCH))
+    loop_trainer, step_trainer = Trainer(config, train, test), Trainer(config, train, test)
+    x, y = Pixels(train, step_trainer.device).batch(torch.arange(BATCH))
     epochs = count()
 
     def whole(_: int) -> None:
-        looping.train(next(epochs))
+        loop_trainer.train(next(epochs))
 
     def step(number: int) -> None:
         for _ in range(number):
-            bare.step(x, y)
+            step_trainer.step(x, y)
 
     return whole, step
 

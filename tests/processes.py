@@ -15,7 +15,7 @@ import numpy as np
 SECONDS = 600.0
 """Timeout of all waits."""
 
-EVERY_ROW = str(Path(__file__).with_name("every_row.py"))
+EVERY_ROW = str(Path(__file__).with_name("checkpoint_every_row.py"))
 """A script that runs the command with a checkpoint after every row."""
 
 
@@ -28,7 +28,7 @@ def wait_for(happened: Callable[[], bool], what: str, interval: float = 0.05) ->
 
 
 @contextmanager
-def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+def start_process(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Start a command in a new process group. At the end of the block, the whole group is killed and reaped."""
     with subprocess.Popen(words, start_new_session=True, **options) as process:
         try:

@@ -237,7 +237,7 @@ def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> 
 
 
 @pytest.mark.parametrize(
-    "reparametrise",
+    "reparametrize",
     [
         nn.utils.parametrizations.weight_norm,
         nn.utils.parametrizations.spectral_norm,
@@ -246,8 +246,8 @@ def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> 
         lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
     ],
 )
-def test_reparametrized_layers_raise_an_error(reparametrise: Any) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), reparametrise(nn.Linear(4, 4)))
+def test_reparametrized_layers_raise_an_error(reparametrize: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), reparametrize(nn.Linear(4, 4)))
     with pytest.raises(ValueError, match=r"1\..*reparametrised.*exclude='1\.\*' skips the layer"):
         resolve_bounds(model)
     assert resolve_bounds(model, exclude="1.*")["0.weight"].s == 0.5

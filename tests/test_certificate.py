@@ -469,8 +469,8 @@ def test_half_precision_weights_and_empty_layers() -> None:
 
 def test_a_reparametrized_weight_counts_with_its_value_and_is_not_clipped() -> None:
     torch.manual_seed(0)
-    for reparametrise in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
-        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), reparametrise(nn.Linear(4, 3)))
+    for reparametrize in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
+        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), reparametrize(nn.Linear(4, 3)))
         with torch.no_grad():
             for tensor in model[2].parameters():
                 tensor *= 10

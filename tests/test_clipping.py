@@ -511,7 +511,7 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
 
     @pytest.mark.parametrize(
-        "reparametrise",
+        "reparametrize",
         [
             lambda layer: nn.utils.parametrizations.orthogonal(layer),
             lambda layer: nn.utils.parametrizations.weight_norm(layer),
@@ -520,12 +520,12 @@ class TestParametersAddedLater:
         ],
         ids=["orthogonal", "weight_norm", "pruning", "spectral_norm"],
     )
-    def test_layers_reparametrized_later_raise_an_error(self, reparametrise: Any) -> None:
+    def test_layers_reparametrized_later_raise_an_error(self, reparametrize: Any) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
         train(model, optimizer)
-        reparametrise(model[2])
+        reparametrize(model[2])
         with pytest.raises(ValueError, match=r"its layer is reparametrised|it does not own 1 of the optimizer's"):
             train(model, optimizer)
 
@@ -686,22 +686,22 @@ class TestStrict:
 
 
 class TestUnknownLayers:
-    class Mine(nn.Module):
+    class CustomLayer(nn.Module):
         def __init__(self, n: int) -> None:
             super().__init__()
             self.matrix = nn.Parameter(torch.ones(n, n))
 
     def test_many_entries_in_layers_without_a_rule_warn_with_their_names(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         with pytest.warns(UserWarning, match=r"skips 23% of the weight entries.*: 1\.matrix; .*register_bound"):
             wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
     def test_few_entries_do_not_warn(self) -> None:
-        model = nn.Sequential(nn.Linear(30, 30), self.Mine(3), nn.Embedding(100, 8), nn.LayerNorm(8))
+        model = nn.Sequential(nn.Linear(30, 30), self.CustomLayer(3), nn.Embedding(100, 8), nn.LayerNorm(8))
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
     def test_the_advice_of_the_warning_clips_all_layers(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with pytest.warns(UserWarning, match=re.escape("bounds={name: number, '*': 'fan_in'}")):
             wc.clip_weights(optimizer, model, kappa=1.0).remove()
@@ -709,7 +709,7 @@ class TestUnknownLayers:
         assert all(bound.s is not None for bound in clipper.bounds.values())
 
     def test_warnings_as_errors_leave_the_optimizer_unchanged(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with pytest.raises(UserWarning, match="skips 23%"):  # pytest raises warnings as errors
             wc.clip_weights(optimizer, model, kappa=1.0)
@@ -717,7 +717,7 @@ class TestUnknownLayers:
         assert "kappa" not in optimizer.param_groups[0]
 
     def test_excluded_layers_do_not_warn(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0, exclude="1.*")
 
 
@@ -930,7 +930,7 @@ def test_wrapped_optimizers_are_unwrapped() -> None:
         assert in_box(model, 0.5)
 
 
-class TestFollowing:
+class TestModelChanges:
     def test_a_group_added_before_a_checkpoint_is_loaded_is_clipped(self) -> None:
         def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
             model = network()

@@ -151,7 +151,7 @@ def test_importing_does_not_affect_other_optimizers() -> None:
     assert repr(optimizer) == before
 
 
-SCRIPT = Path(__file__).with_name("killed_run.py")
+SCRIPT = Path(__file__).with_name("interrupted_training.py")
 
 
 def test_save_kill_load_resume(tmp_path: Path) -> None:

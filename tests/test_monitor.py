@@ -176,7 +176,7 @@ def test_channels_are_the_units_of_all_convolutions(second: nn.Module, shape: tu
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3])
-def test_a_layer_initialised_close_to_zero_is_compared_with_the_default_initialisation(scale: float) -> None:
+def test_a_layer_initialized_close_to_zero_is_compared_with_the_default_initialization(scale: float) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with torch.no_grad():
         for p in model[2].parameters():
@@ -303,7 +303,7 @@ def test_most_steps_do_not_read_the_clock(monkeypatch: pytest.MonkeyPatch) -> No
     assert reads <= 100
 
 
-class Notes:
+class FakeSummaryWriter:
     """Like a SummaryWriter."""
 
     def __init__(self) -> None:
@@ -313,7 +313,7 @@ class Notes:
         self.scalars[name] = value, step
 
 
-class Project:
+class FakeRun:
     """Like a run of Weights & Biases."""
 
     def __init__(self) -> None:
@@ -326,7 +326,7 @@ class Project:
 def test_the_last_measurement_can_be_logged(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     monitor, rows = one_step(model, torch.randn(8, 4), closure=lambda: torch.tensor(1.0))
-    notes, project = Notes(), Project()
+    notes, project = FakeSummaryWriter(), FakeRun()
     monitor.log(notes)
     monitor.log(project, step=7)
     assert notes.scalars["weightclip/2.weight/norm_ratio"] == (rows[1]["norm_ratio"], 1)
@@ -436,7 +436,7 @@ def test_few_measurements_without_a_loss_leave_the_verdict_uncertain() -> None:
 
 
 def test_a_verdict_names_the_largest_norm_ratio() -> None:
-    """It is relative to the default initialisation for layers that start close to zero."""
+    """It is relative to the default initialization for layers that start close to zero."""
     assert "the largest norm ratio is 7, of 0.weight" in judge(rows({"norm_ratio": (7.0, 7.0)}, steps=10)).text
 
 

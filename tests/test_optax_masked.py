@@ -23,7 +23,7 @@ def is_bias(params: Any) -> Any:
     return tree_map_with_path(lambda path, leaf: "bias" in keystr(path[-1:]), params)
 
 
-def is_no_bias(params: Any) -> Any:
+def is_not_bias(params: Any) -> Any:
     return jax.tree.map(lambda bias: not bias, is_bias(params))
 
 
@@ -74,10 +74,10 @@ def test_each_fix_suggested_by_the_error_works() -> None:
 def test_a_masked_bias_does_not_change_the_bound_of_a_matrix() -> None:
     params = {"a": layer((4, 2), (2,)), "b": layer((2, 9), (2,), name="weight"), "c": layer((2, 2, 4), (2,), "weight")}
     whole = wo.resolve_bounds(params)
-    masked = jax.tree.map(lambda keep, p: p if keep else optax.MaskedNode(), is_no_bias(params), params)
+    masked = jax.tree.map(lambda keep, p: p if keep else optax.MaskedNode(), is_not_bias(params), params)
     bounds = wo.resolve_bounds(masked)
     assert bounds == {path: bound for path, bound in whole.items() if "bias" not in path}
-    moved = after_one_step(optax.chain(optax.sgd(1.0), optax.masked(wo.clip_weights(1.0), is_no_bias)), params)
+    moved = after_one_step(optax.chain(optax.sgd(1.0), optax.masked(wo.clip_weights(1.0), is_not_bias)), params)
     assert (float(moved["a"]["kernel"][0, 0]), float(moved["a"]["bias"][0])) == (0.5, 9.0)
 
 

@@ -174,7 +174,7 @@ def test_an_option_with_several_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "known", "meant"),
+    ("option", "known", "suggestion"),
     [
         ("--kapa", ["--kappa", "--lr"], "--kappa"),
         ("--learning-rate", ["--kappa", "--lr"], "--lr"),
@@ -183,8 +183,8 @@ def test_an_option_with_several_values() -> None:
         ("--xyz", ["--kappa", "--lr"], None),
     ],
 )
-def test_a_misspelled_option_gets_a_suggestion(option: str, known: list[str], meant: str | None) -> None:
-    assert nearest_option(option, known) == meant
+def test_a_misspelled_option_gets_a_suggestion(option: str, known: list[str], suggestion: str | None) -> None:
+    assert nearest_option(option, known) == suggestion
 
 
 def test_an_error_prints_one_line_that_refers_to_the_help() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tidy_runs import EMNIST, runs
+from synthetic_runs import EMNIST, runs
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 

@@ -28,12 +28,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def streaming_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide all experiments except streaming."""
     monkeypatch.setattr(paper, "experiments", lambda: {"streaming": find_experiment("streaming")})
 
 
-@pytest.mark.usefixtures("streaming_alone")
+@pytest.mark.usefixtures("only_streaming")
 def test_every_item_of_the_paper_is_listed_with_its_commands_or_as_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
     shown = capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_failed_runs_are_reported_and_the_figure_is_drawn(
         ("16", "item: got '16', expected one of figure 1, "),
     ],
 )
-@pytest.mark.usefixtures("streaming_alone")
+@pytest.mark.usefixtures("only_streaming")
 def test_an_unsupported_item_prints_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *item.split()]) == 2
     shown = capsys.readouterr()

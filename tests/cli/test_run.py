@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
-from processes import SECONDS, started, wait_for
+from processes import SECONDS, start_process, wait_for
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.records.record import read_record
@@ -145,7 +145,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
     done: list[object] = []
     replace = os.replace
 
-    def fills_up(source: object, target: object) -> None:
+    def failing_replace(source: object, target: object) -> None:
         if ".running" in str(target):  # progress notes are not counted; losing them is harmless
             replace(source, target)  # type: ignore[call-overload]
             return
@@ -155,7 +155,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
         replace(source, target)  # type: ignore[call-overload]
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fills_up)
+        patch.setattr(os, "replace", failing_replace)
         assert main(SMALL) == 2
     shown = capsys.readouterr().err
     assert "No space left on device; free some space, then run the same command again" in shown
@@ -184,7 +184,7 @@ def test_a_run_interrupted_by_ctrl_c_resumes_with_the_same_command(tmp_path: Pat
     """The interrupted run has the same results as an uninterrupted one."""
     long = [*SMALL[:5], "900", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(partial(has_ended_or_saved, process, tmp_path), "a checkpoint", interval=0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)
@@ -238,7 +238,7 @@ def test_a_command_waits_for_a_run_of_another_process(tmp_path: Path, capsys: py
     """Of two processes with the same command, one executes the run and the other waits for its record."""
     long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
         wait_for(partial(has_ended_or_saved, other, tmp_path), "a checkpoint", interval=0.01)
         assert main(long) == 0
         other.communicate(timeout=SECONDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import SECONDS, is_running, started, wait_for
+from processes import SECONDS, is_running, start_process, wait_for
 from weightclip.cli import main
 from weightclip.lab.progress import duration
 from weightclip.lab.records.record import read_record
@@ -187,7 +187,7 @@ def test_an_unknown_problem_of_a_sweep_gets_a_suggestion(capsys: pytest.CaptureF
 def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
     command = [sys.executable, "-m", "weightclip", *words, "--steps", "1200"]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: len(records()) >= 1, "a record")
         os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
         out, err = process.communicate(timeout=SECONDS)

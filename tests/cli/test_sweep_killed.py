@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from processes import EVERY_ROW, SECONDS, saved_rows, started, wait_for
+from processes import EVERY_ROW, SECONDS, saved_rows, start_process, wait_for
 from weightclip.lab import load
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.locks import locked_runs
@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
     with ExitStack() as running:
         command = [sys.executable, "-m", "weightclip", *WORDS, "--out"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        yield lambda out: running.enter_context(started([*command, out], **quiet))
+        yield lambda out: running.enter_context(start_process([*command, out], **quiet))
 
 
 def records(out: str) -> list[Path]:
@@ -153,7 +153,7 @@ def progress(rows: int) -> int:
 def test_an_rl_sweep_killed_five_times_ends_like_an_uninterrupted_one(name: str) -> None:
     def start(out: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, EVERY_ROW, "sweep", *RL_SWEEPS[name], "--workers", "2", "--out", out]
-        return running.enter_context(started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return running.enter_context(start_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     draw = random.Random(name)
     with ExitStack() as running:

@@ -20,7 +20,7 @@ SPECIAL = {
     "normuon", "ranger21", "spectralsphere",
 }  # fmt: skip
 NEED_A_CLOSURE = {"AliG", "BSAM", "LBFGS"}
-REFUSED = {"accsgd": "already has a hyper-parameter kappa", "splus": "SPlus swaps the model's weights for a second"}
+UNSUPPORTED = {"accsgd": "already has a hyper-parameter kappa", "splus": "SPlus swaps the model's weights for a second"}
 
 
 def network() -> nn.Sequential:
@@ -49,7 +49,7 @@ def largest(model: nn.Module) -> float:
     return max(p.abs().max().item() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(set(po.get_supported_optimizers()) - SPECIAL - set(REFUSED)))
+@pytest.mark.parametrize("name", sorted(set(po.get_supported_optimizers()) - SPECIAL - set(UNSUPPORTED)))
 def test_every_step_ends_in_the_box(name: str) -> None:
     model = network()
     optimizer = po.load_optimizer(name)(model.parameters(), lr=0.5)
@@ -61,7 +61,7 @@ def test_every_step_ends_in_the_box(name: str) -> None:
         assert largest(model) <= BOX
 
 
-@pytest.mark.parametrize(("name", "message"), REFUSED.items())
+@pytest.mark.parametrize(("name", "message"), UNSUPPORTED.items())
 def test_optimizers_that_cannot_be_clipped_raise_an_error_with_their_name(name: str, message: str) -> None:
     model = network()
     optimizer = po.load_optimizer(name)(model.parameters(), lr=0.5)

@@ -38,7 +38,7 @@ def test_objects_that_require_pickling_are_rejected() -> None:
 def test_training_resumes_in_any_memory_format() -> None:
     """A fused optimizer requires the same memory layout of a parameter and its state."""
 
-    def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def make(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)
         model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         return model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
@@ -49,7 +49,7 @@ def test_training_resumes_in_any_memory_format() -> None:
         model(x).square().sum().backward()
         optimizer.step()
 
-    one, other = made(0), made(1)
+    one, other = make(0), make(1)
     step(*one, seed=0)
     load_training_state(*other, training_state(*one))
     for trained in (one, other):
@@ -59,14 +59,14 @@ def test_training_resumes_in_any_memory_format() -> None:
 
 @pytest.mark.parametrize("kappa", [2.0, {"output": 1.0, "hidden": math.inf}, graded(output=(0.25, 8.0))])
 def test_training_resumes_with_any_range(kappa: Any) -> None:
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         clip_weights(optimizer, model, kappa=kappa)
         return model, optimizer
 
-    one, other = made(), made()
+    one, other = make(), make()
     one[0](torch.ones(1, 3)).sum().backward()
     one[1].step()
     load_training_state(*other, training_state(*one))

@@ -37,18 +37,18 @@ def test_an_optimizer_missing_from_this_pytorch_version_is_reported(monkeypatch:
 def test_settings_are_passed_to_the_optimizer_and_the_regularizers() -> None:
     model = nn.Linear(4, 2)
     settings = {"lr": 0.1, "beta1": 0.5, "eps": 1e-3, "kappa": 2.0}
-    made = make_optimizer(model, parse_method("adam+wc", TORCH), settings, bounds="paper", track_clipped=True)
-    group = made.param_groups[0]
+    optimizer = make_optimizer(model, parse_method("adam+wc", TORCH), settings, bounds="paper", track_clipped=True)
+    group = optimizer.param_groups[0]
     assert (group["lr"], group["betas"], group["eps"], group["kappa"]) == (0.1, (0.5, 0.999), 1e-3, 2.0)
-    clipper = find_clipper(made)
+    clipper = find_clipper(optimizer)
     assert clipper is not None
     assert clipper.track_clipped
     assert {bound.rule for bound in clipper.bounds.values()} == {"paper"}
 
 
 def test_kappa_is_passed_to_madam() -> None:
-    made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0})
-    assert made.param_groups[0]["kappa"] == 3.0
+    optimizer = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0})
+    assert optimizer.param_groups[0]["kappa"] == 3.0
 
 
 def test_settings_that_the_optimizer_does_not_accept_are_reported() -> None:
@@ -59,15 +59,17 @@ def test_settings_that_the_optimizer_does_not_accept_are_reported() -> None:
 
 
 def test_integers_and_booleans_are_passed_to_the_optimizer_unchanged() -> None:
-    made = make_optimizer(nn.Linear(4, 2), parse_method("adam", TORCH), {"lr": 0.1, "amsgrad": 1.0})
-    assert made.param_groups[0]["amsgrad"] is True
-    made = make_optimizer(nn.Linear(4, 2, bias=False), parse_method("muon", TORCH), {"lr": 0.1, "ns_steps": 3.0})
-    assert repr(made.param_groups[0]["ns_steps"]) == "3"
+    optimizer = make_optimizer(nn.Linear(4, 2), parse_method("adam", TORCH), {"lr": 0.1, "amsgrad": 1.0})
+    assert optimizer.param_groups[0]["amsgrad"] is True
+    optimizer = make_optimizer(nn.Linear(4, 2, bias=False), parse_method("muon", TORCH), {"lr": 0.1, "ns_steps": 3.0})
+    assert repr(optimizer.param_groups[0]["ns_steps"]) == "3"
 
 
 def test_madams_largest_update_is_a_setting() -> None:
-    made = make_optimizer(nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0, "max_update": 5.0})
-    assert 5.0 in made.param_groups[0].values()
+    optimizer = make_optimizer(
+        nn.Linear(4, 2), parse_method("madam", TORCH), {"lr": 0.1, "kappa": 3.0, "max_update": 5.0}
+    )
+    assert 5.0 in optimizer.param_groups[0].values()
 
 
 def test_a_regularizer_without_a_construction_raises() -> None:

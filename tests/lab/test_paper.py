@@ -66,19 +66,21 @@ def test_every_command_can_be_parsed(words: list[str]) -> None:
 def test_every_figure_of_the_paper_has_a_reproduction() -> None:
     for figure in all_figures():
         if figure.number:
-            for made in reproductions()[f"figure {figure.number}"].values():
-                assert made is not None
-                assert made.filled()[-1][:2] == ["figure", figure.name]
+            for reproduction in reproductions()[f"figure {figure.number}"].values():
+                assert reproduction is not None
+                assert reproduction.filled()[-1][:2] == ["figure", figure.name]
 
 
 def test_seeds_and_directories_can_be_chosen() -> None:
-    made = Reproduction("figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30)
-    assert made.filled() == [
+    reproduction = Reproduction(
+        "figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30
+    )
+    assert reproduction.filled() == [
         ["sweep", "x", "--seeds", "30", "--out", "results"],
         ["figure", "y", "results", "-o", "figures"],
     ]
-    assert made.filled("0-3", "my results", "out")[1] == ["figure", "y", "my results", "-o", "out"]
-    assert made.filled("0-3")[0][3] == "0-3"
+    assert reproduction.filled("0-3", "my results", "out")[1] == ["figure", "y", "my results", "-o", "out"]
+    assert reproduction.filled("0-3")[0][3] == "0-3"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +93,12 @@ def test_seeds_and_directories_can_be_chosen() -> None:
 def test_reproducing_an_item_missing_from_the_paper_raises_an_error(
     one: Reproduction, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Mine(SimpleNamespace):
+    class Custom(SimpleNamespace):
         name = "mine"
 
         def presets(self) -> Mapping[str, Any]:
             return {"reproductions": [asdict(one)]}
 
-    monkeypatch.setattr(paper, "experiments", lambda: {"mine": Mine()})
+    monkeypatch.setattr(paper, "experiments", lambda: {"mine": Custom()})
     with pytest.raises(ValueError, match=message):
         reproductions()

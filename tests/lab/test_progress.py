@@ -19,7 +19,7 @@ def format_accuracy(score: float) -> str:
     return f"online accuracy {score:.1%}"
 
 
-def drawn(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
+def output_until(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
     """Return the output up to the time when the drawing thread has printed the given text."""
     out, deadline = "", time.monotonic() + 60
     while wanted not in out and time.monotonic() < deadline:
@@ -77,7 +77,7 @@ def test_a_terminal_shows_a_progress_bar(capsys: pytest.CaptureFixture[str], mon
         clock.now += 1
         display.update(600, 0.75)
         display.say("data: [here]")
-        out = drawn(capsys, "0:01 left")
+        out = output_until(capsys, "0:01 left")
     assert "data: [here]" in out
     assert "input-permuted-mnist adam+wc seed 0" in out
     assert "60%" in out
@@ -102,7 +102,7 @@ def test_in_80_columns_names_are_truncated_before_the_percentage_and_the_time_le
         display.update(100, 0.25)
         clock.now += 1
         display.update(600, 0.75)
-        lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn(capsys, "0:01 left")))
+        lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output_until(capsys, "0:01 left")))
     bars = [line for line in lines if "60%" in line]
     assert bars
     for bar in bars:

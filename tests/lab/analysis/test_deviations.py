@@ -4,7 +4,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy
+from lab.records.synthetic_records import make_record, tidy
 from weightclip.lab.plotting.captions import caption
 from weightclip.lab.registry import find_experiment
 from weightclip.lab.text import settings_text
@@ -101,7 +101,7 @@ def test_a_short_run_and_another_suite_are_reported() -> None:
 
 def test_a_figure_names_the_deviations_of_its_runs() -> None:
     def text(*found: str | None) -> str:
-        runs = tidy(*(made_record(seed=seed) for seed in range(len(found))))
+        runs = tidy(*(make_record(seed=seed) for seed in range(len(found))))
         names = dict(zip(runs["identity"].unique(maintain_order=True), found))
         deviations = pl.Series("deviations", [names[one] for one in runs["identity"]], dtype=pl.String)
         return caption("3 seeds", runs=runs.with_columns(deviations))

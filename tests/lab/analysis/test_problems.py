@@ -4,7 +4,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy, with_schema
+from lab.records.synthetic_records import make_record, tidy, with_schema
 from weightclip.lab.analysis.statistics import across_problems, iqm, is_comparable
 from weightclip.lab.records.schema import FRACTION, Metric
 
@@ -15,7 +15,7 @@ def scores(method: str, problem: str, *values: float, **config: Any) -> pl.DataF
     """Create a run of one task for each value, with seeds 0, 1, ..."""
     return tidy(
         *(
-            made_record((value,), method=method, problem=problem, checksum=problem, seed=seed, **config)
+            make_record((value,), method=method, problem=problem, checksum=problem, seed=seed, **config)
             for seed, value in enumerate(values)
         )
     )
@@ -70,8 +70,8 @@ def test_values_of_another_axis_are_separate() -> None:
 
 
 def test_a_mean_over_problems_requires_several_problems_on_one_scale() -> None:
-    share, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
+    accuracy, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
     table = pl.concat(both())
-    assert is_comparable(table, share)
+    assert is_comparable(table, accuracy)
     assert not is_comparable(table, loss)
-    assert not is_comparable(table.filter(problem=MNIST), share)
+    assert not is_comparable(table.filter(problem=MNIST), accuracy)

@@ -24,11 +24,11 @@ def both(stride: int, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (2, 5)])
-@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_outputs_and_gradients_equal_a_convolutions(
-    stride: int, height: int, width: int, memory: torch.memory_format
+    stride: int, height: int, width: int, memory_format: torch.memory_format
 ) -> None:
-    x = torch.randn(4, 5, height, width, dtype=torch.float64).to(memory_format=memory)
+    x = torch.randn(4, 5, height, width, dtype=torch.float64).to(memory_format=memory_format)
     ours, plain = both(stride, x)
     for mine, theirs in zip(ours, plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)

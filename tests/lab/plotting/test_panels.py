@@ -29,7 +29,7 @@ def curves(**means: list[float]) -> pl.DataFrame:
     )
 
 
-def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
+def draw_axes(shown: pl.DataFrame, metric: Metric) -> Axes:
     with panels(1, 1, 3, 2) as (picture, ((axes,),)):
         draw_panel(axes, shown, "epoch", metric)
         picture.canvas.draw()
@@ -53,22 +53,22 @@ def test_a_method_hides_another_if_its_typical_values_are_many_times_larger(mean
 
 
 def test_fractions_are_percentages_and_never_on_a_logarithmic_axis() -> None:
-    axes = drawn(curves(sgd=[0.01, 0.02], adam=[0.5, 0.9]), METRICS["accuracy"])
+    axes = draw_axes(curves(sgd=[0.01, 0.02], adam=[0.5, 0.9]), METRICS["accuracy"])
     assert axes.get_yscale() == "linear"
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 
 
 def test_a_short_logarithmic_axis_has_plain_tick_labels() -> None:
-    axes = drawn(curves(sgd=[0.04, 0.05], adam=[0.5, 0.6]), METRICS["plasticity"])
+    axes = draw_axes(curves(sgd=[0.04, 0.05], adam=[0.5, 0.6]), METRICS["plasticity"])
     low, high = axes.get_ylim()
     seen = [label.get_text() for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
     assert seen == ["0.05", "0.1", "0.2", "0.5"]
 
 
 def test_a_curve_of_a_single_point_is_visible() -> None:
-    (line,) = drawn(curves(sgd=[1.0]), METRICS["loss"]).get_lines()
+    (line,) = draw_axes(curves(sgd=[1.0]), METRICS["loss"]).get_lines()
     assert line.get_marker() == "o"
-    (line,) = drawn(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
+    (line,) = draw_axes(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
     assert line.get_marker() == ""
 
 

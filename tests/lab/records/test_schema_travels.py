@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 from polars.testing import assert_frame_equal
 
-from lab.records.made_records import digest, made_record, store
+from lab.records.synthetic_records import digest, make_record, store
 from weightclip.cli import main
 from weightclip.lab.analysis.best import best_settings
 from weightclip.lab.analysis.curves import curves
@@ -122,7 +122,7 @@ def test_records_are_reported(walks: Path, tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_a_saved_table_is_restored_with_its_schemas(walks: Path, tmp_path: Path, ending: str) -> None:
-    store(walks, made_record(), made_record(seed=1, experiment="warm-start", problem="warm-start"))
+    store(walks, make_record(), make_record(seed=1, experiment="warm-start", problem="warm-start"))
     table = load(walks)
     saved = tmp_path / f"saved.{ending}"
     table.write_csv(saved) if ending == "csv" else table.write_parquet(saved)

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from lab.records.made_records import comparison
+from lab.records.synthetic_records import comparison
 from weightclip.lab.records.record import Record, identity, write_record
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import Failure, record_path, write_failure
@@ -31,7 +31,7 @@ def write_run(
     schema: Schema | None = None,
     **config: Any,
 ) -> Record:
-    """Write a run whose accuracy starts at `accuracy`, depends slightly on the seed, and changes by `slope` per task."""
+    """Write a run whose accuracy starts at `accuracy`, depends on the seed and changes by `slope` per task."""
     settings = {"lr": 0.001, "kappa": None, "decay": None, "sigma": None, "settings": {}}
     setup = {"steps": 100 * tasks, "period": 100, "hidden": [30, 20], "activation": "leaky_relu", "rules": None}
     facts = {"problem": problem, "method": method, "seed": seed, **settings, **setup, **config}

@@ -148,12 +148,12 @@ def test_selecting_another_metric_or_problem_redraws_the_lines(page: Any) -> Non
 def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    colours = page.execute_script(
+    colors = page.execute_script(
         "const line = document.querySelector(arguments[0]);"
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]",
         f"#chart-1 {LINES}",
     )
-    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colours)
+    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colors)
     assert (paper > 200 and ink < 60) if scheme == "light" else (paper < 60 and ink > 200)
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_wider_than_a_narrow_screen(page: Any) -> None:
 
 
 @pytest.fixture
-def noted(driver: Any, tmp_path: Path) -> Any:
+def page_with_notes(driver: Any, tmp_path: Path) -> Any:
     """The report of two short tasks with many notes on one setting."""
     for number, decay in enumerate((0.1, 0.01, 0.001)):
         for seed in range(2 + number):
@@ -191,23 +191,23 @@ def hidden(page: Any) -> list[int]:
     return found
 
 
-def test_on_a_usual_screen_no_table_is_cut_off(noted: Any) -> None:
-    (notes,) = noted.find_elements("css selector", ".notes")
+def test_on_a_usual_screen_no_table_is_cut_off(page_with_notes: Any) -> None:
+    (notes,) = page_with_notes.find_elements("css selector", ".notes")
     assert "compared on 2 seeds" in notes.text
     assert notes.size["height"] < 60
-    assert set(hidden(noted)) == {0}
+    assert set(hidden(page_with_notes)) == {0}
 
 
-def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(noted: Any) -> None:
-    noted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
-    wait(noted, lambda: find(noted, "svg.marks")[0].size["width"] < 375)
-    assert max(hidden(noted)) > 0
-    (best,) = noted.find_elements("css selector", "#best .scroll")
+def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(page_with_notes: Any) -> None:
+    page_with_notes.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
+    wait(page_with_notes, lambda: find(page_with_notes, "svg.marks")[0].size["width"] < 375)
+    assert max(hidden(page_with_notes)) > 0
+    (best,) = page_with_notes.find_elements("css selector", "#best .scroll")
     assert best.value_of_css_property("background-image").count("gradient") == 4
 
 
-def test_task_axes_have_integer_ticks(noted: Any) -> None:
-    labels = [label.text for label in find(noted, ".role-axis .role-axis-label text")]
+def test_task_axes_have_integer_ticks(page_with_notes: Any) -> None:
+    labels = [label.text for label in find(page_with_notes, ".role-axis .role-axis-label text")]
     assert [label for label in labels if label and not label.endswith("%")] == ["1", "2"]
 
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
-from lab.records.made_records import made_record, store
+from lab.records.synthetic_records import make_record, store
 from weightclip.lab.records.record import read_record, write_record
 from weightclip.lab.records.table import load
 from weightclip.lab.report.content import Content, gather
@@ -242,5 +242,5 @@ def test_a_report_can_be_made_from_a_saved_table(tmp_path: Path) -> None:
 
 
 def test_versions_of_a_rule_are_separate_settings_of_a_method(tmp_path: Path) -> None:
-    store(tmp_path, made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new"))
+    store(tmp_path, make_record(method="lion", rules="old"), make_record((0.9, 0.9), method="lion", rules="new"))
     assert gather(tmp_path).facts["runs"] == "2"

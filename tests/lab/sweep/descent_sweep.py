@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from descent import descent_plan
+from descent_experiment import descent_plan
 
 from weightclip.lab import checkpoint
 from weightclip.lab.files import make_directory

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from toy import Toy
+from toy_experiment import Toy
 
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
@@ -67,7 +67,7 @@ def test_an_invalid_value_prints_one_line(words: list[str], message: str, capsys
 
 def test_the_exit_code_is_1_until_failed_runs_are_retried(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*WORDS, "--methods", "fast", "--stages", "1"]
-    assert main([*words, "--trouble", "fail"]) == 1
+    assert main([*words, "--fault", "fail"]) == 1
     assert "--failures shows the tracebacks" in capsys.readouterr().out
     assert main(words) == 1
     assert "0 to run, 1 failed earlier" in capsys.readouterr().out

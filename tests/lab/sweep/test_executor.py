@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from toy import Toy, attempts, toy_plan
+from toy_experiment import Toy, attempts, toy_plan
 
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path, failures, record_path
@@ -61,7 +61,7 @@ def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_recorded_and_does_not_stop_the_sweep(tmp_path: Path) -> None:
-    plan = toy_plan(2, {"lr": 1.0, "trouble": "fail"}, {"lr": 2.0})
+    plan = toy_plan(2, {"lr": 1.0, "fault": "fail"}, {"lr": 2.0})
     assert statuses(run(plan, tmp_path)) == ["done", "done", "failed", "failed"]
     first, _ = failures(tmp_path)
     assert first.reason == "RuntimeError: it went wrong"
@@ -70,7 +70,7 @@ def test_a_failure_is_recorded_and_does_not_stop_the_sweep(tmp_path: Path) -> No
 
 
 def test_failed_runs_are_retried_only_on_request(tmp_path: Path) -> None:
-    run(toy_plan(2, {"trouble": "fail"}), tmp_path)
+    run(toy_plan(2, {"fault": "fail"}), tmp_path)
     fixed = toy_plan(2)
     assert len(take_inventory(fixed, tmp_path).failed) == 2
     assert run(fixed, tmp_path) == []
@@ -81,7 +81,7 @@ def test_failed_runs_are_retried_only_on_request(tmp_path: Path) -> None:
 def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(2, {"lr": 1.0, "trouble": "die once", "notes": str(notes)}, {"lr": 2.0})
+    plan = toy_plan(2, {"lr": 1.0, "fault": "die once", "notes": str(notes)}, {"lr": 2.0})
     reports: list[Report] = []
     assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
     assert set(attempts(notes).values()) == {2}
@@ -91,7 +91,7 @@ def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
 def test_a_job_that_kills_every_worker_eventually_fails(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"lr": 1.0, "trouble": "die", "notes": str(notes)}, {"lr": 2.0})
+    plan = toy_plan(1, {"lr": 1.0, "fault": "die", "notes": str(notes)}, {"lr": 2.0})
     assert statuses(run(plan, store)) == ["done", "failed"]
     assert set(attempts(notes).values()) == {ATTEMPTS}
     assert failures(store)[0].reason == f"worker died {ATTEMPTS} times"
@@ -203,7 +203,7 @@ def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.
 def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})
+    plan = toy_plan(1, {"fault": "fail", "notes": str(notes)})
     run(plan, store)
     (outcome,) = run_job(Shared(Toy(), store), plan.runs, {})
     assert (outcome.status, outcome.reason) == ("failed", "RuntimeError: it went wrong")

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Toy, toy_plan
+from toy_experiment import Toy, toy_plan
 
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.sweep import loggers

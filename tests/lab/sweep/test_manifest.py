@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from toy import Toy, toy_plan
+from toy_experiment import Toy, toy_plan
 
 from weightclip.lab.records.store import failures, record_path
 from weightclip.lab.sweep.locks import locked

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import polars as pl
-from toy import toy_plan
+from toy_experiment import toy_plan
 
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, shared_by, tables
 from polars.testing import assert_frame_equal
-from ray_nodes import Cluster, Node, cluster, short_folder
-from toy import attempts, toy_plan
+from ray_cluster import Cluster, Node, cluster, short_folder
+from toy_experiment import attempts, toy_plan
 
-from processes import SECONDS, started, wait_for
+from processes import SECONDS, start_process, wait_for
 from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
@@ -99,7 +99,7 @@ def test_a_worker_sends_the_end_of_even_a_short_run(tmp_path: Path, monkeypatch:
 
 
 def test_a_worker_reports_how_a_run_failed(tmp_path: Path) -> None:
-    (failed,) = messages(toy_plan(1, {"trouble": "fail"}), tmp_path)
+    (failed,) = messages(toy_plan(1, {"fault": "fail"}), tmp_path)
     assert isinstance(failed, ray._Failed)
     assert failed.reason == "RuntimeError: it went wrong"
     assert 'raise RuntimeError("it went' in failed.trace
@@ -112,7 +112,7 @@ def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
     assert ray._newest(queue) == ["a line", 0.2, (0, {"task": 1}), 0.4]
 
 
-class Silent:
+class UnresponsiveRay:
     """A fake Ray whose workers never respond in time; it records the calls."""
 
     class exceptions:
@@ -138,7 +138,7 @@ class Silent:
 def test_an_unresponsive_worker_is_stopped_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = Silent()
+    silent = UnresponsiveRay()
     monkeypatch.setattr(ray, "_ray", lambda: silent)
     plan = toy_plan(1)
     task = ray._Task("job 1", plan.runs, shared_by(plan, tmp_path))
@@ -257,18 +257,18 @@ def test_a_dead_worker_is_replaced_until_it_has_died_too_often(
     notes = {name: tmp_path / name for name in ("once", "always")}
     for folder in notes.values():
         folder.mkdir()
-    once = {"trouble": "die once", "notes": str(notes["once"])}
-    always = {"trouble": "die", "lr": 0.2, "notes": str(notes["always"])}
+    once = {"fault": "die once", "notes": str(notes["once"])}
+    always = {"fault": "die", "lr": 0.2, "notes": str(notes["always"])}
     plan = toy_plan(1, once, always, {"lr": 0.3})
-    said: list[Report] = []
+    received: list[Report] = []
     executor = Ray(two_nodes.address, shared_store=shared_store)
-    outcomes = sweep(plan, plan.runs, tmp_path / "store", executor, on_report=said.append)
+    outcomes = sweep(plan, plan.runs, tmp_path / "store", executor, on_report=received.append)
     status = {one.identity: one.status for one in outcomes}
     assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
     assert list(attempts(notes["once"]).values()) == [2]
     assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
     assert [failure.reason for failure in failures(tmp_path / "store")] == [f"worker died {ATTEMPTS} times"]
-    assert sum(isinstance(one, Message) for one in said) == ATTEMPTS
+    assert sum(isinstance(one, Message) for one in received) == ATTEMPTS
 
 
 @needs_ray
@@ -339,7 +339,7 @@ def run(words: list[str]) -> None:
     subprocess.run(words, check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
 
 
-def has_ended_or_made(driver: subprocess.Popen[bytes], store: Path, records: int) -> bool:
+def has_ended_or_written(driver: subprocess.Popen[bytes], store: Path, records: int) -> bool:
     return driver.poll() is not None or len(list(store.rglob("*.parquet"))) >= records
 
 
@@ -356,9 +356,9 @@ def test_killing_nodes_at_random_moments_loses_no_run(tmp_path: Path, environmen
     with cluster() as found:
         victims = [add_node(found) for _ in moments]
         over_ray = command(20, store, "--executor", "ray", "--address", found.address)
-        with started(over_ray, stdout=subprocess.DEVNULL) as driver:
+        with start_process(over_ray, stdout=subprocess.DEVNULL) as driver:
             for victim, moment, pause in zip(victims, moments, pauses):
-                wait_for(partial(has_ended_or_made, driver, store, moment), f"{moment} records")
+                wait_for(partial(has_ended_or_written, driver, store, moment), f"{moment} records")
                 time.sleep(pause)
                 victim.kill()
             driver.wait(SECONDS)
@@ -378,12 +378,13 @@ def test_kill_9_of_the_driver_releases_its_runs_and_the_same_command_finishes_th
     notes.mkdir()
     rows = {"method": "slow", "rows": 10, "notes": str(notes)}
     code = (
-        "from pathlib import Path; from toy import toy_plan; from weightclip.lab.sweep.executor import sweep;"
+        "from pathlib import Path; from toy_experiment import toy_plan; "
+        "from weightclip.lab.sweep.executor import sweep;"
         f"from weightclip.lab.sweep.ray import Ray; plan = toy_plan(4, {rows!r});"
         f"sweep(plan, plan.runs, Path({str(store)!r}), Ray({two_nodes.address!r}, shared_store={shared_store}))"
     )
-    with started([sys.executable, "-c", code]) as driver:
-        wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
+    with start_process([sys.executable, "-c", code]) as driver:
+        wait_for(lambda: has_ended_or_written(driver, store, 1), "a record")
         driver.kill()
         driver.wait(SECONDS)
     assert locked_runs(store) == {}
@@ -403,8 +404,8 @@ def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     run(command(4, uninterrupted))
     with cluster() as found:
         over_ray = command(4, store, "--executor", "ray", "--address", found.address)
-        with started(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
-            wait_for(partial(has_ended_or_made, driver, store, 3), "3 records")
+        with start_process(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+            wait_for(partial(has_ended_or_written, driver, store, 3), "3 records")
             found.head.kill()
             assert driver.wait(SECONDS) != 0
     assert 3 <= len(tables(store)) < 12

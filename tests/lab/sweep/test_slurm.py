@@ -7,7 +7,7 @@ from pathlib import Path
 import fake_slurm
 import pytest
 from digit_runs import assert_same_records, digit_plan, outcomes_of, shared_by
-from toy import attempts, toy_plan
+from toy_experiment import attempts, toy_plan
 
 from processes import wait_for
 from weightclip.lab.records.store import failures
@@ -24,7 +24,7 @@ LOCAL = {"cluster": "local"}
 
 
 @pytest.fixture(autouse=True)
-def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _importable_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the toy experiment importable in tasks, and do not wait for missing results."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     if find_spec("submitit") is not None:
@@ -124,7 +124,7 @@ def test_all_runs_are_done_and_a_failing_one_is_recorded(tmp_path: Path) -> None
 def test_a_lost_task_is_resubmitted(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    plan = toy_plan(2, {"trouble": "die once", "notes": str(notes)})
+    plan = toy_plan(2, {"fault": "die once", "notes": str(notes)})
     said: list[Report] = []
     outcomes = sweep(plan, plan.runs, tmp_path / "store", on_this_machine(tmp_path), on_report=said.append)
     assert [one.status for one in outcomes] == ["done", "done"]
@@ -137,7 +137,7 @@ def test_a_lost_task_is_resubmitted(tmp_path: Path) -> None:
 def test_a_run_whose_tasks_are_always_lost_fails(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "die", "notes": str(notes)}, {"lr": 0.2})
+    plan = toy_plan(1, {"fault": "die", "notes": str(notes)}, {"lr": 0.2})
     outcomes = sweep(plan, plan.runs, tmp_path / "store", on_this_machine(tmp_path))
     assert {one.identity: one.status for one in outcomes} == {
         plan.runs[0].identity: "failed",
@@ -152,7 +152,7 @@ def test_a_run_whose_tasks_are_always_lost_fails(tmp_path: Path) -> None:
 def test_a_task_that_reaches_its_time_limit_resumes_later(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "hang once", "notes": str(notes)})
+    plan = toy_plan(1, {"fault": "hang once", "notes": str(notes)})
     short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the time is up ten minutes before the limit
     reports = short.run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))

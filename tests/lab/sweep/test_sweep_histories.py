@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from descent import Descent
+from descent_experiment import Descent
 from descent_sweep import LONGER_PLAN, PLAN, drive
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from polars.testing import assert_frame_equal
 from simulation import Machine, Process, current, simulated
 
-from processes import SECONDS, saved_rows, started, wait_for
+from processes import SECONDS, saved_rows, start_process, wait_for
 from weightclip.lab.checkpoint import read_checkpoint
 from weightclip.lab.experiment import NO_CALLBACKS
 from weightclip.lab.records.record import Record, read_record
@@ -149,7 +149,7 @@ class Histories(RuleBasedStateMachine):
         Descent.executing = self.executing
 
     @rule(steps=st.integers(0, 250), event=EVENTS)
-    def happen(self, steps: int, event: tuple[Any, ...]) -> None:
+    def apply_event(self, steps: int, event: tuple[Any, ...]) -> None:
         """Run all processes, with at least one sweep, and then apply an event.
 
         There is one rule for all events, because Hypothesis chooses values more evenly than rules.
@@ -217,7 +217,7 @@ class Histories(RuleBasedStateMachine):
     # The checks.
 
     @invariant()
-    def finished_records_are_correct_and_stay(self) -> None:
+    def check_finished_records(self) -> None:
         for run in PLAN.runs:
             path = path_of(self.store, run)
             content = path.read_bytes() if path.exists() else None
@@ -240,23 +240,23 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "machine"):
             return
         try:
-            self.end_well()
+            self.check_next_sweep_completes()
         finally:
             Descent.executing = type(self)._unwatched
             for process in self.machine.live():
                 process.kill()
             shutil.rmtree(self.store.parent)
 
-    def end_well(self) -> None:
+    def check_next_sweep_completes(self) -> None:
         """After all events, running sweeps finish and the next sweep completes the store."""
         self.machine.full = 0
         self.machine.kill_orphans()
         self.finish()
-        self.finished_records_are_correct_and_stay()
+        self.check_finished_records()
         outcomes: list[Outcome] = []
         self.machine.start(lambda: outcomes.extend(self.drive(2, retry_failed=True)))
         self.finish()
-        self.finished_records_are_correct_and_stay()
+        self.check_finished_records()
         assert {one.status for one in outcomes} <= {"done"}, outcomes
         for path, first in self.unreported.items():
             assert any(str(path) in line for line in self.machine.lines[first:]), f"{path} was not reported"
@@ -410,7 +410,7 @@ class KilledProcesses(RuleBasedStateMachine):
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(Path(__file__).with_name("descent_sweep.py")), str(self.store)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.drivers.append(self.running.enter_context(started(command, **quiet)))
+        self.drivers.append(self.running.enter_context(start_process(command, **quiet)))
         return self.drivers[-1]
 
     def live(self) -> list[subprocess.Popen[bytes]]:

@@ -8,21 +8,21 @@ from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAM
 
 @pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])
 def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, str]) -> None:
-    made = [make_environments(*suite_game, 2, 0.1) for _ in range(2)]
+    environments = [make_environments(*suite_game, 2, 0.1) for _ in range(2)]
     generator = np.random.default_rng(0)
-    first, second = (games.reset([3, 4]) for games in made)
+    first, second = (games.reset([3, 4]) for games in environments)
     np.testing.assert_array_equal(first, second)
     assert first.dtype == np.uint8
-    assert first.shape == (2, *made[0].frame)
+    assert first.shape == (2, *environments[0].frame)
     for _ in range(60):
-        actions = generator.integers(made[0].actions, size=2)
+        actions = generator.integers(environments[0].actions, size=2)
         steps = []
-        for games in made:
+        for games in environments:
             games.send(actions)
             steps.append(games.receive())
         np.testing.assert_array_equal(steps[0].frames, steps[1].frames)
         np.testing.assert_array_equal(steps[0].rewards, steps[1].rewards)
-    for games in made:
+    for games in environments:
         games.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripted import Event, Scripted, places
+from scripted_games import Event, Scripted, places
 from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
@@ -355,7 +355,7 @@ WHOLE = (Event(3.0), Event(-2.0, lost=True), Event(0.5), Event(7.0, terminated=T
 CUT = (Event(1.0), Event(4.0), Event(0.0, truncated=True))
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
+def scripted_trainer(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
     """Create a trainer on scripted games."""
     monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(*scripts))
     lives = more.pop("terminal_on_life_loss", True)  # MinAtar's games have no lives, but these do
@@ -368,7 +368,7 @@ def test_rewards_and_ends_are_stored_as_configured(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
     more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}
-    trainer = scripted(monkeypatch, WHOLE, CUT, **more)
+    trainer = scripted_trainer(monkeypatch, WHOLE, CUT, **more)
     trainer.play(30)
     batch = trainer.replay_buffer.sample(500, np.random.default_rng(0))
     before, after = (places(states) for states in batch.states)
@@ -387,7 +387,9 @@ def test_rewards_and_ends_are_stored_as_configured(
 @pytest.mark.parametrize("lives", [False, True])
 def test_states_do_not_cross_episodes(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
+    trainer = scripted_trainer(
+        monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives
+    )
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
     for _ in range(12):
         for e, state in enumerate(trainer._stacks):
@@ -401,7 +403,7 @@ def test_states_do_not_cross_episodes(monkeypatch: pytest.MonkeyPatch, lives: bo
 
 def test_after_a_checkpoint_no_transition_crosses_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
     long = [Event(1.0)] * 250
-    trainer = scripted(monkeypatch, long, long, n_step=3)
+    trainer = scripted_trainer(monkeypatch, long, long, n_step=3)
     trainer.play(20)
     monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(long, long, first_episode=7))
     other = Trainer(config(num_envs=2, n_step=3), CPU)
@@ -420,7 +422,7 @@ def test_after_a_checkpoint_no_transition_crosses_into_other_games(monkeypatch: 
 
 
 def test_epsilon_noise_importance_weights_and_priorities_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
+    trainer = scripted_trainer(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
     epsilons, betas, learned, prioritized = [], [], [], []
 
     def noise() -> torch.Tensor:
@@ -486,7 +488,7 @@ def test_rainbow_explores_with_noisy_layers(noise: float, explores: bool, monkey
 
 
 def test_without_prioritized_replay_no_errors_are_returned_to_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE)
+    trainer = scripted_trainer(monkeypatch, WHOLE)
     monkeypatch.setattr(
         trainer.replay_buffer, "update_priorities", lambda *_: pytest.fail("called without prioritized replay")
     )
@@ -495,7 +497,9 @@ def test_without_prioritized_replay_no_errors_are_returned_to_the_buffer(monkeyp
 
 
 def test_an_evaluation_is_the_mean_over_complete_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True)
+    trainer = scripted_trainer(
+        monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True
+    )
     trainer.play(40)
     trainer.train(1)
     noises = [layer.noise_in.clone() for layer in noisy_layers(trainer.agent.online)]
@@ -522,7 +526,7 @@ def test_an_evaluation_is_the_mean_over_complete_games(monkeypatch: pytest.Monke
 def test_an_evaluation_plays_until_the_game_ends_or_reaches_the_frame_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 27_000  # steps: 108,000 frames
     random = {"eval_episodes": 2, "evaluation_eps": 1.0}  # actions without a network, for speed
-    trainer = scripted(monkeypatch, WHOLE, **random)
+    trainer = scripted_trainer(monkeypatch, WHOLE, **random)
     long, endless = [*[Event(1.0)] * (limit - 2), Event(500.0, terminated=True)], [Event(1.0)] * (limit + 10)
     games = Scripted(long, endless, constant=True)
     monkeypatch.setattr(training, "make_environments", lambda *_: games)
@@ -532,7 +536,7 @@ def test_an_evaluation_plays_until_the_game_ends_or_reaches_the_frame_limit(monk
 
 def test_a_lost_life_does_not_reset_the_frame_stack_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
+    trainer = scripted_trainer(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
     act, seen = trainer.agent.act, []
 
     def recording_act(states: Any, epsilon: float, generator: Any) -> Any:

@@ -77,7 +77,7 @@ def expected(played: list[list[Episode]], stack: int, steps: int) -> dict[int, t
     return found
 
 
-def kept(played: list[list[Episode]], length: int, stack: int) -> set[int]:
+def complete_frames(played: list[list[Episode]], length: int, stack: int) -> set[int]:
     """Frames in ring buffers of the given length, except the oldest, whose stacks are incomplete."""
     found: set[int] = set()
     for own in played:
@@ -88,7 +88,7 @@ def kept(played: list[list[Episode]], length: int, stack: int) -> set[int]:
     return found
 
 
-def seen(batch: Batch, k: int) -> tuple[Any, ...]:
+def sampled_transition(batch: Batch, k: int) -> tuple[Any, ...]:
     numbers = batch.states[..., 0, 0].astype(int) + 256 * batch.states[..., 0, 1].astype(int)  # [2, n, stack]
     return (
         tuple(numbers[0, k]),
@@ -109,7 +109,7 @@ def test_sampled_stacks_and_returns_match_the_episodes(
     played = fill(buffer, 200, environments)
     wanted = expected(played, stack, steps)
     # No complete transition is missing.
-    assert check_sampled(buffer, wanted) == set(wanted) & kept(played, capacity // environments, stack)
+    assert check_sampled(buffer, wanted) == set(wanted) & complete_frames(played, capacity // environments, stack)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
@@ -130,7 +130,7 @@ def test_transitions_do_not_cross_truncated_episodes(
     for own, more in zip(played, fill(other, 40, environments, seed=1, first=10_000)):
         own += more
     wanted = expected(played, stack, steps)
-    assert check_sampled(other, wanted) == set(wanted) & kept(played, capacity // environments, stack)
+    assert check_sampled(other, wanted) == set(wanted) & complete_frames(played, capacity // environments, stack)
 
 
 def check_sampled(buffer: ReplayBuffer, wanted: dict[int, tuple[Any, ...]]) -> set[int]:
@@ -140,7 +140,7 @@ def check_sampled(buffer: ReplayBuffer, wanted: dict[int, tuple[Any, ...]]) -> s
     for _ in range(300):
         batch = buffer.sample(32, generator)
         for k in range(32):
-            states, action, value, discount, following = seen(batch, k)
+            states, action, value, discount, following = sampled_transition(batch, k)
             drawn.add(states[-1])
             right = wanted[states[-1]]
             assert (states, action) == right[:2]
@@ -235,16 +235,16 @@ def test_new_transitions_have_the_highest_priority_so_far() -> None:
 
 
 def test_the_saved_state_is_small_and_complete() -> None:
-    made = [ReplayBuffer(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
-    fill(made[0], 150, 3)
-    batch = made[0].sample(32, np.random.default_rng(0))
-    made[0].update_priorities(batch.places, np.arange(32.0))
-    made[1].load_state(made[0].state())
+    buffers = [ReplayBuffer(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
+    fill(buffers[0], 150, 3)
+    batch = buffers[0].sample(32, np.random.default_rng(0))
+    buffers[0].update_priorities(batch.places, np.arange(32.0))
+    buffers[1].load_state(buffers[0].state())
     for _ in range(2):  # immediately, and after further steps
-        one, other = (buffer.sample(64, np.random.default_rng(5), 0.4) for buffer in made)
+        one, other = (buffer.sample(64, np.random.default_rng(5), 0.4) for buffer in buffers)
         for name in ("states", "actions", "returns", "discounts", "weights", "places"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        for buffer in made:
+        for buffer in buffers:
             fill(buffer, 10, 3, seed=1)
     big = ReplayBuffer(2000, 1, (1, 84, 84))
     frames = np.zeros((1, 1, 84, 84), np.uint8)
@@ -254,25 +254,25 @@ def test_the_saved_state_is_small_and_complete() -> None:
 
 
 def test_loading_truncated_frames_raises_an_error() -> None:
-    made = [ReplayBuffer(300, 3, (1, 1, 2)) for _ in range(2)]
-    fill(made[0], 50, 3)
-    state = made[0].state()
+    buffers = [ReplayBuffer(300, 3, (1, 1, 2)) for _ in range(2)]
+    fill(buffers[0], 50, 3)
+    state = buffers[0].state()
     with pytest.raises(ValueError, match=r"frames: got \d+ bytes, expected"):
-        made[1].load_state({**state, "frames/1": state["frames/1"][:-20]})
+        buffers[1].load_state({**state, "frames/1": state["frames/1"][:-20]})
 
 
 def test_saving_and_loading_use_little_additional_memory() -> None:
-    made = [ReplayBuffer(4000, 2, (1, 84, 84)) for _ in range(2)]
+    buffers = [ReplayBuffer(4000, 2, (1, 84, 84)) for _ in range(2)]
     nothing = np.zeros(2, bool)
     for k in range(2000):
         frames = np.full((2, 1, 84, 84), k % 256, np.uint8)
-        made[0].add(frames, np.zeros(2, np.int64), np.zeros(2), nothing, nothing, frames)
+        buffers[0].add(frames, np.zeros(2, np.int64), np.zeros(2), nothing, nothing, frames)
     tracemalloc.start()
-    made[1].load_state(made[0].state())
+    buffers[1].load_state(buffers[0].state())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4000 * 84 * 84 / 5
-    one, other = (buffer.sample(64, np.random.default_rng(5)) for buffer in made)
+    one, other = (buffer.sample(64, np.random.default_rng(5)) for buffer in buffers)
     np.testing.assert_array_equal(one.states, other.states)
 
 

@@ -1,5 +1,5 @@
 import pytest
-from pushed_point import config
+from toy_env import config
 
 from weightclip.lab.experiments.ppo.ppo import Learners
 

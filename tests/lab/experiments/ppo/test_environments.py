@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
-from pushed_point import LIMIT, NAME, Toy, config
+from toy_env import LIMIT, NAME, Toy, config
 
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.ppo import Learners
@@ -113,7 +113,7 @@ def test_spaces_without_vectors_are_rejected(name: str, message: str) -> None:
             "did you mean 'Ant-v",
         ),
         ("Hopper", "Hopper-v4, Hopper-v5; did you mean 'Hopper-v5'?"),
-        ("pushed_point:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
+        ("toy_env:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
     ],
 )
 def test_an_environment_without_a_version_raises_an_error(name: str, message: str) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from pushed_point import NAME
+from toy_env import NAME
 
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.mujoco_steps import direct_steps

@@ -1,7 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from pushed_point import NAME
+from toy_env import NAME
 
 from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 

@@ -8,8 +8,8 @@ import plain_ppo
 import pytest
 import torch
 from gymnasium.vector import VectorEnv
-from pushed_point import LIMIT, NAME, config
 from torch.distributions.normal import Normal
+from toy_env import LIMIT, NAME, config
 
 from weightclip.lab.checkpoint import from_array
 from weightclip.lab.experiments.ppo.config import Config, resolve
@@ -52,10 +52,10 @@ def test_in_lockstep_each_seed_learns_the_same_as_alone_bit_for_bit_on_mujoco(
 ) -> None:
     common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024, "hidden": hidden}
 
-    def made(seeds: range) -> Learners:
+    def make(seeds: range) -> Learners:
         return Learners([resolve(Config(**common, backend=backend, seed=seed)) for seed in seeds])
 
-    together, alone = made(range(8)), made(range(5, 6))
+    together, alone = make(range(8)), make(range(5, 6))
     for iteration in range(3):
         rows, (row,) = together.iterate(iteration)[0], alone.iterate(iteration)[0]
         assert torch.equal(together.stack.row(5), alone.stack.row(0))
@@ -78,7 +78,7 @@ def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
     noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
     seed = 0  # of the plain loop
 
-    class Drawn(Normal):
+    class GivenNoise(Normal):
         def sample(self) -> torch.Tensor:
             return self.mean + self.stddev * torch.from_numpy(
                 noise[seed].standard_normal((1, actions), dtype=np.float32)
@@ -89,14 +89,14 @@ def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
 
     agents: list[plain_ppo.Agent] = []
 
-    class Kept(plain_ppo.Agent):
+    class RecordedAgent(plain_ppo.Agent):
         def __init__(self, envs: VectorEnv, seed: int) -> None:
             super().__init__(envs, seed)
             self.networks = ActorCritic(observations, actions, ours.config.hidden, seed)
             agents.append(self)
 
-    monkeypatch.setattr(plain_ppo, "Normal", Drawn)
-    monkeypatch.setattr(plain_ppo, "Agent", Kept)
+    monkeypatch.setattr(plain_ppo, "Normal", GivenNoise)
+    monkeypatch.setattr(plain_ppo, "Agent", RecordedAgent)
     monkeypatch.setattr(np.random, "shuffle", shuffle)
     settings = plain_ppo.Settings(num_steps=rollout, num_minibatches=4, update_epochs=2, **given)
     plain = [plain_ppo.train(env, seed, iterations, settings) for seed in range(2)]
@@ -109,9 +109,9 @@ def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize(("clip_values", "normalise"), [(True, True), (False, True), (True, False)])
-def test_losses_match_their_definition(clip_values: bool, normalise: bool) -> None:
-    ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalise)
+@pytest.mark.parametrize(("clip_values", "normalize"), [(True, True), (False, True), (True, False)])
+def test_losses_match_their_definition(clip_values: bool, normalize: bool) -> None:
+    ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalize)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
     with torch.no_grad():  # differs from the acting policy
@@ -124,7 +124,7 @@ def test_losses_match_their_definition(clip_values: bool, normalise: bool) -> No
         ratio = torch.exp(policy.log_prob(rollout.actions[s]).sum(1) - rollout.log_probs[s])
         assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # otherwise the test is vacuous
         own = targets.advantages[s]
-        if normalise:
+        if normalize:
             own = (own - own.mean()) / (own.std() + 1e-8)
         policy_loss = -torch.min(ratio * own, ratio.clamp(0.9, 1.1) * own).mean()
         old, returns, new = targets.values[s], targets.returns[s], values.squeeze(1)

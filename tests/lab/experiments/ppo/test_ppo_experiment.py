@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.cli import main
 from weightclip.lab.experiment import summarize
@@ -33,8 +33,8 @@ def test_each_environment_has_a_best_setting() -> None:
         for env in EXPERIMENT.presets()["axes"]["env"]
     ]
     assert [row["kappa"] for row in found] == [5.0, 3.0, 3.0, 3.0]
-    made = [EXPERIMENT.configure("policy-collapse", row) for row in found]
-    assert all(one.settings == {"eps": 1e-5} for one in made)
+    configs = [EXPERIMENT.configure("policy-collapse", row) for row in found]
+    assert all(one.settings == {"eps": 1e-5} for one in configs)
     papers, other, by_layer = (
         EXPERIMENT.configure("policy-collapse", {"method": "adam+wc", **setup})
         for setup in ({"env": "Ant-v4"}, {"env": "Ant-v5"}, {"env": "Ant-v4", "bounds": "fan_in"})
@@ -75,8 +75,8 @@ def test_every_figure_on_ppo_can_be_reproduced() -> None:
     known = reproductions()
     assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
     assert known["table 2"]["MuJoCo"] is not None
-    made = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
-    assert len(set(made)) == 4  # no figure overwrites another's files
+    commands = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
+    assert len(set(commands)) == 4  # no figure overwrites another's files
 
 
 def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

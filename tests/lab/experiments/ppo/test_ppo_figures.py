@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 from matplotlib.figure import Figure as Picture
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.lab.analysis.best import best_settings, setting_notes
 from weightclip.lab.analysis.selection import best_runs
@@ -29,10 +29,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     for method, settings in (("adam", {}), ("adam+wc", {"kappa": 1.0}), ("adam+wc", {"kappa": 2.0})):
         run_configs([config(method, seed, **settings) for seed in (0, 1)], store)
     one = load(store)
-    return pl.concat([one, moved_to("Ant-v4", one, "x")])
+    return pl.concat([one, copy_runs("Ant-v4", one, "x")])
 
 
-def moved_to(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
+def copy_runs(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
     """Return copies of the runs with another environment and settings."""
     deviations = EXPERIMENT.compare_with_paper(replace(config(), env=env, **settings))[1]
     text = comparison_columns({"schema": EXPERIMENT.schema.as_dict(), "deviations": deviations})["deviations"]
@@ -115,7 +115,7 @@ def test_figure_7_has_only_two_environments(table: pl.DataFrame) -> None:
     figure = find_figure("7")
     with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected runs in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
-    walker = moved_to("Walker2d-v4", table.filter(env=NAME), "y")
+    walker = copy_runs("Walker2d-v4", table.filter(env=NAME), "y")
     drawing = figure.draw(pl.concat([table, walker]), "auc")
     assert set(drawing.data["env"]) == {"Walker2d-v4"}
 
@@ -130,7 +130,7 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     assert "not the paper's setting: " in about
     assert "update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8 (Ant-v4)" in about
     usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": (64, 64)}
-    papers = draw_metrics(moved_to("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
+    papers = draw_metrics(copy_runs("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
     assert not any("not the paper's" in note for note in papers.notes)
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.lab.checkpoint import Row
 from weightclip.lab.compiled import load_kernel
@@ -25,8 +25,8 @@ ENVIRONMENTS = ("Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Humanoi
 
 
 def both(**given: Any) -> tuple[Learners, Learners]:
-    made = [[config(seed=seed, backend=one, **given) for seed in range(2)] for one in ("fused", "reference")]
-    return Learners(made[0]), Learners(made[1])
+    configs = [[config(seed=seed, backend=one, **given) for seed in range(2)] for one in ("fused", "reference")]
+    return Learners(configs[0]), Learners(configs[1])
 
 
 def update(ours: Learners, theirs: Learners) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -6,9 +6,9 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from pushed_point import config
 from torch import nn
 from torch.distributions.normal import Normal
+from toy_env import config
 
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.ppo import Learners, Rollout
@@ -151,10 +151,10 @@ def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_last_finished_episodes_count_after_resuming() -> None:
-    def made() -> Learners:
+    def make() -> Learners:
         return Learners([config("adam", seed, num_steps=4, num_minibatches=2, steps=100 * 4) for seed in (0, 1)])
 
-    ours, other = made(), made()
+    ours, other = make(), make()
     for iteration in range(8):  # longer than any episode
         rows, _ = ours.iterate(iteration)
     for s in range(2):

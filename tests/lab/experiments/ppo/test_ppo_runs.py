@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from pushed_point import NAME, config, identify, path_of
+from toy_env import NAME, config, identify, path_of
 
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiment import Callbacks
@@ -206,15 +206,15 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
 def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterrupted(
     backend: str, env: str, kappa: Any, tmp_path: Path
 ) -> None:
-    def made(seeds: Sequence[int]) -> list[Config]:
+    def make_configs(seeds: Sequence[int]) -> list[Config]:
         return [config(seed=seed, env=env, kappa=kappa, backend=backend) for seed in seeds]
 
-    whole = run_configs(made(range(4)))
+    whole = run_configs(make_configs(range(4)))
     for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):
         with pytest.raises(KeyboardInterrupt):
-            run_configs(made(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
+            run_configs(make_configs(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
     lines: list[str] = []
-    found = run_configs(made(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
+    found = run_configs(make_configs(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
     assert [record.resumed for record in found] == ["exact"] * 4
     for one, uninterrupted in zip(found, whole):

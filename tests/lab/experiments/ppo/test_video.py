@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
+from toy_env import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
 from weightclip.lab.experiment import Callbacks

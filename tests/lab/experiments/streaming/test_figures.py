@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.lines import Line2D
 
-from tidy_runs import EMNIST, IMAGENET, MNIST, runs, some_value
+from synthetic_runs import EMNIST, IMAGENET, MNIST, runs, some_value
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.experiments.streaming.figures import (
     PANELS,
@@ -34,8 +34,8 @@ def table(seeds: int, tasks: int = 5, columns: tuple[str, ...] = PANELS) -> pl.D
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """Record the points of each drawn line and the edges of each shaded area."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Record the points of each recorded line and the edges of each shaded area."""
     seen: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"lines": [], "shades": []}
     plot, fill = Axes.plot, Axes.fill_between
 
@@ -52,21 +52,21 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, n
     return seen
 
 
-def test_four_panels_of_means_over_seeds_with_their_standard_errors(drawn, tmp_path: Path) -> None:
+def test_four_panels_of_means_over_seeds_with_their_standard_errors(recorded, tmp_path: Path) -> None:
     one = table(4)
     draw_run({"adam+wc": one}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == len(drawn["shades"]) == 4
+    assert len(recorded["lines"]) == len(recorded["shades"]) == 4
     by_task = one["accuracy"].to_numpy().reshape(4, 5)
     mean, error = by_task.mean(0), by_task.std(0, ddof=1) / 2
-    np.testing.assert_allclose(drawn["lines"][0][1], mean)
-    np.testing.assert_allclose(drawn["shades"][0][0], mean - error)
-    np.testing.assert_allclose(drawn["shades"][0][1], mean + error)
+    np.testing.assert_allclose(recorded["lines"][0][1], mean)
+    np.testing.assert_allclose(recorded["shades"][0][0], mean - error)
+    np.testing.assert_allclose(recorded["shades"][0][1], mean + error)
 
 
-def test_one_seed_has_no_shaded_area(drawn, tmp_path: Path) -> None:
+def test_one_seed_has_no_shaded_area(recorded, tmp_path: Path) -> None:
     draw_run({"adam": table(1), "adam+wc": table(1)}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == 8
-    assert not drawn["shades"]
+    assert len(recorded["lines"]) == 8
+    assert not recorded["shades"]
 
 
 def test_the_png_is_written_atomically(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_the_png_is_written_atomically(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.png"]
 
 
-def test_without_diagnostics_there_are_two_panels(drawn, tmp_path: Path) -> None:
+def test_without_diagnostics_there_are_two_panels(recorded, tmp_path: Path) -> None:
     draw_run({"adam": table(1, columns=("accuracy", "loss"))}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == 2
+    assert len(recorded["lines"]) == 2
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -127,15 +127,15 @@ def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
     drawing = figure_10(pl.concat([runs(PAPER_METHODS, problem=problem) for problem in (EMNIST, IMAGENET)]))
     assert drawing.data.columns == ["problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short"]
     panels = [(p, m) for p in (EMNIST, IMAGENET) for m in ("loss", "plasticity", "gradient_l2", "weight_l2")]
-    drawn = 0
+    recorded = 0
     for axes, (problem, metric) in zip(drawing.picture.axes, panels, strict=True):
         for method in PAPER_METHODS:
             reported = drawing.data.filter(problem=problem, metric=metric, method=method)
             np.testing.assert_array_equal(
                 lines(axes)[style_of(method).label].get_xydata(), reported.select("task", "mean")
             )
-            drawn += len(reported)
-    assert drawn == len(drawing.data)
+            recorded += len(reported)
+    assert recorded == len(drawing.data)
     assert (drawing.data["seeds"] == 2).all()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
 from weightclip.lab.compiled import load_kernel

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 import weightclip as wc
 from weightclip.lab.compiled import load_kernel
@@ -37,7 +37,7 @@ MINE = Rule("mine", update=update)
 """
 
 
-def learned(rules: Path) -> np.ndarray:
+def learn_update(rules: Path) -> np.ndarray:
     settings = resolve(Config("input-permuted-mnist", "mine", hidden=(5,), rules=str(rules)))
     learner = Fused(settings, DATA)
     before = learner.weights()[0]
@@ -50,27 +50,27 @@ def test_editing_a_rule_triggers_recompilation(edit: tuple[str, str], tmp_path: 
     """For edits of the function or of a number it reads, within one process, one second and the same file size."""
     rules = tmp_path / "mine.py"
     rules.write_text(RULE)
-    first = learned(rules)
+    first = learn_update(rules)
     times = os.stat(rules)
     rules.write_text(RULE.replace(*edit))
     os.utime(rules, ns=(times.st_atime_ns, times.st_mtime_ns))
-    second = learned(rules)
+    second = learn_update(rules)
     assert np.abs(first).max() > 0
     np.testing.assert_allclose(second, -first, rtol=1e-3)
 
 
 SCRIPT = """
 import sys, numba
-from test_kernel import learned
+from test_kernel import learn_update
 from pathlib import Path
 compiled = []
 numba.core.event.register("numba:compile", type("L", (numba.core.event.Listener,), {
     "on_start": lambda self, event: compiled.append(event), "on_end": lambda self, event: None})())
-print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
+print(learn_update(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 """
 
 
-def started(rules: Path, cache: Path) -> tuple[str, int]:
+def learn_in_new_process(rules: Path, cache: Path) -> tuple[str, int]:
     """Learn in a new process; return the update and the number of compiled functions."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -87,11 +87,11 @@ def started(rules: Path, cache: Path) -> tuple[str, int]:
 def test_another_process_loads_the_compiled_kernel_but_not_one_of_an_older_rule(tmp_path: Path) -> None:
     rules, cache = tmp_path / "mine.py", tmp_path / "cache"
     rules.write_text(RULE)
-    first, compiled = started(rules, cache)
+    first, compiled = learn_in_new_process(rules, cache)
     assert compiled > 0
-    assert started(rules, cache) == (first, 0)
+    assert learn_in_new_process(rules, cache) == (first, 0)
     rules.write_text(RULE.replace("- FACTOR", "+ FACTOR"))
-    edited, compiled = started(rules, cache)
+    edited, compiled = learn_in_new_process(rules, cache)
     assert edited != first
     assert compiled > 0
 
@@ -118,7 +118,7 @@ def test_a_kernel_contains_only_what_its_method_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "instructions"), [("sgd+wc", ["vmaxps", "vfmadd"]), ("adam+wc", ["vsqrtps", "vdivps"])]
 )
-def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list[str]) -> None:
+def test_the_pass_over_the_weights_is_vectorized(method: str, instructions: list[str]) -> None:
     """Packed instructions of 256 bits or, with AVX-512, of 512 bits, on processors that have them."""
     if not os.path.exists("/proc/cpuinfo") or "avx2" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX2 here")
@@ -145,7 +145,7 @@ def test_a_rule_that_numba_cannot_compile_raises_an_error_of_one_line(tmp_path: 
     rules = tmp_path / "mine.py"
     rules.write_text(RULE.replace("return w - FACTOR * lr * g", "return abs(w, g)"))
     with pytest.raises(ValueError, match=r"^method: the rules of 'mine' do not compile: .*$"):
-        learned(rules)
+        learn_update(rules)
 
 
 class Lion(torch.optim.Optimizer):
@@ -213,7 +213,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A directory with a rule and its cached kernel, and the update made with it."""
     directory = tmp_path_factory.mktemp("compiled")
     (directory / "mine.py").write_text(RULE)
-    return directory, started(directory / "mine.py", directory / "cache")[0]
+    return directory, learn_in_new_process(directory / "mine.py", directory / "cache")[0]
 
 
 @pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
@@ -225,8 +225,8 @@ def test_a_damaged_cache_is_repaired(ending: str, content: bytes, compiled: tupl
     shutil.copytree(directory / "cache", cache)
     (damaged,) = cache.rglob(f"kernel_*.{ending}")
     damaged.write_bytes(content)
-    assert started(rules, cache)[0] == expected
-    assert started(rules, cache)[0] == expected
+    assert learn_in_new_process(rules, cache)[0] == expected
+    assert learn_in_new_process(rules, cache)[0] == expected
 
 
 def test_a_full_disk_for_the_cache_only_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,14 +238,14 @@ def test_a_full_disk_for_the_cache_only_costs_a_compilation(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
-    assert np.abs(learned(rules)).max() > 0
+    assert np.abs(learn_update(rules)).max() > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adam+wc", "adam+sp"])
 def test_a_cached_kernel_gives_the_same_numbers_as_a_compiled_one(method: str, tmp_path: Path) -> None:
     script = (
-        "from tiny import tiny_dataset\n"
+        "from tiny_data import tiny_dataset\n"
         "from weightclip.lab.experiments.streaming.config import Config\n"
         "from weightclip.lab.experiments.streaming.training import run_config\n"
         f"config = Config('input-permuted-mnist', {method!r}, steps=200, period=50, hidden=(20, 10))\n"

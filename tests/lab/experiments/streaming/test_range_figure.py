@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from tidy_runs import EMNIST, runs
+from synthetic_runs import EMNIST, runs
 from weightclip.lab.experiments.streaming.figures import GRADED, ONE, figure_ranges
 
 RULES = ("hidden=1,output=0.5", "hidden=1,output=2", "hidden=inf,output=0.5", "output=2", "graded(0.5, 8, output=2)")

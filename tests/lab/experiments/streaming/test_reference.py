@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 from torch import nn
 
 import weightclip as wc

@@ -1,5 +1,5 @@
 import pytest
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.experiments.streaming.training import run_config

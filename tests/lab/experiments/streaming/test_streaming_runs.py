@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import killed_stream
 import numpy as np
 import polars as pl
 import pytest
+import streaming_process
 import torch
 from polars.testing import assert_frame_equal
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 import weightclip as wc
 from processes import wait_for
@@ -265,13 +265,13 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     synced: list[int] = []
     fsync = os.fsync
 
-    def fills_up(descriptor: int) -> None:
+    def failing_fsync(descriptor: int) -> None:
         synced.append(descriptor)
         if len(synced) > 4:  # two checkpoints: a file and a directory each
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", fills_up)
+    monkeypatch.setattr(os, "fsync", failing_fsync)
     with pytest.raises(OSError, match="No space left on device"):
         run_config(config(), DATA, out=tmp_path)
     monkeypatch.undo()
@@ -345,11 +345,11 @@ def test_the_number_of_threads_is_restored() -> None:
 )
 def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, backend: str) -> None:
     """A run killed repeatedly at random moments ends with the same results as an uninterrupted one."""
-    expected = run_config(killed_stream.config(backend, method), DATA).table
+    expected = run_config(streaming_process.config(backend, method), DATA).table
     moments = random.Random(0)
     finished = kills = 0
-    while finished < killed_stream.TASKS - 2:
-        process = killed_stream.start(tmp_path, backend, method)
+    while finished < streaming_process.TASKS - 2:
+        process = streaming_process.start(tmp_path, backend, method)
         try:
             wait_for(partial(_has_saved_more, tmp_path, finished), "a task", interval=0.001)
             time.sleep(moments.uniform(0, 0.05))  # within a task
@@ -362,9 +362,9 @@ def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, back
         kills += 1
     assert kills > 1
     seen: list[int] = []
-    settings = killed_stream.config(backend, method)
+    settings = streaming_process.config(backend, method)
     record = run_config(settings, DATA, out=tmp_path, callbacks=Callbacks(on_progress=lambda n, _: seen.append(n)))
-    assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
+    assert all(samples > finished * streaming_process.PERIOD[backend] for samples in seen)
     assert_frame_equal(record.table, expected, check_exact=True)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
 
@@ -376,12 +376,12 @@ def _has_saved_more(directory: Path, tasks: int) -> bool:
 def _tasks_saved(directory: Path) -> int:
     saved = list(directory.rglob("*.checkpoint.npz"))
     if not saved:
-        return killed_stream.TASKS if list(directory.rglob("*.parquet")) else 0
+        return streaming_process.TASKS if list(directory.rglob("*.parquet")) else 0
     try:
         with np.load(saved[0]) as arrays:
             return len(arrays["rows"])
     except FileNotFoundError:  # replaced by the record
-        return killed_stream.TASKS
+        return streaming_process.TASKS
 
 
 def test_run_returns_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from photographs import images
+from synthetic_images import images
 
 from weightclip.lab.experiments.warm_start.batches import (
     MEAN,

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from photographs import config, photographs
+from synthetic_images import config, image_data
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -11,7 +11,7 @@ from weightclip.lab.experiments.warm_start.batches import Pixels, epoch_batches,
 from weightclip.lab.experiments.warm_start.config import Config, resolve
 from weightclip.lab.experiments.warm_start.training import Trainer, make_network, memory_format
 
-DATA = photographs()
+DATA = image_data()
 CPU = torch.device("cpu")
 
 
@@ -69,11 +69,11 @@ def test_each_stage_learns_from_its_half() -> None:
     one = trainer()
     batch = one._train.batch
 
-    def noted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def recording_batch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(rows)
         return batch(rows)
 
-    one._train.batch = noted  # type: ignore[method-assign]
+    one._train.batch = recording_batch  # type: ignore[method-assign]
     first, again, second = (set() for _ in range(3))
     for epoch, rows in ((0, first), (1, again), (2, second)):
         seen.clear()
@@ -210,18 +210,18 @@ def test_the_fraction_clipped_in_a_new_network(
         if kind != "convolutions" or tensor.ndim == 4:
             changed[kind][0] += int((tensor.abs() > side).sum())
             changed[kind][1] += tensor.numel()
-    share = {kind: some / total if total else None for kind, (some, total) in changed.items()}
-    assert share["convolutions"] == pytest.approx(convolutions, abs=0.002)
-    assert share["scales"] == (scales if scales is None else pytest.approx(scales, abs=0.002))
-    assert share["last"] == 0.0
+    fraction = {kind: some / total if total else None for kind, (some, total) in changed.items()}
+    assert fraction["convolutions"] == pytest.approx(convolutions, abs=0.002)
+    assert fraction["scales"] == (scales if scales is None else pytest.approx(scales, abs=0.002))
+    assert fraction["last"] == 0.0
 
 
 def test_compile_and_precision_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[nn.Module] = []
-    monkeypatch.setattr(torch, "compile", lambda model: asked.append(model) or model)
+    requested: list[nn.Module] = []
+    monkeypatch.setattr(torch, "compile", lambda model: requested.append(model) or model)
     monkeypatch.setattr(training, "check_precision", lambda *_: None)
     one = trainer(compile=True, precision="bfloat16")
-    assert asked == [one.model]
+    assert requested == [one.model]
     assert one._mixed()._enabled
     assert not trainer()._mixed()._enabled
 

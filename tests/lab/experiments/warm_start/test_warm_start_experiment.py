@@ -3,7 +3,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from photographs import config, photographs
+from synthetic_images import config, image_data
 
 from weightclip.lab.experiment import IncompatibleError, describe, summarize
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
@@ -11,7 +11,7 @@ from weightclip.lab.experiments.warm_start.schema import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.registry import experiment_of, find_experiment
 
-DATA = photographs()
+DATA = image_data()
 
 
 def test_the_experiment_is_found_by_name_and_by_problem() -> None:

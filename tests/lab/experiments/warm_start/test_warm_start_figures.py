@@ -2,7 +2,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from photographs import config, photographs
+from synthetic_images import config, image_data
 
 from weightclip.lab.analysis.selection import best_runs
 from weightclip.lab.experiments.warm_start.figures import draw_sensitivity, figure_2
@@ -11,7 +11,7 @@ from weightclip.lab.plotting.captions import kappas_of
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 
-DATA = photographs()
+DATA = image_data()
 
 
 @pytest.fixture(scope="module")

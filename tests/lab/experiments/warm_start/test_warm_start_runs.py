@@ -3,8 +3,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from photographs import config, photographs
 from polars.testing import assert_frame_equal
+from synthetic_images import config, image_data
 
 from weightclip.lab.experiment import Callbacks
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
@@ -12,7 +12,7 @@ from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import relative_path
 
-DATA = photographs()
+DATA = image_data()
 
 
 def interrupted_after(images: int) -> object:

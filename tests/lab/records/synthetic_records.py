@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def made_record(
+def make_record(
     accuracy: Sequence[float] = (0.5, 0.75),
     *,
     period: int = 10,

@@ -32,7 +32,7 @@ class ToyConfig:
     rows: int = field(default=3, metadata=_help("rows of the table"))
     stages: int = field(default=1, metadata=_help("1 or 2"))
     seed: int = field(default=0, metadata=_help("fixes nothing"))
-    trouble: str = field(default="", metadata=_help("fail, die, die once, hang once"))
+    fault: str = field(default="", metadata=_help("fail, die, die once, hang once"))
     notes: str = field(default="", metadata=_help("a directory where each run leaves its process id"))
 
 
@@ -69,7 +69,7 @@ class Toy(Experiment[ToyConfig]):
         return ("lr",)
 
     def identify(self, config: ToyConfig, data: Any) -> str:
-        return identity(self.name, {**asdict(config), "notes": "", "trouble": ""}, None)
+        return identity(self.name, {**asdict(config), "notes": "", "fault": ""}, None)
 
     def length(self, config: ToyConfig) -> int:
         return config.rows
@@ -90,11 +90,11 @@ class Toy(Experiment[ToyConfig]):
         if path is not None and path.exists():
             return read_record(path)
         before = _leave_note(config, name)
-        if config.trouble == "fail":
+        if config.fault == "fail":
             raise RuntimeError("it went\nwrong")
-        if config.trouble == "die" or (config.trouble == "die once" and not before):
+        if config.fault == "die" or (config.fault == "die once" and not before):
             os.kill(os.getpid(), signal.SIGKILL)
-        if config.trouble == "hang once" and not before:
+        if config.fault == "hang once" and not before:
             time.sleep(600)  # ended by a signal
         rows = []
         for row in range(config.rows):

@@ -4,7 +4,7 @@ import multiprocessing
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from weightclip.lab.experiment import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.config import Config

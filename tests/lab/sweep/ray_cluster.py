@@ -28,7 +28,7 @@ class Node:
 
     def is_working(self) -> bool:
         """Return whether a worker of the node runs a job; Ray names processes after their tasks."""
-        return any(_words(process).startswith("ray::_serve") for process in _session(self._process.pid))
+        return any(_command_line(process).startswith("ray::_serve") for process in _session(self._process.pid))
 
     def kill(self) -> None:
         """`kill -9` the raylet and all processes that it started."""
@@ -48,7 +48,7 @@ class Cluster:
         self.head = Node("127.0.0.2", *head)
         self.nodes = [self.head]
         try:
-            wait_for(lambda: _answers("127.0.0.2", port), "the head")
+            wait_for(lambda: _is_reachable("127.0.0.2", port), "the head")
         except BaseException:
             self.end()
             raise
@@ -95,7 +95,7 @@ def _session(leader: int) -> list[int]:
     return sorted(found, key=lambda process: process != leader)
 
 
-def _words(process: int) -> str:
+def _command_line(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text()
     return ""
@@ -107,7 +107,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(host: str, port: int) -> bool:
+def _is_reachable(host: str, port: int) -> bool:
     with suppress(OSError):
         socket.create_connection((host, port), 1.0).close()
         return True
