@@ -76,7 +76,7 @@ class Sizes:
 
 
 FULL, QUICK = Sizes(10, 12, 50, 300, 10, OURS), Sizes(2, 8, 4, 60, 1, 10_000)
-"""A full block has many steps, so that the cost per call of Stable-Baselines3 is negligible."""
+"""Sizes without and with `--quick`. Full turns have many steps to make Stable-Baselines3's cost per call negligible."""
 
 Steps = Callable[[int], None]
 """Makes the given number of steps and updates."""

@@ -2,8 +2,8 @@
 
 784-300-150-10, batch 32, fused Adam, one thread: two networks, one with the regularizer and one without, alternate
 blocks of whole training steps; the ratio is the median over many such pairs. A step takes about a millisecond, and the
-memory layout of the weights matters by a few percent: the second digit varies between runs. `by hand` is the
-least that any clipping after the step can cost: a hook with nothing but the calls of `clamp_`.
+memory layout of the weights affects it by a few percent, so the second digit varies between runs. `by hand` is a lower
+bound for clipping after the step: a hook that only calls `clamp_`.
 
 ResNet18 (11 million parameters, 32x32 images, batch 125, SGD as in the paper, one thread): the forward and backward
 pass is nearly all of the time and the same for all, so it is pooled:

@@ -58,7 +58,7 @@ def main(
 
     agent = Agent(env.observation_space.shape[0], env.action_space.shape[0])
     optimizer = torch.optim.Adam(agent.parameters(), lr=3e-4, eps=1e-5)
-    clipper = wc.clip_weights(optimizer, agent, kappa)  # the only new line
+    clipper = wc.clip_weights(optimizer, agent, kappa)  # the only line added for clipping
 
     obs = torch.zeros(num_steps, *env.observation_space.shape)
     actions = torch.zeros(num_steps, *env.action_space.shape)

@@ -35,7 +35,7 @@ def loss(params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def main(kappa: float = 2.0, tasks: int = 5, steps: int = 200) -> Params:
-    """Learn `tasks` tasks one after the other; `kappa=float("inf")` disables clipping."""
+    """Learn `tasks` tasks sequentially; `kappa=float("inf")` disables clipping."""
     rng = np.random.default_rng(0)
     params = init(rng)
     optimizer = optax.chain(optax.adam(0.01), wc.clip_weights(kappa))  # clipping is last in the chain

@@ -222,7 +222,7 @@ def test_after_clipping_the_prior_bound_is_at_least_the_current_one(
 
 @random_cases
 @given(st.integers(1, 2), st.booleans(), st.data())
-def test_convolutions_for_p_1_and_infinity_are_exact_and_for_p_2_near(
+def test_convolutions_are_exact_for_p_1_and_infinity_and_close_for_p_2(
     dims: int, transposed: bool, data: st.DataObject
 ) -> None:
     torch.manual_seed(data.draw(st.integers(0, 2**31)))
@@ -513,7 +513,7 @@ class OwnForward(nn.Sequential):
 
 
 class Renamed(nn.Sequential):
-    """A Sequential by another name."""
+    """A subclass of Sequential."""
 
 
 class OwnConvolution(nn.Conv1d):

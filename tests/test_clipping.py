@@ -103,7 +103,7 @@ def test_clipping_is_applied_after_weight_decay_and_momentum() -> None:
     assert model.weight.tolist() == [[0.5] * 4]  # 0.5 + 1 - 0.05, clipped
     model.weight.grad = torch.zeros(1, 4)
     optimizer.step()
-    assert model.weight.tolist() == [[0.5] * 4]  # the momentum alone would have led to 1.305
+    assert model.weight.tolist() == [[0.5] * 4]  # momentum alone would give 1.305
     assert optimizer.state[model.weight]["momentum_buffer"][0, 0].item() == pytest.approx(-0.9 * 0.95 + 0.05)
 
 
@@ -288,7 +288,7 @@ def test_every_nth_step() -> None:
     assert in_the_box == [False, False, True, False, False, True]
 
 
-def test_remove_leaves_no_trace() -> None:
+def test_remove_restores_the_optimizer() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
     untouched = repr(optimizer)
@@ -308,7 +308,7 @@ def test_remove_leaves_no_trace() -> None:
     other.remove()
 
 
-def test_closures_schedulers_and_accumulation_work_as_before() -> None:
+def test_closures_schedulers_and_gradient_accumulation_work() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -667,7 +667,7 @@ class TestStrict:
         train(model, optimizer)
 
     def test_if_not_strict_there_may_be_nothing_to_clip(self) -> None:
-        """One optimizer per parameter, as for optimizer steps in the backward pass."""
+        """One optimizer per parameter, as in optimizer-in-backward training."""
         model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
         optimizers = [torch.optim.SGD([p], lr=10.0) for p in model.parameters()]
         with pytest.raises(ValueError, match="nothing to clip"):
@@ -721,7 +721,7 @@ class TestUnknownLayers:
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0, exclude="1.*")
 
 
-def test_the_table() -> None:
+def test_the_text_of_a_clipper_is_a_table() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
     nn.init.constant_(model[0].weight, 0.7)
     nn.init.constant_(model[0].bias, -0.7)
@@ -779,7 +779,7 @@ def test_a_copied_clipper_keeps_clipping(duplicate: Any) -> None:
 
 
 class TestWrappers:
-    """Optimizers around another one, reached through `.optimizer`."""
+    """Optimizers that wrap another optimizer in `.optimizer`."""
 
     @staticmethod
     def push_out(optimizer: torch.optim.Optimizer) -> None:
@@ -842,7 +842,7 @@ class TestWrappers:
         assert not in_box(other_model, 0.5)
 
     def test_a_wrapper_that_calls_only_step_hooks_is_clipped_and_saved(self) -> None:
-        """As pytorch_optimizer's Lookahead, TRAC and OrthoGrad do."""
+        """Like Lookahead, TRAC and OrthoGrad of pytorch_optimizer."""
 
         class Partial(self.Unhooked):  # type: ignore[name-defined, misc]
             def __init__(self, optimizer: torch.optim.Optimizer) -> None:

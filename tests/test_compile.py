@@ -94,7 +94,7 @@ def test_a_step_compiled_and_run_before_the_clipper_was_attached(make: Any, comp
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_a_step_that_must_be_one_graph_raises(make: Any, compile_step: Any) -> None:
+def test_a_step_that_must_be_one_graph_raises_an_error(make: Any, compile_step: Any) -> None:
     model = network()
     optimizer = make(model.parameters(), lr=9.0)
     wc.clip_weights(optimizer, model, kappa=0.5)
@@ -106,7 +106,7 @@ def test_a_step_that_must_be_one_graph_raises(make: Any, compile_step: Any) -> N
 
 
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_other_optimizers_stay_one_graph(compile_step: Any) -> None:
+def test_other_optimizers_have_no_graph_breaks(compile_step: Any) -> None:
     model = network()
     optimizer = OneGraph(model.parameters(), lr=9.0)
     assert train(model, compile_step(optimizer, fullgraph=True)) > 0.25

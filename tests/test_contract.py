@@ -77,7 +77,7 @@ def test_a_clipped_step_is_a_plain_step_followed_by_a_clip(case: Case) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("attach", IDLE.values(), ids=IDLE.keys())
-def test_a_regularizer_of_strength_zero_changes_no_bit(case: Case, attach: Attach) -> None:
+def test_a_regularizer_of_strength_zero_is_bit_identical_to_none(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     plain_model, plain = case.make()
     attach(case, optimizer, model)

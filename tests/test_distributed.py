@@ -27,7 +27,7 @@ def run(mode: str, processes: int, directory: Path) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("regularizers", ["", "-with-regularizers", "-graded"])
-def test_two_processes_equal_one(regularizers: str, tmp_path: Path) -> None:
+def test_two_processes_match_one_process(regularizers: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     one = run(f"plain{regularizers}", 1, tmp_path / "one")
     for mode in ("ddp", "fsdp") if regularizers else ("ddp", "fsdp", "zero"):

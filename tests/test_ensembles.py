@@ -26,7 +26,7 @@ def test_an_ensemble_has_the_bounds_of_a_member() -> None:
     assert paper == wc.resolve_bounds(member, "paper")
 
 
-def test_its_stacked_parameters_are_clipped() -> None:
+def test_stacked_parameters_are_clipped() -> None:
     member, params = ensemble()
     optimizer = torch.optim.SGD(params.values(), lr=10.0)
     clipper = wc.clip_weights(optimizer, wc.stacked(member, params), kappa=1.0)
@@ -88,7 +88,7 @@ def test_a_member_may_have_submodules_of_any_name() -> None:
     assert wc.resolve_bounds(wc.stacked(member, params))["base.weight"].s == 0.5
 
 
-def test_a_member_without_data_is_enough() -> None:
+def test_a_member_on_the_meta_device_is_sufficient() -> None:
     member, params = ensemble()
     assert wc.resolve_bounds(wc.stacked(member.to("meta"), params))["0.weight"].s == 0.5
 
@@ -111,6 +111,6 @@ def test_a_member_without_data_is_enough() -> None:
         ([nn.Linear(4, 2)], {}, "model: got list, expected a torch.nn.Module"),
     ],
 )
-def test_wrong_arguments(model: Any, params: Any, message: str) -> None:
+def test_invalid_arguments(model: Any, params: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         wc.stacked(model, params)

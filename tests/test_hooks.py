@@ -134,7 +134,7 @@ def test_a_step_that_fails_does_not_stop_the_next_one_from_clipping() -> None:
     assert step(model, optimizer, gradient=-3.0) == 0.5
 
 
-def test_nothing_keeps_a_clipped_optimizer_alive() -> None:
+def test_a_clipped_optimizer_is_garbage_collected() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     step(model, optimizer)

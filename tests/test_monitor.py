@@ -314,7 +314,7 @@ class FakeSummaryWriter:
 
 
 class FakeRun:
-    """Like a run of Weights & Biases."""
+    """Like a Weights & Biases run."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[dict[str, float], int]] = []

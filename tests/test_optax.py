@@ -58,7 +58,7 @@ def after(optimizer: Any, params: Any, gradients: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["sgd+none", "sgd+clip", "adam+none", "adam+clip"])
 @pytest.mark.parametrize("layout", ["flax", "equinox"])
-def test_table(name: str, layout: str) -> None:
+def test_reference_values(name: str, layout: str) -> None:
     vector = VECTORS[name]
     make = OPTIMIZERS[name.partition("+")[0]][1]
     with x64():
@@ -633,7 +633,7 @@ def test_neither_equinox_nor_flax_is_imported() -> None:
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
-def test_the_example_ends_inside_its_box(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_keeps_weights_in_their_box(capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "optax_loop.py"))
     params = example["main"](kappa=1.5, tasks=2, steps=40)
     at_limit = 0

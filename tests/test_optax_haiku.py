@@ -104,7 +104,7 @@ def test_masked_leaves_of_haiku_raise_an_error(masked: str) -> None:
         wo.clip_weights(1.0, include="gru/b").init({"gru": gru})
 
 
-def test_a_haiku_network_ends_in_its_box() -> None:
+def test_a_haiku_network_stays_in_its_box() -> None:
     params = {f"mlp/~/linear_{i}": {"w": jnp.zeros((4, 4)), "b": jnp.zeros(4)} for i in range(2)}
     optimizer = optax.chain(optax.sgd(100.0), wo.clip_weights(2.0))
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
@@ -133,7 +133,7 @@ def test_init_warns_about_weights_without_a_bound_rule(optimizer: Any) -> None:
     optimizer.update(params, state, params)  # no second warning, which would be an error
 
 
-def test_the_warning_names_five_of_many() -> None:
+def test_the_warning_names_at_most_five_weights() -> None:
     with pytest.warns(UserWarning, match=r"skips 44% of .*: q0, q1, q2, q3, q4, \.\.\.; bounds"):
         wo.clip_weights(1.0).init(weights(known=100, **{f"q{i}": 10 for i in range(8)}))
 

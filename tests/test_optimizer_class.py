@@ -231,7 +231,7 @@ def test_checkpoints_restore_their_kappa() -> None:
 
 
 def test_the_class_reaches_another_process(tmp_path: Path) -> None:
-    """Libraries save the class with cloudpickle (Stable-Baselines3, Ray)."""
+    """Some libraries (Stable-Baselines3, Ray) save the class with cloudpickle."""
     path = tmp_path / "class.pkl"
     path.write_bytes(cloudpickle.dumps(wc.clipped(torch.optim.Adam)))
     code = (

@@ -221,7 +221,7 @@ def test_a_group_with_its_own_kappa_keeps_it_and_the_others_follow_the_rule() ->
         assert resumed.bounds == clipper.bounds
 
 
-def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_says_so() -> None:
+def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_is_issued() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     groups = [{"params": model[0].parameters(), "kappa": 2.0}, {"params": model[2].parameters(), "kappa": float("inf")}]
     with pytest.warns(UserWarning, match=r"have kappa=2, inf, which replaces kappa=graded\(0.5, 8, output=2\)"):
@@ -260,7 +260,7 @@ def test_a_group_added_after_loading_has_the_kappa_of_the_checkpoint() -> None:
         assert (clipper.rule is None) == (loaded is state)
 
 
-def test_a_failed_attachment_leaves_the_groups_as_they_were() -> None:
+def test_a_failed_attachment_leaves_the_groups_unchanged() -> None:
     model, optimizer = make()
     optimizer.load_state_dict(saved(wc.graded(0.25, 4.0)))
     before = copy.deepcopy(optimizer.state_dict()["param_groups"])

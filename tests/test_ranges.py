@@ -257,7 +257,7 @@ def test_an_output_layer_graded_by_its_inputs_has_the_geometric_mean_for_its_bia
     assert ranges(model[2].bias, s) == pytest.approx([1.0, 1.0])
 
 
-def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
+def test_if_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
     model = Headed(nn.Linear(4, 3))
     with pytest.warns(UserWarning, match=r"the output layers are unknown .*; name them, .* output_layers='head\.\*'"):
         clip(model, wc.graded())
@@ -270,7 +270,7 @@ def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warnin
     assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([2.0] * 2)
 
 
-def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
+def test_a_class_without_a_model_grades_all_layers_with_a_warning() -> None:
     layer = nn.Linear(4, 3)
     with pytest.warns(UserWarning, match="shapes do not show the output layers"):
         optimizer = wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa=wc.graded())

@@ -23,7 +23,7 @@ def attach(name: str, optimizer: torch.optim.Optimizer, model: nn.Module, settin
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vector = VECTORS[name]
     model = nn.Linear(4, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():

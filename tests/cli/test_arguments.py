@@ -40,7 +40,7 @@ def test_counts_can_be_written_short(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.5", "1x", "ten", "1kk", "nan", "inf", "1 000"])
-def test_a_value_that_is_no_whole_number_is_rejected(text: str) -> None:
+def test_a_value_that_is_not_an_integer_raises_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number such as 2500, 50k or 1M"):
         count(text)
 
@@ -81,7 +81,7 @@ def test_settings() -> None:
         setting("beta1=x")
 
 
-def test_negative_numbers_reach_their_option() -> None:
+def test_options_accept_negative_numbers() -> None:
     joined = join_negative_numbers(["run", "--lr", "-1e-3", "--kappa=2", "-5", "--flag", "--seed", "-1"])
     assert joined == ["run", "--lr=-1e-3", "--kappa=2", "-5", "--flag", "--seed=-1"]
 
@@ -93,7 +93,9 @@ class Settings:
     lr: Annotated[float | None, Help("50% of it")] = None
     widths: Annotated[tuple[int, ...], Help("wide")] = (3, 4)
     loud: Annotated[bool, Help("shout")] = True
-    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})  # as in other packages
+    file: str | None = field(
+        default=None, metadata={"help": "one", "metavar": "FILE"}
+    )  # plain metadata
     settings: Annotated[dict[str, float], Help("more")] = field(default_factory=dict)
 
 
@@ -130,7 +132,7 @@ def test_omitted_options_keep_the_defaults_of_the_configuration() -> None:
     assert given(parser().parse_args(["--where", "here"]), Settings) == {"where": "here"}
 
 
-def test_metavars_come_from_the_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metavars_are_taken_from_the_field(capsys: pytest.CaptureFixture[str]) -> None:
     parser(exclude=()).print_help()
     shown = capsys.readouterr().out
     for line in ("--where {here,there}", "--steps N", "--widths N,N,...", "--file FILE", "--set NAME=NUMBER"):

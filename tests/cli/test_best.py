@@ -22,7 +22,7 @@ def run(*words: object) -> int:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Three step sizes of sgd, a fourth with one seed, and two other methods, one on stand-in data."""
+    """Three step sizes of sgd, a fourth with one seed, and two other methods, one of them on stand-in data."""
     store(
         tmp_path / "results",
         *(make_record((0.5, 0.51 + seed / 50), lr=lr, seed=seed) for lr in (0.001, 0.01) for seed in (0, 1)),
@@ -58,7 +58,7 @@ def test_the_best_setting_is_compared_with_the_papers(results: Path, capsys: pyt
     assert "≠ lr 0.0001 (not run)" in lines[second + 2]
 
 
-def test_the_slope_has_its_interval_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_slope_is_printed_with_its_interval_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rising = ([number / 100 + seed / 50 * (number % 2) for number in range(8)] for seed in (0, 1))
     store(tmp_path, *(make_record(values, seed=seed) for seed, values in enumerate(rising)))
     run(tmp_path)

@@ -67,7 +67,7 @@ def test_all_draws_the_available_figures_and_reports_the_others(
     assert {path.stem for path in Path("figures").iterdir()} == drawn
 
 
-def test_the_diagram_needs_no_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_diagram_does_not_require_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figure", "diagram"]) == 0
     assert Path("figures/diagram.png").exists()
 
@@ -114,7 +114,7 @@ def test_tables_of_several_files_are_drawn_together(results: str) -> None:
     assert set(pl.read_csv("figures/streaming.csv")["problem"]) == {"input-permuted-mnist", EMNIST}
 
 
-def test_a_figure_imports_no_training_code(tmp_path: Path) -> None:
+def test_drawing_a_figure_does_not_import_training_code(tmp_path: Path) -> None:
     results = Path(__file__).parents[2] / "docs" / "results" / "streaming_figures" / "runs.parquet"
     program = (
         "import sys; from weightclip.cli import main; code = main(sys.argv[1:]);"

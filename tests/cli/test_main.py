@@ -214,7 +214,7 @@ def test_help_and_argument_errors_import_no_heavy_modules(words: list[str], code
     assert result.returncode == code
 
 
-def test_it_runs_as_a_module() -> None:
+def test_the_command_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "weightclip", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, f"weightclip {weightclip.__version__}\n")

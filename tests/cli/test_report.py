@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
     return store
 
 
-def test_it_writes_the_report_and_prints_a_summary(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_report_and_prints_a_summary(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results, "-o", "new/it.html", "--title", "My results") == 0
     assert "<h1>My results</h1>" in Path("new/it.html").read_text()
     reported = capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_without_an_item_everything_is_listed(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("item", [["figure", "4"], ["figure 4"], ["4"]])
-def test_the_commands_of_an_item_are_run_one_after_the_other(
+def test_the_commands_of_an_item_are_run_sequentially(
     item: list[str], started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", *item]) == 0
@@ -63,7 +63,7 @@ def test_the_commands_of_an_item_are_run_one_after_the_other(
     assert capsys.readouterr().out.splitlines() == [f"weightclip {command}" for command in started]
 
 
-def test_a_panel_is_run_alone_and_all_panels_one_after_the_other(started: list[str]) -> None:
+def test_one_panel_or_all_panels_can_be_run(started: list[str]) -> None:
     draw = "figure streaming results -o figures"
     assert main(["reproduce", "figure", "3(a)"]) == 0
     panel = [SWEEP.format(20, "results"), draw]

@@ -53,7 +53,7 @@ def test_a_run_prints_its_result_and_path(tmp_path: Path, capsys: pytest.Capture
     assert len(list(directory.iterdir())) == 3
 
 
-def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
+def test_the_record_equals_the_table_returned_in_python(tmp_path: Path) -> None:
     assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seed", "3"]) == 0
     table = streaming_runs.run(
         "input-permuted-mnist",
@@ -139,7 +139,7 @@ def test_an_unwritable_directory_is_reported_before_data_is_fetched(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
+def test_a_full_disk_is_reported_and_the_run_resumes_without_a_broken_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     done: list[object] = []
@@ -226,7 +226,7 @@ def test_seeds_is_a_count_and_seed_is_a_single_seed(capsys: pytest.CaptureFixtur
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_task_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL[:5], "70", *SMALL[6:]]) == 0
     assert "in the last of 3, which was cut short" in capsys.readouterr().out
     assert read_record(records(tmp_path)[0]).table["cut_short"].to_list() == [False, False, True]

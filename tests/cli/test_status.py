@@ -125,7 +125,7 @@ def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[st
     assert line.split() == ["all", "0", "0", "0", "5"]
 
 
-def test_several_directories_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_directories_are_shown_in_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     make_sweep()
     Path("more").mkdir()
     assert main(["status", "results", "more"]) == 0

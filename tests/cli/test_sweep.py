@@ -20,7 +20,7 @@ def records(directory: str = "results") -> list[Path]:
     return sorted(Path(directory).rglob("*.parquet"))
 
 
-def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_counts_runs_without_executing_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--methods", "sgd,sgd+wc", "--grid", "paper", "--seeds", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "input-permuted-mnist: 48 runs: 0 done, 48 to run" in out

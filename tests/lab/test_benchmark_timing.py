@@ -29,7 +29,7 @@ def advance(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize(
     ("seconds", "number"), [(1.0, 5), (3.0, 3), (4.0, 2), (6.0, 1), (100.0, 1)], ids=lambda value: f"{value:g}"
 )
-def test_rounds_end_before_the_deadline_but_there_is_always_one(seconds: float, number: int, advance: Clock) -> None:
+def test_rounds_end_before_the_deadline_except_the_first(seconds: float, number: int, advance: Clock) -> None:
     found = []
     for turn in timing.rounds(5, until=10.0):
         found.append(turn)

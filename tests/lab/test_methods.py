@@ -27,7 +27,7 @@ def test_a_method_name_is_split_into_its_parts() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_in_every_experiment_clipping_comes_last_in_the_canonical_name(config: type) -> None:
+def test_clipping_is_last_in_the_canonical_name_in_every_experiment(config: type) -> None:
     assert config(method="adam+wc+l2init").parsed_method().name == "adam+l2init+wc"
 
 

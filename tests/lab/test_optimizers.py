@@ -72,7 +72,7 @@ def test_madams_largest_update_is_a_setting() -> None:
     assert 5.0 in optimizer.param_groups[0].values()
 
 
-def test_a_regularizer_without_a_construction_raises() -> None:
+def test_a_regularizer_without_a_constructor_raises_an_error() -> None:
     """Clipping is not used as a fallback."""
     components = Components(OPTIMIZERS, {"l1": TorchPart("l1", {"kappa": None})})
     with pytest.raises(ValueError, match="method: got the regularizer 'l1', expected l2, l2init, sp or wc"):

@@ -63,7 +63,7 @@ def test_time_left_excludes_earlier_progress_and_finished_runs(capsys: pytest.Ca
         clock.now += 20
         display.update(92_000, 0.5)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith("18:00 left")  # 8,000 + 100,000 samples at 100 a second
+    assert line.endswith("18:00 left")  # 8,000 + 100,000 samples at 100 per second
 
 
 def test_a_terminal_shows_a_progress_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_in_80_columns_names_are_truncated_before_the_percentage_and_the_time_le
         assert "…" in bar
 
 
-def test_a_run_that_was_finished_before_has_no_bar(
+def test_a_previously_finished_run_has_no_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal(80, monkeypatch)

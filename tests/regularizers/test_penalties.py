@@ -38,7 +38,7 @@ def test_l2_equals_the_weight_decay_of_adam_bit_for_bit() -> None:
 
 
 def test_l2_init_is_the_gradient_of_its_penalty() -> None:
-    """The same weights as with lambda |w - w_0|^2 in the loss."""
+    """The weights equal those with lambda |w - w_0|^2 in the loss."""
     ours, theirs = nn.Linear(5, 3).double(), nn.Linear(5, 3).double()
     theirs.load_state_dict(ours.state_dict())
     start = [p.detach().clone() for p in theirs.parameters()]

@@ -153,7 +153,7 @@ def test_an_optimizer_copied_without_its_regularizer_warns(
 
 
 @every_regularizer
-def test_remove_leaves_no_trace(attach: Attach, settings: dict[str, float]) -> None:
+def test_remove_restores_the_optimizer(attach: Attach, settings: dict[str, float]) -> None:
     model = network()
     optimizer = sgd(model)
     before = repr(optimizer)

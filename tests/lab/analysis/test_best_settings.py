@@ -35,12 +35,12 @@ def test_the_papers_setting_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("other", [{"method": "sgd+l2"}, {"problem": "stationary-mnist"}])
-def test_the_paper_does_not_have_every_method_and_problem(other: dict[str, str]) -> None:
+def test_some_methods_and_problems_are_missing_from_the_paper(other: dict[str, str]) -> None:
     (found,) = rows(make_record(**other)).values()
     assert (found["same"], found["paper_score"]) == (None, None)
 
 
-def test_methods_come_in_the_papers_order_then_others() -> None:
+def test_methods_are_in_the_papers_order_followed_by_others() -> None:
     methods = ["sgd+wc", "lion", "adam", "sgd", "alpha"]
     assert list(rows(*(make_record(method=method) for method in methods))) == ["sgd", "adam", "sgd+wc", "alpha", "lion"]
 
@@ -90,7 +90,7 @@ def test_the_papers_setting_is_ordered_like_ours() -> None:
         *((3, 4), (-1, 1), (0.1, 0.2), (1e-5, 1.0), (1e16, 1.0), (math.inf, 1.0), (-math.inf, 1.0)),
     ],
 )
-def test_presets_hold_a_value_of_any_type(value: Any, worse: Any) -> None:
+def test_presets_contain_values_of_any_type(value: Any, worse: Any) -> None:
     table = tidy(
         *(
             make_record((score,), method="my method", settings={"an odd name": one})

@@ -86,7 +86,7 @@ def test_errors_are_reported() -> None:
         curves(three_seeds(), level=2)
 
 
-def test_points_with_a_task_that_was_cut_short_are_marked() -> None:
+def test_points_with_a_truncated_task_are_marked() -> None:
     whole = make_record((0.1, 0.2, 0.3), columns={"cut_short": [False] * 3})
     short = make_record((0.1, 0.2, 0.3), columns={"cut_short": [False, False, True]}, seed=1)
     assert curves(tidy(whole))["cut_short"].to_list() == [False] * 3

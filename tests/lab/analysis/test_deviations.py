@@ -59,7 +59,7 @@ def test_only_the_other_settings_of_a_method_missing_from_the_paper_are_compared
     assert ppo(method="sgd+wc", lr=0.1, kappa=1.0, update_epochs=3) == {"update_epochs": 3}
 
 
-def test_short_streaming_runs_deviate_on_the_papers_problems_alone() -> None:
+def test_short_streaming_runs_deviate_only_on_the_papers_problems() -> None:
     assert deviations("streaming", "input-permuted-mnist", method="adam+wc") == {}
     assert deviations("streaming", "input-permuted-mnist", method="adam+wc", backend="reference") == {}
     short = deviations("streaming", "label-permuted-emnist", method="sgd+l2+wc", decay=0.1, steps=400_000, hidden=(50,))

@@ -54,7 +54,7 @@ def test_runs_of_different_setups_or_data_are_never_averaged() -> None:
     assert score_settings(table)["seeds"].to_list() == [1, 1, 1, 1]
 
 
-def test_methods_of_the_same_name_with_other_rules_are_not_averaged() -> None:
+def test_methods_of_the_same_name_with_different_rules_are_not_averaged() -> None:
     table = tidy(make_record(seed=0, rules="a"), make_record(seed=1, rules="b"))
     assert score_settings(table)["seeds"].to_list() == [1, 1]
 

@@ -166,7 +166,7 @@ def test_the_largest_of_equally_long_setups_is_the_main_one() -> None:
     assert "--where hidden=50" in lines[0]
 
 
-def test_other_data_is_another_setup() -> None:
+def test_different_data_is_a_different_setup() -> None:
     table = tidy(make_record(), make_record(seed=1), make_record(seed=2, checksum="other"))
     assert set(main_setup(table, lambda line: None)["seed"]) == {0, 1}
 

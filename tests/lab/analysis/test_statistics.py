@@ -34,7 +34,7 @@ def test_one_value_has_no_error_and_no_interval() -> None:
     assert math.isnan(interval([3.0]).low)
 
 
-def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter_of_all_runs() -> None:
+def test_the_interquartile_mean_excludes_the_lowest_and_the_highest_quarter_of_all_runs() -> None:
     tasks = [[0.0, 1.0, 2.0, 100.0], [-50.0, 3.0, 4.0, 5.0]]
     assert iqm(tasks).value == pytest.approx(np.mean(sorted(np.concatenate(tasks))[2:6]))
 
@@ -182,7 +182,7 @@ def test_any_metric_has_a_trend() -> None:
     assert trend(table, "weight_l2")["slope"].to_list() == pytest.approx([200.0])
 
 
-def test_a_task_that_was_cut_short_does_not_count_for_the_slope() -> None:
+def test_a_truncated_task_is_excluded_from_the_slope() -> None:
     steady = [0.1, 0.2, 0.3, 0.4]
     marks = {"cut_short": [False] * 4 + [True]}
     short = trend(tidy(*(make_record([*steady, 0.9], seed=seed, columns=marks) for seed in range(2))))

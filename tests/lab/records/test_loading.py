@@ -75,7 +75,7 @@ def test_records_are_loaded_from_any_directory(tmp_path: Path, folder: str) -> N
     assert load(str(paths[0])).height == 2
 
 
-def test_a_run_in_two_places_counts_once(tmp_path: Path) -> None:
+def test_a_duplicate_run_counts_once(tmp_path: Path) -> None:
     store(tmp_path / "a", make_record(), make_record(seed=1))
     store(tmp_path / "b", make_record(), make_record(seed=2))
     table = load(tmp_path / "a", tmp_path / "b", tmp_path)
@@ -147,7 +147,7 @@ def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path, kind: str) -> 
     assert "\n" not in lines[0]
 
 
-def test_a_flipped_bit_never_changes_a_number_unnoticed_nor_takes_other_records_with_it(tmp_path: Path) -> None:
+def test_a_flipped_bit_never_silently_changes_a_number_or_affects_other_records(tmp_path: Path) -> None:
     _, bad = store(tmp_path, *(make_record(seed=seed, columns={"rank_1": [3, None]}) for seed in (0, 1)))
     whole, expected = bad.read_bytes(), load(tmp_path)
     noticed = 0
@@ -213,7 +213,7 @@ def test_a_saved_table_and_records_are_combined_without_duplicates(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", ["a,b\n1,2\n", "", "\x00\xff"])
-def test_a_csv_that_is_no_table_of_records_is_skipped(tmp_path: Path, content: str) -> None:
+def test_a_csv_that_is_not_a_table_of_records_is_skipped(tmp_path: Path, content: str) -> None:
     store(tmp_path / "a", make_record())
     (tmp_path / "x.csv").write_bytes(content.encode("latin-1"))
     table, lines = lines_of(tmp_path / "a", tmp_path / "x.csv")
@@ -222,7 +222,7 @@ def test_a_csv_that_is_no_table_of_records_is_skipped(tmp_path: Path, content: s
     assert lines[0].startswith(f"{tmp_path / 'x.csv'}: skipped: ")
 
 
-def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
+def test_to_pandas_returns_the_same_table(tmp_path: Path) -> None:
     store(tmp_path, make_record())
     table = load(tmp_path, kind="pandas")
     assert list(table.columns) == load(tmp_path).columns

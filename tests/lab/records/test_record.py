@@ -107,7 +107,7 @@ def test_a_damaged_file_raises_one_clear_error(record: Record, tmp_path: Path, d
     assert "\n" not in str(raised.value)
 
 
-def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path: Path) -> None:
+def test_a_flipped_bit_never_silently_changes_a_number(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     write_record(record, path)
     whole = path.read_bytes()
@@ -162,7 +162,7 @@ def test_the_identity_depends_only_on_content() -> None:
     ("config", "checksum", "rules"),
     [({"seed": 4}, "abc", None), ({"kappa": 1.0}, "abc", None), ({}, "abd", None), ({}, "abc", "RULE = 'x'\n")],
 )
-def test_everything_that_changes_the_numbers_changes_the_identity(
+def test_every_option_that_changes_the_numbers_changes_the_identity(
     config: dict[str, Any], checksum: str, rules: str | None
 ) -> None:
     assert identity("streaming", {**CONFIG, **config}, checksum, rules) != identity("streaming", CONFIG, "abc")

@@ -145,7 +145,7 @@ def test_selecting_another_metric_or_problem_redraws_the_lines(page: Any) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str) -> None:
+def test_lines_and_text_are_visible_in_light_and_dark_mode(page: Any, scheme: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     colors = page.execute_script(
@@ -191,14 +191,14 @@ def hidden(page: Any) -> list[int]:
     return found
 
 
-def test_on_a_usual_screen_no_table_is_cut_off(page_with_notes: Any) -> None:
+def test_tables_are_not_truncated_on_a_typical_screen(page_with_notes: Any) -> None:
     (notes,) = page_with_notes.find_elements("css selector", ".notes")
     assert "compared on 2 seeds" in notes.text
     assert notes.size["height"] < 60
     assert set(hidden(page_with_notes)) == {0}
 
 
-def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(page_with_notes: Any) -> None:
+def test_a_shadow_marks_scrollable_tables_on_a_narrow_screen(page_with_notes: Any) -> None:
     page_with_notes.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     wait(page_with_notes, lambda: find(page_with_notes, "svg.marks")[0].size["width"] < 375)
     assert max(hidden(page_with_notes)) > 0

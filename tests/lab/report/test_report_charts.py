@@ -52,7 +52,7 @@ def test_a_setup_without_a_drop_down_is_named_in_the_title() -> None:
     assert chart([0.1, 0.2], setups=("a", "b"))["title"]["subtitle"] == ""
 
 
-def test_all_methods_are_shown_at_first() -> None:
+def test_all_methods_are_shown_initially() -> None:
     (shown,) = (one for one in chart([0.1, 0.2])["params"] if one["name"] == "shown")
     assert shown["value"] == [{"label": "SGD"}]
 

@@ -78,7 +78,7 @@ class Descent(Experiment[Config]):
     )
     lockstep = 2
     executing: Callable[[str], AbstractContextManager[None]] = staticmethod(lambda identity: nullcontext())
-    """Entered with the identity of a run while it is executed."""
+    """Context manager that is entered with the identity of a run while it is executed."""
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         return Config(problem, **settings)

@@ -53,7 +53,7 @@ def test_only_missing_runs_are_executed(tmp_path: Path) -> None:
     assert sorted(attempts(notes).values()) == [1] * 6
 
 
-def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_record_is_repeated(tmp_path: Path) -> None:
     plan = toy_plan(2)
     run(plan, tmp_path)
     records(tmp_path)[0].write_bytes(b"damaged")
@@ -200,7 +200,7 @@ def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.
     assert "NotADirectoryError" in outcome.reason
 
 
-def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: Path) -> None:
+def test_a_run_that_failed_in_a_concurrent_sweep_is_not_retried(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(1, {"fault": "fail", "notes": str(notes)})

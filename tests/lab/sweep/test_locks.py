@@ -152,7 +152,7 @@ def test_a_run_of_an_earlier_version_is_locked(tmp_path: Path) -> None:
         assert path.read_text() == '{"place": "toy/place"}'
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=hold, args=(tmp_path, theirs))

@@ -74,7 +74,7 @@ def test_a_damaged_record_and_a_directory_in_its_place_count_as_left_and_are_nam
     assert [str(damaged) in state.damaged[0], str(directory) in state.damaged[1]] == [True, True]
 
 
-def test_a_sweep_that_a_later_one_contains_is_not_current(tmp_path: Path) -> None:
+def test_a_sweep_contained_in_a_later_one_is_not_current(tmp_path: Path) -> None:
     few, more, others = toy_plan(2), toy_plan(3), toy_plan(2, {"method": "slow"})
     plans = {"few": few, "others": others, "more": more}
     manifests = [write_manifest(tmp_path, name, "toy", plan.runs) for name, plan in plans.items()]

@@ -62,7 +62,7 @@ def compare_with_reference(game: str, steps: int, sticky: float, max_frames: int
 
 @same_standard_library
 @pytest.mark.parametrize(("game", "max_frames", "sticky"), [("asterix", 1001, 0.0), ("breakout", 701, 0.25)])
-def test_games_equal_those_of_the_vector_environment(game: str, max_frames: int, sticky: float) -> None:
+def test_games_match_the_vector_environment(game: str, max_frames: int, sticky: float) -> None:
     # Asterix has no action FIRE. The last step of a truncated episode has a single frame.
     seen = compare_with_reference(game, 300, sticky, max_frames)
     assert min(seen[name] for name in ("lost", "terminated", "truncated", "rewarded")) > 0
@@ -72,7 +72,7 @@ def test_games_equal_those_of_the_vector_environment(game: str, max_frames: int,
 @pytest.mark.slow
 @pytest.mark.parametrize(("sticky", "steps"), [(0.0, 10_000), (0.25, 2_000)])
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_each_game_of_the_paper_equals_that_of_the_vector_environment(game: str, sticky: float, steps: int) -> None:
+def test_each_game_of_the_paper_matches_the_vector_environment(game: str, sticky: float, steps: int) -> None:
     seen = compare_with_reference(game, steps, sticky, MAX_FRAMES)
     assert seen["rewarded"] > 0
     if steps == 10_000:
@@ -83,7 +83,7 @@ def test_each_game_of_the_paper_equals_that_of_the_vector_environment(game: str,
 @same_standard_library
 @pytest.mark.slow
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_truncated_games_of_the_paper_equal_those_of_the_vector_environment(game: str) -> None:
+def test_truncated_games_of_the_paper_match_the_vector_environment(game: str) -> None:
     assert compare_with_reference(game, 1000, 0.0, 1002)["truncated"] > 0
 
 

@@ -12,7 +12,7 @@ def identify(config: Config) -> str:
     return EXPERIMENT.identify(config, None)
 
 
-def test_atari_defaults_are_those_of_tianshou() -> None:
+def test_atari_defaults_match_tianshou() -> None:
     config = resolve(Config(agent="rainbow"))
     assert (config.lr, config.kappa, config.num_envs, config.buffer_size) == (6.25e-5, 1.0, 10, 100_000)
     assert (config.frames, config.steps, config.learning_starts, config.exploration_steps) == (
@@ -61,7 +61,7 @@ def test_agents_match_tianshous_examples(agent: str, own: dict[str, object]) -> 
     assert {name: getattr(config, name) for name in {**TIANSHOUS, **own}} == {**TIANSHOUS, **own}
 
 
-def test_on_minatar_runs_are_shorter() -> None:
+def test_minatar_runs_are_shorter() -> None:
     config = resolve(Config(suite="minatar", game="Asterix"))
     assert (config.steps, config.stack, config.num_envs, config.game) == (300_000, 1, 1, "asterix")
 

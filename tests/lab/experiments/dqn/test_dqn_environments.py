@@ -70,7 +70,7 @@ def test_minatar_episodes_end_and_restart(game: str) -> None:
     assert ended > 3
 
 
-def test_lives_and_games_of_atari_are_distinguished() -> None:
+def test_atari_lives_and_games_are_distinguished() -> None:
     games = make_environments("atari", "SpaceInvaders", 2, 0.0)
     assert games.frame == (1, 84, 84)
     assert games.actions == 6

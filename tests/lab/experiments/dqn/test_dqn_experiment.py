@@ -16,7 +16,7 @@ def test_the_experiment_is_found_by_name() -> None:
     assert experiment_of("replay-ratio").name == "replay-ratio"
 
 
-def test_every_figure_on_atari_can_be_reproduced() -> None:
+def test_every_atari_figure_can_be_reproduced() -> None:
     known = reproductions()
     assert all(known[f"figure {number}"][""] is not None for number in (8, 9, 12, 13, 14, 15))
     assert all(known[table]["Atari"] is not None for table in ("table 1", "table 2"))

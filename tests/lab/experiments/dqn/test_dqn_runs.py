@@ -111,7 +111,7 @@ def test_without_a_saved_replay_buffer_an_interrupted_run_starts_new_games(tmp_p
     assert first.resumed == "restarted episodes"
     assert_frame_equal(first.table.drop(SPEEDS), second.table.drop(SPEEDS), check_exact=True)
     assert_frame_equal(first.table.drop(SPEEDS)[:2], whole.drop(SPEEDS)[:2], check_exact=True)
-    assert first.table["updates"][-1] == whole["updates"][-1]  # it catches up
+    assert first.table["updates"][-1] == whole["updates"][-1]  # updates catch up
 
 
 def test_there_is_no_loss_before_the_first_update() -> None:

@@ -364,7 +364,7 @@ def scripted_trainer(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event],
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
 @pytest.mark.parametrize("lives", [False, True])
-def test_rewards_and_ends_are_stored_as_configured(
+def test_rewards_and_terminations_are_stored_as_configured(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
     more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}
@@ -555,7 +555,7 @@ def test_stacks_start_with_their_first_frame() -> None:
     assert found[:, :, 0, 0].tolist() == [[1, 2, 3, 9], [10, 10, 10, 10]]
 
 
-def test_states_equal_those_of_the_replay_buffer() -> None:
+def test_states_match_the_replay_buffer() -> None:
     """The frame stacks seen while acting equal the sampled ones."""
     trainer = Trainer(
         config(suite="atari", game="SpaceInvaders", frames=40_000, num_envs=2, buffer_size=3000, learning_starts=50),

@@ -13,7 +13,7 @@ def test_missing_fields_default_to_the_paper() -> None:
     assert resolve(Config(method="adam")).kappa is None
 
 
-def test_a_laptop_has_its_own_schedule() -> None:
+def test_the_laptop_scale_has_a_separate_schedule() -> None:
     config = resolve(Config(env="Hopper-v4", scale="laptop"))
     assert (config.anneal_lr, config.step_size(3)) == (False, config.lr)
     assert config.steps < 10_000_000

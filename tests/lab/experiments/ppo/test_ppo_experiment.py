@@ -71,7 +71,7 @@ def test_a_missing_environment_is_reported_before_the_run() -> None:
         EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)
 
 
-def test_every_figure_on_ppo_can_be_reproduced() -> None:
+def test_every_ppo_figure_can_be_reproduced() -> None:
     known = reproductions()
     assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
     assert known["table 2"]["MuJoCo"] is not None

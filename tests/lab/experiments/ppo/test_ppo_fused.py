@@ -1,4 +1,4 @@
-"""The fused backend learns what the reference backend learns."""
+"""The fused backend learns the same as the reference backend."""
 
 import inspect
 import math

@@ -122,7 +122,7 @@ def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pyte
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
 
 
-def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_first_iteration_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Learners, *arguments: Any) -> Any:
         raise KeyboardInterrupt
 

@@ -123,7 +123,7 @@ def test_figure_3_shows_pairs_of_tasks_and_the_standard_error_over_seeds() -> No
     assert legend_title(drawing.picture) == f"mean of 4 seeds, standard error shaded; {PAIRS}"
 
 
-def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
+def test_the_csv_of_a_figure_contains_the_drawn_data() -> None:
     drawing = figure_10(pl.concat([runs(PAPER_METHODS, problem=problem) for problem in (EMNIST, IMAGENET)]))
     assert drawing.data.columns == ["problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short"]
     panels = [(p, m) for p in (EMNIST, IMAGENET) for m in ("loss", "plasticity", "gradient_l2", "weight_l2")]
@@ -278,7 +278,7 @@ def test_results_of_another_experiment_raise_an_error(figure) -> None:
         figure(runs(["adam"]).with_columns(experiment=pl.lit("policy")))
 
 
-def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
+def test_diagnostics_are_drawn_from_runs_with_diagnostics() -> None:
     without = runs(PAPER_METHODS, tasks=8, diagnostics=False).with_columns(plasticity=pl.lit(None, pl.Float64))
     drawing = figure_4(pl.concat([without, runs(PAPER_METHODS, diagnostics=True)]))
     assert drawing.data["task"].max() == 6
@@ -330,7 +330,7 @@ def test_an_infinite_kappa_is_skipped() -> None:
     assert drawing.data.filter(parameter="kappa")["value"].to_list() == [1, 2, 3]
 
 
-def test_sensitivity_needs_several_values() -> None:
+def test_sensitivity_requires_several_values() -> None:
     with pytest.raises(
         ValueError, match="results: got one value of each setting, expected several of lr, decay or kappa"
     ):

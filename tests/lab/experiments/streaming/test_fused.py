@@ -74,7 +74,7 @@ QUICK = [(method, ACTIVATIONS[i % 3]) for i, method in enumerate(PAPER_METHODS)]
     ("method", "activation"),
     [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
 )
-def test_in_float64_it_equals_pytorch_over_1000_steps(
+def test_the_fused_engine_equals_pytorch_in_float64_over_1000_steps(
     method: str, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(method, activation=activation, lr=0.01, dtype="float64")
@@ -104,7 +104,9 @@ def test_combinations_variants_and_shapes_equal_pytorch(
 
 
 @pytest.mark.parametrize("method", ["sgd+wc", "adam+l2init", "sgd+sp", "madam"])
-def test_in_float32_it_equals_pytorch_to_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_engine_equals_pytorch_in_float32_up_to_rounding(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert_equal(config(method), 200, monkeypatch, rtol=2e-4, atol=2e-6)
 
 

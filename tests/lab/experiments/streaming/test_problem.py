@@ -35,7 +35,7 @@ def test_an_unknown_problem_gets_a_suggestion() -> None:
         find_problem("input-permuted-mnits")
 
 
-def test_input_permutation_moves_pixels_from_the_first_task_on_and_leaves_labels() -> None:
+def test_input_permutation_permutes_pixels_from_the_first_task_on_and_keeps_labels() -> None:
     tasks = [task("inputs", index) for index in range(3)]
     for one in tasks:
         assert sorted(one.columns) == list(range(30))
@@ -44,7 +44,7 @@ def test_input_permutation_moves_pixels_from_the_first_task_on_and_leaves_labels
     assert not np.array_equal(tasks[0].columns, tasks[1].columns)
 
 
-def test_label_permutation_renames_classes_and_leaves_pixels() -> None:
+def test_label_permutation_permutes_labels_and_keeps_pixels() -> None:
     tasks = [task("labels", index) for index in range(3)]
     for one in tasks:
         assert sorted(one.classes) == list(range(10))
@@ -52,7 +52,7 @@ def test_label_permutation_renames_classes_and_leaves_pixels() -> None:
     assert not np.array_equal(tasks[0].classes, tasks[1].classes)
 
 
-def test_a_stationary_problem_permutes_nothing() -> None:
+def test_a_stationary_problem_has_no_permutation() -> None:
     one = task("nothing", 3)
     assert np.array_equal(one.columns, np.arange(30))
     assert np.array_equal(one.classes, np.arange(10))
@@ -67,7 +67,7 @@ def test_a_task_is_a_function_of_seed_and_number(permute: Permute) -> None:
 
 
 @pytest.mark.parametrize("permute", PERMUTES)
-def test_a_shorter_last_task_starts_like_the_whole_one(permute: Permute) -> None:
+def test_a_shorter_last_task_is_a_prefix_of_the_full_task(permute: Permute) -> None:
     assert np.array_equal(task(permute, 2, steps=20).rows, task(permute, 2).rows[:20])
 
 
@@ -79,7 +79,7 @@ def test_each_sample_is_drawn_once_per_pass_through_the_data(permute: Permute) -
     assert len(set(rows[20:])) == 5
 
 
-def test_a_stationary_stream_goes_through_the_data_across_its_tasks() -> None:
+def test_a_stationary_stream_passes_through_the_data_across_tasks() -> None:
     rows = np.concatenate([task("nothing", index, steps=7, period=7, n=20).rows for index in range(9)])
     epochs = [rows[i : i + 20] for i in (0, 20, 40)]
     assert all(sorted(epoch) == list(range(20)) for epoch in epochs)

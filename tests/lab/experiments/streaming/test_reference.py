@@ -58,7 +58,7 @@ def test_sgd_has_no_momentum() -> None:
 
 
 @pytest.mark.parametrize(("variant", "l2init", "sp"), [("paper", "paper", "paper"), ("original", "kumar", "ash")])
-def test_the_variant_is_that_of_the_paper_or_of_the_original_authors(variant: str, l2init: str, sp: str) -> None:
+def test_the_variant_is_the_papers_or_the_original_authors(variant: str, l2init: str, sp: str) -> None:
     pulled = make_reference(config("adam+l2init", variant=variant), DATA).optimizer
     perturbed = make_reference(config("adam+sp", variant=variant), DATA).optimizer
     assert find_regularizer(pulled, "l2_init").variant == l2init  # type: ignore[union-attr]

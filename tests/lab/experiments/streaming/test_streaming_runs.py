@@ -139,7 +139,7 @@ def test_a_finished_run_is_read_and_not_repeated(tmp_path: Path, monkeypatch: py
     assert again.seconds == first.seconds
 
 
-def test_overwriting_runs_it_again(tmp_path: Path) -> None:
+def test_overwriting_repeats_a_run(tmp_path: Path) -> None:
     run_config(config(), DATA, out=tmp_path)
     before = only(tmp_path).stat().st_mtime_ns
     calls: list[int] = []

@@ -31,7 +31,7 @@ def test_every_column_has_a_metric_of_its_experiment() -> None:
     assert EXPERIMENT.schema.score in METRICS
 
 
-def test_clipping_at_the_switch_needs_two_stages() -> None:
+def test_clipping_at_the_switch_requires_two_stages() -> None:
     with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage starts"):
         EXPERIMENT.configure("warm-start", {"method": "sgd+wc@switch", "stages": 1})
     for method, stages in (("sgd+wc@switch", 2), ("sgd", 1)):
@@ -49,7 +49,7 @@ def test_the_papers_setting_is_for_its_variant() -> None:
     assert setting(method="adam", lr=0.001) is None
 
 
-def test_settings_without_a_field_come_from_tables() -> None:
+def test_settings_without_a_field_are_read_from_tables() -> None:
     made = EXPERIMENT.configure("warm-start", {"method": "sgd", "settings.momentum": 0.9})
     assert made.settings == {"momentum": 0.9}
 
