@@ -93,9 +93,7 @@ class Settings:
     lr: Annotated[float | None, Help("50% of it")] = None
     widths: Annotated[tuple[int, ...], Help("wide")] = (3, 4)
     loud: Annotated[bool, Help("shout")] = True
-    file: str | None = field(
-        default=None, metadata={"help": "one", "metavar": "FILE"}
-    )  # plain metadata
+    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})  # plain metadata
     settings: Annotated[dict[str, float], Help("more")] = field(default_factory=dict)
 
 
