@@ -89,10 +89,10 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
             with torch.no_grad():
                 action, log_prob, _, value = agent.act(next_obs)
             values[step], actions[step], log_probs[step] = value.flatten(), action, log_prob
-            seen, reward, terminated, truncated, infos = envs.step(action.numpy())
+            observation, reward, terminated, truncated, infos = envs.step(action.numpy())
             next_done = torch.Tensor(np.logical_or(terminated, truncated))
             rewards[step] = torch.tensor(reward).view(-1)
-            next_obs = torch.Tensor(seen)
+            next_obs = torch.Tensor(observation)
             if "final_info" in infos and "episode" in infos["final_info"]:
                 episode_returns.append(float(infos["final_info"]["episode"]["r"][0]))
         with torch.no_grad():
@@ -144,8 +144,8 @@ def learn(
         -advantages * ratio, -advantages * torch.clamp(ratio, 1 - s.clip_coef, 1 + s.clip_coef)
     ).mean()
     new_value = new_value.view(-1)
-    near = values + torch.clamp(new_value - values, -s.clip_coef, s.clip_coef)
-    value_loss = 0.5 * torch.max((new_value - returns) ** 2, (near - returns) ** 2).mean()
+    v_clipped = values + torch.clamp(new_value - values, -s.clip_coef, s.clip_coef)
+    value_loss = 0.5 * torch.max((new_value - returns) ** 2, (v_clipped - returns) ** 2).mean()
     loss = policy_loss - 0.0 * entropy.mean() + s.vf_coef * value_loss
     optimizer.zero_grad()
     loss.backward()
