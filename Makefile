@@ -1,4 +1,4 @@
-# Everything runs in a virtual environment of the repository's own; any target sets it up first.
+# All targets run in a virtual environment in the repository and create it if needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,10 +6,10 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 .PHONY: demo test lint types unit test-slow test-hosts figures docs benchmarks clean
 
-demo: $(VENV)/dev            ## Adam loses its plasticity, with clipping it keeps it; ends with a picture
+demo: $(VENV)/dev            ## loss of plasticity with Adam, with and without clipping; writes a figure
 	$(BIN)/python examples/loss_of_plasticity.py --out demo
 
-test: lint types unit        ## what must pass on every commit
+test: lint types unit        ## checks required for every commit
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -22,16 +22,16 @@ types: $(VENV)/dev
 unit: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-slow: $(VENV)/dev       ## what takes long, or fetches from a package registry
+test-slow: $(VENV)/dev       ## slow tests and tests that access a package registry
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or network"
 
-test-hosts: $(VENV)/hosts    ## the examples, each with its real library
+test-hosts: $(VENV)/hosts    ## the integrations and examples with their libraries
 	$(BIN)/python -m pytest -m host
 
-figures: $(VENV)/dev         ## every figure of the documentation, from its committed table
+figures: $(VENV)/dev         ## redraw every figure of the documentation from its committed table
 	$(BIN)/python docs/results/redraw.py
 
-docs: $(VENV)/docs           ## the site, in site/
+docs: $(VENV)/docs           ## build the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 benchmarks: $(VENV)/hosts
@@ -40,7 +40,7 @@ benchmarks: $(VENV)/hosts
 clean:
 	rm -rf $(VENV) site demo
 
-# PyTorch first and by its exact version, so that nothing else pulls another build of it.
+# Install PyTorch first with its exact version, so that no dependency installs another build.
 $(VENV)/torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) "torch==2.13.0"
@@ -50,5 +50,5 @@ $(VENV)/dev $(VENV)/hosts $(VENV)/docs: $(VENV)/%: $(VENV)/torch pyproject.toml
 	$(INSTALL) --editable ".[$*]"
 	touch $@
 
-# The hosts' tests need the test tools too.
+# The host tests also require the test tools.
 $(VENV)/hosts: $(VENV)/dev

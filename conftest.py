@@ -1,4 +1,4 @@
-"""What all tests share, and the examples in docstrings too."""
+"""Fixtures for tests and docstring examples."""
 
 import math
 from contextlib import suppress
@@ -9,33 +9,33 @@ import pytest
 import torch
 from hypothesis import settings
 
-collect_ignore_glob = ["src/weightclip/integrations/*.py"]  # they need their hosts; tests/integrations tests them
+collect_ignore_glob = ["src/weightclip/integrations/*.py"]  # require the host libraries; see tests/integrations
 
-# Its set-up of logging closes the handlers that are there, and that of JAX (absl) closes pytest's captured stderr then.
+# submitit's logging setup closes existing handlers; if JAX's (absl) is among them, it closes pytest's captured stderr.
 with suppress(ImportError):
     import_module("submitit")
 
-# The same examples each time; no deadline, because a busy machine is not a failure.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
+# Deterministic examples, and no deadline, so that tests do not fail on a busy machine.
+settings.register_profile("deterministic", derandomize=True, deadline=None)
+settings.load_profile("deterministic")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_a_seed() -> None:
+def _set_threads_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the whole session, and for all of its workers: compiling a kernel takes seconds."""
-    own = tmp_path_factory.getbasetemp()
-    return (own.parent if own.name.startswith("popen-") else own) / "cache"
+    """A cache shared by the session and all its workers, because compiling a kernel takes seconds."""
+    root = tmp_path_factory.getbasetemp()
+    return (root.parent if root.name.startswith("popen-") else root) / "cache"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is fetched, and nothing that is on this machine by chance is read."""
+def _isolate_environment(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable downloads and ignore the user's data and environment variables."""
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(_cache))
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
     for name in ("WEIGHTCLIP_DATA", "WEIGHTCLIP_TRACEBACK", "FORCE_COLOR"):
@@ -43,13 +43,13 @@ def _nothing_of_the_users(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
-def _every_checkpoint_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows that are saved do not depend on the speed of the machine."""
+def _checkpoint_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a checkpoint after every row, so that tests do not depend on the machine's speed."""
     monkeypatch.setattr("weightclip.lab.checkpoint.MAX_FRACTION", math.inf)
 
 
 @pytest.fixture
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a command writes by default."""
+    """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,11 +1,11 @@
-"""The lab's Atari games, whose state can be saved, against ale-py's `AtariVectorEnv`, whose games cannot be saved.
+"""Speed of the lab's Atari environments, whose state can be saved, and ale-py's `AtariVectorEnv`, which has no state.
 
-Space Invaders, ten games, one thread for PyTorch. Both sides take turns in one process, in random order, with the
-same seeds; each turn is one step of all games. A ratio is the median over all turns of our time / theirs.
+Space Invaders, ten games, one PyTorch thread. Both sides take turns in one process, in random order and with the
+same seeds; each turn is one step of all games. A ratio is the median over all turns of our time / their time.
 
-`step` is a step of the games alone. `replay_ratio_1` and `replay_ratio_0.1` are whole training steps of DQN: actions of
-the network of Mnih et al. (2015), a step of the games, the replay buffer, and ten updates or one with batches of 32.
-Games step while updates run, so these need a second core.
+`step` times only the environment step. `replay_ratio_1` and `replay_ratio_0.1` time a whole DQN training step: actions
+of the network of Mnih et al. (2015), an environment step, the replay buffer, and ten updates or one update with batch
+size 32. Games step while updates run, so these two require a second core.
 
     python benchmarks/atari.py [--quick]
 
@@ -35,15 +35,15 @@ from weightclip.lab.experiments.dqn.training import Trainer
 GAME, GAMES = "space_invaders", 10
 SIDES: dict[str, Callable[..., Environments]] = {"ours": Atari, "vector": VectorAtari}
 FILLED = 10
-"""Steps of all games in the replay buffer at first."""
+"""Steps of each game in the replay buffer at the start."""
 
 TURNS = {"step": (400, 50), "replay_ratio_0.1": (300, 50), "replay_ratio_1": (40, 10)}
-"""Claim -> turns, and turns with `--quick`, at most."""
+"""Claim -> maximum number of turns, without and with `--quick`."""
 
 
 @contextmanager
 def games_of(side: str) -> Iterator[None]:
-    """Let trainers play the games of a side."""
+    """Make trainers use the environments of one side."""
     make = training.make_environments
     training.make_environments = lambda suite, game, number, sticky: SIDES[side](game, number, sticky)
     try:
@@ -64,7 +64,7 @@ def game_steps(side: str) -> Callable[[], None]:
 
 
 def training_steps(side: str, ratio: float) -> Callable[[], None]:
-    # The preset, except for a replay buffer that is smaller and actions that are never random.
+    # The preset with a smaller replay buffer and greedy actions.
     config = resolve(
         Config(method="adam", game=GAME, num_envs=GAMES, replay_ratio=ratio, buffer_size=10_000,
                exploration_initial_eps=0.0, exploration_final_eps=0.0)
@@ -89,7 +89,7 @@ CLAIMS: dict[str, Callable[[str], Callable[[], None]]] = {
 
 
 def measure(claim: str, turns: int, until: float, times: dict[str, list[float]]) -> None:
-    """Append the seconds of each turn to `times`, a list for each side."""
+    """Append the seconds of each turn to the list of its side in `times`."""
     steps = {side: CLAIMS[claim](side) for side in SIDES}
     generator = np.random.default_rng(0)
     for step in steps.values():

@@ -1,23 +1,25 @@
-"""DQN and Rainbow on Atari: a step of the game and an update, and the same in Stable-Baselines3 and Tianshou.
+"""Time per step of DQN and Rainbow on Atari, compared with Stable-Baselines3 and Tianshou.
 
-Replay ratio 1, batch 32, the network of Mnih et al. (2015), Space Invaders, one thread. All sides take turns in one
-process; a side's time is the median over its turns, a ratio the median over those of each round. Ours and
-Stable-Baselines3's play ten games at once (two with `--quick`), with the actions that the network finds best, and make
-as many updates after each step of all. Tianshou's have the update alone, from a memory with as many transitions: its
-trainer copies the whole memory in between. Rainbow's networks are as Tianshou's example has them. Our memory has room
-for 100,000 transitions, theirs for fewer, as they take more space; all hold some 300 at first (60 with `--quick`). The
-time that drawing a batch takes is that of our memory when it is full (with `--quick`, one for 10,000 transitions).
+Replay ratio 1, batch size 32, the network of Mnih et al. (2015), Space Invaders, one thread. All sides take turns in
+one process; the time of a side is the median over its turns, a ratio the median over the ratios of each round. Ours
+and Stable-Baselines3 step ten games in parallel (two with `--quick`) with greedy actions and make one update per game
+after each step. For Tianshou only the update is timed, with a replay buffer of the same size, because its trainer
+copies the whole buffer between updates. Rainbow uses the networks of Tianshou's example. Our replay buffer has a
+capacity of 100,000 transitions, theirs a smaller one because they use more memory per transition; all start with about
+300 transitions (60 with `--quick`). The sampling time is measured with our buffer at capacity (10,000 transitions with
+`--quick`).
 
-Stable-Baselines3's DQN is not double: it takes two passes through a network and one back. Double DQN takes three and
-one back, and so does Tianshou's, double or not. Each claim compares the same algorithm: `dqn_double` is our preset,
-double with three steps and the squared error, against Tianshou's; `dqn_not_double` is ours without double, with one
-step and Huber's error, against Stable-Baselines3's; `rainbow` is against Tianshou's.
+Stable-Baselines3 implements DQN without double Q-learning: two forward passes and one backward pass. Double DQN takes
+three forward passes and one backward pass, as does Tianshou with or without double Q-learning. Each claim compares
+equal algorithms: `dqn_double` is our preset (double, three-step returns, squared error) against Tianshou;
+`dqn_not_double` is ours without double Q-learning, with one-step returns and the Huber loss, against
+Stable-Baselines3; `rainbow` is against Tianshou.
 
     python benchmarks/dqn.py [--quick]
 
-With `--quick`, Tianshou's memories are of one game and are not compiled, which adds about a millisecond to its updates:
-compiling them takes longer than all the rest. On a slow core, importing the libraries may leave `--quick` without time
-for the later claims.
+With `--quick`, Tianshou's replay buffers hold one game and are not compiled, which adds about a millisecond to its
+updates, because compiling takes longer than the rest of the benchmark. On a slow core, importing the libraries may
+leave no time for the later claims with `--quick`.
 
 Needs `pip install "weightclip[atari,hosts]"`.
 """
@@ -49,7 +51,7 @@ from weightclip.lab.experiments.dqn.training import Trainer
 
 BATCH = 32
 OURS, THEIRS = 100_000, 5_000
-"""Transitions that memories have room for."""
+"""Capacities of the replay buffers in transitions."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class Sizes:
     """Sizes of a comparison.
 
     Args:
-        games: at once.
-        turns: rounds, at most.
-        steps: steps and updates of a turn.
-        filled: transitions in each memory at first.
-        rings: games that those in Tianshou's memories are of.
-        full: transitions in the memory that batches are drawn from to time that.
+        games: number of parallel games.
+        turns: maximum number of rounds.
+        steps: steps and updates per turn.
+        filled: transitions in each replay buffer at the start.
+        rings: number of games in Tianshou's replay buffers.
+        full: transitions in the replay buffer for measuring the sampling time.
     """
 
     games: int
@@ -74,10 +76,10 @@ class Sizes:
 
 
 FULL, QUICK = Sizes(10, 12, 50, 300, 10, OURS), Sizes(2, 8, 4, 60, 1, 10_000)
-"""A full block has many steps, so that the cost per call of Stable-Baselines3 is negligible."""
+"""Sizes without and with `--quick`. Full turns have many steps to make Stable-Baselines3's cost per call negligible."""
 
 Steps = Callable[[int], None]
-"""Takes that many steps and updates."""
+"""Makes the given number of steps and updates."""
 
 
 def ours(sizes: Sizes, agent: str, **options: Any) -> Trainer:
@@ -111,45 +113,45 @@ def baselines3(sizes: Sizes) -> Steps:
         learning_starts=sizes.filled,
         train_freq=1,
         gradient_steps=sizes.games,
-        target_update_interval=500,  # steps of all games, and so updates
+        target_update_interval=500,  # counts steps of all games, and thereby updates
         exploration_initial_eps=0.01,
         exploration_final_eps=0.01,
         device="cpu",
         seed=0,
     )
     agent.learn(sizes.filled)
-    return lambda number: void(agent.learn(number, reset_num_timesteps=False))
+    return lambda number: discard(agent.learn(number, reset_num_timesteps=False))
 
 
-def void(_: object) -> None:
-    """For functions that return nothing."""
+def discard(_: object) -> None:
+    """Discard a return value."""
 
 
 def tianshou(agent: str, sizes: Sizes, quick: bool) -> Steps:
-    if quick:  # else its memories compile for many seconds, at each start
+    if quick:  # compiling the replay buffers takes many seconds in each process
         numba.config.DISABLE_JIT = True
-    import tianshou_updates  # not before that
+    import tianshou_updates  # after DISABLE_JIT is set
 
     return {"dqn": tianshou_updates.dqn, "rainbow": tianshou_updates.rainbow}[agent](sizes.filled, sizes.rings)
 
 
 def sampling_time(alpha: float, number: int, transitions: int) -> float:
-    """Seconds that drawing a batch takes from our memory when it is full, by priority unless alpha is 0."""
+    """Seconds to sample a batch from our replay buffer at capacity, with priorities unless alpha is 0."""
     games, generator = 1000, np.random.default_rng(0)
-    memory = ReplayBuffer(transitions, games, (1, 84, 84), alpha=alpha)
+    replay_buffer = ReplayBuffer(transitions, games, (1, 84, 84), alpha=alpha)
     frames = generator.integers(256, size=(games, 1, 84, 84)).astype(np.uint8)
     nothing, actions = np.zeros(games, bool), np.zeros(games, np.int64)
     for _ in range(transitions // games):
-        memory.add(frames, actions, np.ones(games), nothing, nothing, frames)
+        replay_buffer.add(frames, actions, np.ones(games), nothing, nothing, frames)
     began = time.perf_counter()
     for _ in range(number):
-        batch = memory.sample(BATCH, generator, 0.5)
-        memory.update_priorities(batch.places, np.ones(BATCH))
+        batch = replay_buffer.sample(BATCH, generator, 0.5)
+        replay_buffer.update_priorities(batch.places, np.ones(BATCH))
     return (time.perf_counter() - began) / number
 
 
 def update_time(trainer: Trainer, number: int) -> float:
-    """Seconds that an update takes, without a step of the game."""
+    """Seconds per update without environment steps."""
     began = time.perf_counter()
     trainer.train(number)
     return (time.perf_counter() - began) / number
@@ -184,7 +186,7 @@ def main() -> None:
         times[name].append((time.perf_counter() - began) / sizes.steps)
 
     with time_limit(quick):
-        for name, make in makers.items():  # the sides of a claim after each other, for a run that is cut
+        for name, make in makers.items():  # sides of a claim are consecutive, in case the time limit is reached
             sides[name] = make()
             sides[name](sizes.games)  # the first updates are slower
             take_turn(name)
@@ -196,10 +198,10 @@ def main() -> None:
             print(f"{name}: {1000 * median(without_warm_up(own)):.1f} ms for a step and an update")
         for name, alpha in (("ours", 0.0), ("ours, Rainbow", 0.5)):
             fraction = sampling_time(alpha, 40, sizes.full) / update_time(trainers[name], sizes.steps)
-            print(f"{name}: drawing a batch takes {fraction:.1%} of an update")
+            print(f"{name}: sampling a batch takes {fraction:.1%} of an update")
 
     def ratio(own: str, other: str) -> float | None:
-        """How many times as fast as the other; None if a side is missing."""
+        """The speedup over the other side; None if a side is missing."""
         return median_ratio(without_warm_up(times[other]), without_warm_up(times[own]))
 
     print_claim("dqn_not_double", ratio("ours, not double", "Stable-Baselines3"))

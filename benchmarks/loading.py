@@ -1,7 +1,7 @@
-"""How much faster `load` reads a store than one record at a time.
+"""Speedup of `load` over reading one record at a time.
 
-20,000 made-up records of ten tasks, with the columns of streaming runs, in a temporary directory. Both ways make one
-table and check the hash of every record; `load` also adds the configurations to the rows. They alternate in one
+20,000 synthetic records of ten tasks, with the columns of streaming runs, in a temporary directory. Both methods return
+one table and check the hash of every record; `load` also adds the configurations to the rows. They alternate in one
 process; the ratio is the median over the pairs.
 
     python benchmarks/loading.py [--quick]
@@ -26,7 +26,7 @@ from weightclip.lab.records.store import record_path
 from weightclip.lab.records.table import load
 
 FILLED_BY = 18.0
-"""Seconds since the process started after which `--quick` writes no more records than it needs."""
+"""Seconds since the start of the process after which `--quick` writes only as many records as needed."""
 
 SCHEMA = make_schema()
 NEEDED = 50
@@ -73,7 +73,7 @@ def make_table() -> pl.DataFrame:
 
 
 def fill(store: Path, records: int, quick: bool) -> int:
-    """The same numbers everywhere, but for method and seed; how many records there are."""
+    """Write records that differ only in method and seed, and return their number."""
     table = make_table()
     for number in range(records):
         if quick and number >= NEEDED and elapsed() > FILLED_BY:

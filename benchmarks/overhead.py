@@ -2,21 +2,21 @@
 
 784-300-150-10, batch 32, fused Adam, one thread: two networks, one with the regularizer and one without, alternate
 blocks of whole training steps; the ratio is the median over many such pairs. A step takes about a millisecond, and the
-memory layout of the weights matters by a few percent: the second digit varies between runs. `by hand` is the
-least that any clipping after the step can cost: a hook with nothing but the calls of `clamp_`.
+memory layout of the weights affects it by a few percent, so the second digit varies between runs. `by hand` is a lower
+bound for clipping after the step: a hook that only calls `clamp_`.
 
 ResNet18 (11 million parameters, 32x32 images, batch 125, SGD as in the paper, one thread): the forward and backward
 pass is nearly all of the time and the same for all, so it is pooled:
 
     ratio = (median pass + median step with the regularizer) / (median pass + median plain step)
 
-1,000 weights of 16x16, fused Adam, steps alone: counting what is cut, and a
-kappa that changes at every step, each against the step that clips with a constant kappa. `attaching` is the time of one
-optimizer per parameter of a model with 400 parameters, against that of one optimizer for all: the quotient, and in a
-line above it the seconds.
+1,000 weights of 16x16, fused Adam, optimizer steps only: clipping with `track_clipped=True`, and clipping with a kappa
+that changes at every step, each relative to clipping with a constant kappa. `attaching` is the time to attach one
+optimizer per parameter of a model with 400 parameters, relative to one optimizer for all; the line above it shows the
+seconds.
 
-`graded clip / one kappa` compares the clip alone, after a step of Adam. `training with a monitor` is the time of
-training over that time without the time in the monitor's hooks.
+`graded clip / one kappa` compares only the clipping, after a step of Adam. `training with a monitor` is the training
+time divided by the training time without the monitor's hooks.
 
     python benchmarks/overhead.py [--quick]
 """
@@ -52,7 +52,7 @@ REGULARIZERS: dict[str, Callable[[Optimizer, nn.Module], AbstractContextManager[
 
 @contextmanager
 def clip_by_hand(optimizer: Optimizer, model: nn.Module) -> Iterator[None]:
-    """The weights' own bounds, as a hook."""
+    """Clip the weights to their bounds in a minimal hook."""
     limits = [
         (p.detach(), 2.0 * (bound.s or float("inf")))
         for p, bound in zip(model.parameters(), wc.resolve_bounds(model).values(), strict=True)
@@ -78,7 +78,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def compare_whole_steps(regularizer: str, x: Tensor, y: Tensor, budget: float) -> float:
-    """The median over rounds of the ratio of median steps, each round with two new networks."""
+    """Return the median over rounds of the ratio of median step times; each round has two new networks."""
 
     def make_step(regularizer: str) -> Callable[[], None]:
         network = mlp()
@@ -95,19 +95,19 @@ def compare_whole_steps(regularizer: str, x: Tensor, y: Tensor, budget: float) -
     ratios: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < budget or len(ratios) < 3:
-        gc.collect()  # an optimizer and its hooks refer to each other; every round starts with the same memory
+        gc.collect()  # optimizers and their hooks are reference cycles; start every round with the same memory
         steps = {name: make_step(name) for name in ("plain", regularizer)}
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(4):
             for name, step in steps.items():
-                times[name] += [seconds(step) for _ in range(15)][3:]  # the first ones bring it back into the caches
+                times[name] += [seconds(step) for _ in range(15)][3:]  # warm up the CPU caches
         ratios.append(statistics.median(times[regularizer]) / statistics.median(times["plain"]))
         del steps
     return statistics.median(ratios)
 
 
 def compare_pooled(network: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, budget: float) -> dict[str, float]:
-    """Regularizer -> ratio of pass and step to those of the plain optimizer, with the passes of all pooled."""
+    """Regularizer -> ratio of pass and step times to the plain optimizer's, with pooled passes."""
 
     def make_a_pass() -> None:
         optimizer.zero_grad()
@@ -137,7 +137,7 @@ def many_tensors() -> nn.Module:
 
 
 def compare_many_tensors(budget: float) -> dict[str, float]:
-    """The ratio of steps with 1,000 tensors to the step that clips with a constant kappa."""
+    """Return the ratio of step times with 1,000 tensors to clipping with a constant kappa."""
 
     def make_step(statistics: bool, schedule: bool) -> Callable[[], None]:
         network = many_tensors()
@@ -169,14 +169,14 @@ def compare_many_tensors(budget: float) -> dict[str, float]:
 
 
 def small_generator() -> nn.Module:
-    """Transposed convolutions, whose units are in the second dimension of the weights."""
+    """A generator of transposed convolutions, whose units are in the second dimension of the weights."""
     return nn.Sequential(
         nn.ConvTranspose2d(256, 128, 3), nn.ReLU(), nn.ConvTranspose2d(128, 64, 4), nn.Flatten(), nn.Linear(64 * 49, 10)
     )
 
 
 def dcgan_generator() -> nn.Module:
-    """The generator of DCGAN without normalisation, 3.6 million weights."""
+    """The generator of DCGAN without normalization, 3.6 million weights."""
     layers = [nn.ConvTranspose2d(i, o, 4, bias=False) for i, o in itertools.pairwise((100, 512, 256, 128, 64, 3))]
     return nn.Sequential(*layers)
 
@@ -195,7 +195,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 
 
 def compare_clips(network: nn.Module, kappa: Any, budget: float) -> float:
-    """The ratio of a clip alone with a range for each unit to one with a single kappa, each after a step of Adam."""
+    """Return the ratio of clipping with a range per unit to clipping with one kappa, each after a step of Adam."""
     clips = {}
     for name, one in (("one kappa", 2.0), ("graded", kappa)):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -207,13 +207,13 @@ def compare_clips(network: nn.Module, kappa: Any, budget: float) -> float:
     start = time.perf_counter()
     while time.perf_counter() - start < budget or len(times["graded"]) < 20:
         for name, clip in clips.items():
-            adam.step()  # as in training, the caches hold other tensors as well
+            adam.step()  # fills the CPU caches with other tensors, as in training
             times[name].append(seconds(clip))
     return statistics.median(times["graded"]) / statistics.median(times["one kappa"])
 
 
 def compare_changing_kappa(network: nn.Module, budget: float) -> float:
-    """The ratio of a clip alone with a range for each unit and a kappa that changes to one with a constant kappa."""
+    """Return the ratio of clipping with a range per unit and a changing kappa to clipping with a constant kappa."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     clipper = wc.clip_weights(optimizer, network, wc.graded())
     group = optimizer.param_groups[0]
@@ -227,9 +227,9 @@ def compare_changing_kappa(network: nn.Module, budget: float) -> float:
 
 
 def compare_monitor(budget: float, closure: bool = False) -> float:
-    """The ratio of the time of training with a monitor, at its default interval, to the same without its hooks.
+    """Return the ratio of training time with a monitor at its default interval to training time without its hooks.
 
-    The time in the hooks is measured during one run: the difference between two runs varies by more than it.
+    The time in the hooks is measured during one run, because it is smaller than the difference between two runs.
     """
     inside, depth = 0.0, 0
 
@@ -263,7 +263,7 @@ def compare_monitor(budget: float, closure: bool = False) -> float:
 
 
 def attaching(budget: float) -> tuple[float, float]:
-    """Seconds for one optimizer per parameter of 400, and their quotient with those of one optimizer for all."""
+    """Return the seconds for one optimizer per parameter of 400, and their ratio to one optimizer for all."""
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(200)])
 
     def attach(optimizers: list[Optimizer]) -> None:
@@ -285,7 +285,7 @@ def main(quick: bool) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(32, 784), torch.randint(10, (32,))
     regularizers = [regularizer for regularizer in REGULARIZERS if regularizer != "plain"]
-    # Clipping is the claim: it gets most of the time.
+    # Most of the time is for clipping, which is the main claim.
     budget = {
         regularizer: (8 if quick else 150) * (0.35 if regularizer in ("clip", "clip by hand") else 0.06)
         for regularizer in regularizers

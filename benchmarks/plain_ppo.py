@@ -1,8 +1,8 @@
-"""PPO as a single script usually has it, to compare with: one environment, Gymnasium's wrappers, PyTorch step by step.
+"""A single-file PPO for comparison: one environment, Gymnasium's wrappers, one PyTorch call per step.
 
-It follows CleanRL's loop for continuous actions in its order of events: a forward pass and a sampled action for every
-step, storage in tensors, advantages backwards in time, minibatches of shuffled indices. It is written for this
-comparison, and nothing in it is made faster.
+It follows CleanRL's `ppo_continuous_action.py`: a forward pass and a sampled action at every step, storage in tensors,
+advantages computed backward in time, and minibatches of shuffled indices. It is written for this comparison and is not
+optimized.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weightclip.lab.networks.actor_critic import ActorCritic
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of CleanRL."""
+    """CleanRL's hyperparameters."""
 
     num_steps: int = 2048
     num_minibatches: int = 32
@@ -37,7 +37,7 @@ class Settings:
 
 
 def wrapped(name: str, gamma: float) -> gym.Env:
-    """An environment in the wrappers that normalize its observations and rewards."""
+    """An environment with normalized observations and rewards."""
     env: gym.Env = gym.wrappers.FlattenObservation(make_environment(name))
     env = gym.wrappers.RecordEpisodeStatistics(env)
     env = gym.wrappers.ClipAction(env)
@@ -48,7 +48,7 @@ def wrapped(name: str, gamma: float) -> gym.Env:
 
 
 class Agent(nn.Module):
-    """Draws actions, and judges states."""
+    """An actor and a critic."""
 
     def __init__(self, envs: gym.vector.VectorEnv, seed: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Agent(nn.Module):
 
 
 def train(name: str, seed: int, iterations: int, settings: Settings | None = None) -> Iterator[list[float]]:
-    """After each iteration, the returns of the episodes that ended in it."""
+    """Yield the returns of the episodes that ended in each iteration."""
     s = settings or Settings()
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -83,29 +83,29 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
     next_done = torch.zeros(1)
     for iteration in range(iterations):
         optimizer.param_groups[0]["lr"] = (1.0 - iteration / iterations) * s.lr
-        returns_of_episodes: list[float] = []
+        episode_returns: list[float] = []
         for step in range(s.num_steps):
             obs[step], dones[step] = next_obs, next_done
             with torch.no_grad():
                 action, log_prob, _, value = agent.act(next_obs)
             values[step], actions[step], log_probs[step] = value.flatten(), action, log_prob
-            seen, reward, terminated, truncated, infos = envs.step(action.numpy())
+            observation, reward, terminated, truncated, infos = envs.step(action.numpy())
             next_done = torch.Tensor(np.logical_or(terminated, truncated))
             rewards[step] = torch.tensor(reward).view(-1)
-            next_obs = torch.Tensor(seen)
+            next_obs = torch.Tensor(observation)
             if "final_info" in infos and "episode" in infos["final_info"]:
-                returns_of_episodes.append(float(infos["final_info"]["episode"]["r"][0]))
+                episode_returns.append(float(infos["final_info"]["episode"]["r"][0]))
         with torch.no_grad():
             next_value = agent.value(next_obs).reshape(1, -1)
             advantages = torch.zeros_like(rewards)
             last = torch.zeros(1)
             for t in reversed(range(s.num_steps)):
-                going_on = 1.0 - (next_done if t == s.num_steps - 1 else dones[t + 1])
-                following = next_value if t == s.num_steps - 1 else values[t + 1]
-                delta = rewards[t] + s.gamma * following * going_on - values[t]
-                advantages[t] = last = delta + s.gamma * s.gae_lambda * going_on * last
+                nonterminal = 1.0 - (next_done if t == s.num_steps - 1 else dones[t + 1])
+                bootstrap = next_value if t == s.num_steps - 1 else values[t + 1]
+                delta = rewards[t] + s.gamma * bootstrap * nonterminal - values[t]
+                advantages[t] = last = delta + s.gamma * s.gae_lambda * nonterminal * last
             returns = advantages + values
-        whole = [
+        rollout = [
             part.reshape(s.num_steps, *part.shape[2:])
             for part in (obs, actions, log_probs, advantages, returns, values)
         ]
@@ -115,8 +115,8 @@ def train(name: str, seed: int, iterations: int, settings: Settings | None = Non
             np.random.shuffle(indices)
             for start in range(0, s.num_steps, size):
                 rows = indices[start : start + size]
-                learn(agent, optimizer, s, *(part[rows] for part in whole))
-        yield returns_of_episodes
+                learn(agent, optimizer, s, *(part[rows] for part in rollout))
+        yield episode_returns
     envs.close()
 
 
@@ -131,11 +131,11 @@ def learn(
     returns: Tensor,
     values: Tensor,
 ) -> None:
-    """One minibatch."""
+    """Update on one minibatch."""
     _, new_log_prob, entropy, new_value = agent.act(obs, actions)
     log_ratio = new_log_prob - log_probs
     ratio = log_ratio.exp()
-    with torch.no_grad():  # what is logged
+    with torch.no_grad():  # metrics that CleanRL logs
         (-log_ratio).mean()
         ((ratio - 1) - log_ratio).mean()
         ((ratio - 1.0).abs() > s.clip_coef).float().mean().item()
@@ -144,8 +144,8 @@ def learn(
         -advantages * ratio, -advantages * torch.clamp(ratio, 1 - s.clip_coef, 1 + s.clip_coef)
     ).mean()
     new_value = new_value.view(-1)
-    near = values + torch.clamp(new_value - values, -s.clip_coef, s.clip_coef)
-    value_loss = 0.5 * torch.max((new_value - returns) ** 2, (near - returns) ** 2).mean()
+    v_clipped = values + torch.clamp(new_value - values, -s.clip_coef, s.clip_coef)
+    value_loss = 0.5 * torch.max((new_value - returns) ** 2, (v_clipped - returns) ** 2).mean()
     loss = policy_loss - 0.0 * entropy.mean() + s.vf_coef * value_loss
     optimizer.zero_grad()
     loss.backward()

@@ -1,10 +1,10 @@
-"""PPO: environment steps per second on one core, of eight seeds in lockstep and of a plain loop with one environment.
+"""Environment steps per second of PPO on one core: eight seeds in lockstep and a plain loop with one environment.
 
-Three sides take turns in one process, with the same hyper-parameters and one thread: the plain loop (`plain_ppo.py`),
-which follows CleanRL's, and eight seeds with the fused and with the reference backend. All times are CPU times of this
-process, so that other processes on the machine matter less. A ratio is the median over the rounds. A last turn, not
-counted, measures the fraction of our time that MuJoCo takes. `--quick` has shorter rollouts, which costs our side a few
-percent. The first run compiles the fused backend, which takes some of the time of `--quick`.
+Three sides take turns in one process, with the same hyperparameters and one thread: the plain loop (`plain_ppo.py`),
+which follows CleanRL, and eight seeds with the fused and with the reference backend. All times are CPU times of this
+process, to reduce the effect of other processes on the machine. A ratio is the median over the rounds. A final turn,
+which is not counted, measures the fraction of our time spent in MuJoCo. `--quick` uses shorter rollouts, which makes
+our side slower by a few percent. The first run compiles the fused backend, which takes part of the time of `--quick`.
 
     python benchmarks/ppo.py [--quick] [--method adam+wc]
 """
@@ -31,15 +31,15 @@ ENVIRONMENTS = ("Walker2d-v4", "Humanoid-v4")
 BACKENDS = ("fused", "reference")
 MINIBATCH = 64
 MANY = 1000
-"""Iterations that a run would have; only the first few are timed."""
+"""Number of iterations for learning rate annealing; only the first few are timed."""
 
 SLOW_START = 8.0
-"""On a core that takes so many seconds to import everything, `--quick` has the shortest rollouts."""
+"""If imports take this many seconds, `--quick` uses the shortest rollouts."""
 
 
 @contextmanager
 def counting() -> Iterator[list[float]]:
-    """Seconds spent in MuJoCo's own functions, as they add up."""
+    """Yield the accumulated seconds spent in MuJoCo's functions."""
     seconds = [0.0]
     originals = {name: getattr(mujoco, name) for name in ("mj_step", "mj_forward", "mj_rnePostConstraint")}
 
@@ -58,12 +58,12 @@ def counting() -> Iterator[list[float]]:
 
 
 class Sides:
-    """The three loops in an environment, and the seconds per step of their turns.
+    """The three training loops in one environment and the seconds per step of their turns.
 
     Args:
-        env: its id.
-        method: ours.
-        rollout: steps of an iteration.
+        env: environment id.
+        method: method of our side.
+        rollout: steps per iteration.
     """
 
     def __init__(self, env: str, method: str, rollout: int) -> None:
@@ -79,7 +79,7 @@ class Sides:
         self.mujoco: float | None = None
 
     def turn(self, number: int) -> None:
-        """An iteration of each."""
+        """Run one iteration of each loop."""
         self._time("plain", self._rollout, lambda: next(self._plain))
         for backend, learners in self._learners.items():
             self._time(backend, LOCKSTEP * self._rollout, partial(learners.iterate, number))
@@ -90,18 +90,18 @@ class Sides:
         self.times[name].append((time.process_time() - began) / steps)
 
     def measure_mujoco(self) -> None:
-        """Measure the fraction of the time that MuJoCo takes in a turn of the fused backend."""
+        """Measure the fraction of a turn of the fused backend that is spent in MuJoCo."""
         with counting() as seconds:
             began = time.process_time()
             self._learners["fused"].iterate(len(self.times["fused"]))
             self.mujoco = seconds[0] / (time.process_time() - began)
 
     def ratio(self, name: str) -> float | None:
-        """How many times as fast as the plain loop."""
+        """The speedup over the plain loop."""
         return median_ratio(*(without_warm_up(self.times[one]) for one in ("plain", name)))
 
     def _spread(self, name: str) -> list[str]:
-        """The ratios of the slowest and of the fastest round."""
+        """The ratios of the slowest and the fastest round."""
         plain, own = (without_warm_up(self.times[one]) for one in ("plain", name))
         ratios = [one / other for one, other in zip(plain, own, strict=False)]
         return [f"{name} / plain {min(ratios):.2f} to {max(ratios):.2f}"] if ratios else []
@@ -122,7 +122,9 @@ class Sides:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns, within 45 s")
-    parser.add_argument("--method", default="adam", help="ours; the plain loop has Adam alone (default: adam)")
+    parser.add_argument(
+        "--method", default="adam", help="method of our side; the plain loop always uses Adam (default: adam)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rollout, turns = 2048, 5
@@ -131,7 +133,7 @@ def main() -> None:
     found: dict[str, Sides] = {}
     with time_limit(arguments.quick):
         found |= {env: Sides(env, arguments.method, rollout) for env in ENVIRONMENTS}
-        for turn in rounds(turns + 1, deadline(arguments.quick)):  # the first one warms up
+        for turn in rounds(turns + 1, deadline(arguments.quick)):  # the first round is a warm-up
             for sides in found.values():
                 sides.turn(turn)
         for sides in found.values():

@@ -1,10 +1,10 @@
-"""Returns of our PPO and of a plain loop, over the same seeds.
+"""Returns of our PPO and of a plain loop with the same seeds.
 
-The plain loop (`plain_ppo.py`, which follows CleanRL's) runs its seeds one by one, and keeps each in a directory as
-soon as it is finished; ours are read from a store that `weightclip run policy-collapse --method adam` or a sweep has
-filled. A seed's number is the mean return of the episodes in the last tenth of its steps; intervals are Student's, 95%.
-With few seeds these are wide, so an overlap says little; tests/lab/experiments/ppo/test_ppo.py shows that both loops
-learn the same from the same draws. CleanRL's published returns are shown for comparison, where they exist.
+The plain loop (`plain_ppo.py`, which follows CleanRL) runs its seeds one by one and saves each in a directory when it
+has finished; ours are read from a store written by `weightclip run policy-collapse --method adam` or by a sweep. The
+score of a seed is the mean return of the episodes in the last tenth of its steps; intervals are 95% Student's t
+intervals. With few seeds the intervals are wide, so overlap is weak evidence; tests/lab/experiments/ppo/test_ppo.py
+shows that both loops learn the same from the same random draws. CleanRL's published returns are shown if available.
 
     python benchmarks/ppo_learning.py --env Walker2d-v4 --seeds 4 --steps 1M --plain plain/ --ours results/
 """
@@ -33,11 +33,11 @@ PUBLISHED = {
     "Hopper-v4": (2382.86, 271.74),
     "Humanoid-v4": (716.11, 49.08),
 }
-"""CleanRL's ppo_continuous_action.py, three seeds of 1M steps: mean and deviation, from docs.cleanrl.dev."""
+"""CleanRL's ppo_continuous_action.py, three seeds of 1M steps: mean and standard deviation, from docs.cleanrl.dev."""
 
 
 def run_plain(env: str, seed: int, steps: int, directory: Path) -> pl.DataFrame:
-    """A row for each iteration in which an episode ended: `samples` and `return`; from a file if it was run before."""
+    """Return a row (`samples`, `return`) per iteration in which an episode ended, from a file if the seed was run."""
     path = directory / f"{env}_seed{seed}_{steps}.csv"
     if path.exists():
         return pl.read_csv(path)
@@ -51,18 +51,18 @@ def run_plain(env: str, seed: int, steps: int, directory: Path) -> pl.DataFrame:
         if iteration % 50 == 0:
             print(f"{env} plain seed {seed}: {iteration * rollout:,} of {steps:,} steps", flush=True)
     table = pl.DataFrame(rows)
-    write_whole(path, table.write_csv().encode())  # a file that is there is a seed that is finished
+    write_whole(path, table.write_csv().encode())  # an existing file is a finished seed
     return table
 
 
 def final_return(table: pl.DataFrame, steps: int) -> float:
-    """The mean over the episodes of the last tenth."""
+    """The mean return of the episodes in the last tenth."""
     last = table.filter(pl.col("samples") > (1 - LAST) * steps, pl.col("episodes") > 0)
     return float(last.select((pl.col("return") * pl.col("episodes")).sum() / pl.col("episodes").sum()).item())
 
 
 def run_of(runs: pl.DataFrame, env: str, seed: int, steps: int) -> pl.DataFrame:
-    """Ours with CleanRL's settings, and no other."""
+    """Select our runs with exactly CleanRL's settings."""
     wanted = identify(resolve(Config(env=env, method="adam", seed=seed, steps=steps)))
     found = runs.filter(identity=wanted)
     if found.is_empty():

@@ -1,18 +1,18 @@
-"""How much faster the fused engine learns than a plain PyTorch loop, and how near it is to the memory's own speed.
+"""Speedup of the fused engine over a plain PyTorch loop, and its distance to the memory bandwidth limit.
 
-784-300-150-10 on input-permuted MNIST (the bundled digits), one sample per step, one core. The plain loop is what
-one would write by hand: a batch of one from data in memory, the method by the library's regularizers, and after each
-update the loss on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the fraction of
-entries clipped. The fused engine measures the same, and the fraction of negative units. Both run blocks of steps
-alternately; a ratio is the median over the pairs of blocks.
+784-300-150-10 on input-permuted MNIST (the bundled digits), one sample per step, one core. The plain loop is a typical
+handwritten loop: batches of one sample from data in memory, the library's regularizers, and after each update the loss
+on the same sample, the l1 and l2 norms of weights and gradients and, with clipping, the fraction of clipped entries.
+The fused engine measures the same and the fraction of negative units. Both alternate in blocks of steps; a ratio is
+the median over the pairs of blocks.
 
-The limit: what numpy takes to read and write all arrays that a step has to change (weights, and the optimizer's
-states), in place.
+The limit is the time NumPy takes to read and write in place all arrays that a step changes (the weights and the
+optimizer's state).
 
     python benchmarks/streaming.py [--quick]
 
-The first run on a machine compiles the fused engine's kernels. On a slow core that may leave `--quick` without time for
-the later claims; it is faster the next time.
+The first run on a machine compiles the fused engine's kernels. On a slow core this may leave no time for the later
+claims with `--quick`; later runs load the kernels from the cache.
 """
 
 import argparse
@@ -40,7 +40,7 @@ STATES = {"sgd": 0, "adam": 2, "madam": 1}
 
 
 class Plain:
-    """The loop by hand."""
+    """A handwritten PyTorch loop."""
 
     def __init__(self, config: Config) -> None:
         self.model = mlp(784, config.hidden, 10, config.activation, config.seed)
@@ -105,7 +105,7 @@ def stream(arrays: list[np.ndarray], times: int) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds for a step in each round: of the plain loop, of the fused engine, and of numpy for the same bytes."""
+    """Seconds per step in each round of the plain loop, the fused engine, and NumPy for the same bytes."""
 
     plain: list[float] = field(default_factory=list)
     fused: list[float] = field(default_factory=list)
@@ -113,13 +113,13 @@ class Times:
 
 
 def compare(times: Times, method: str, dataset: Dataset, pairs: int, steps: int, until: float) -> None:
-    """Add the times of a method."""
+    """Measure one method."""
     config = resolve(Config("input-permuted-mnist", method=method, period=steps))
     plain, fused = Plain(config), Fused(config, dataset)
     size = sum(p.numel() for p in plain.model.parameters())
     arrays = [np.ones(size, np.float32) for _ in range(1 + STATES[method.partition("+")[0]])]
     n, d = dataset.inputs.shape
-    many = 10  # a fused block is ten times as long, because it is so much faster
+    many = 10  # fused blocks have ten times as many steps because the engine is much faster
     first = make_task("inputs", 0, 2, 2, 0, n, d, dataset.classes)
     plain.learn(*tensors(dataset, first))
     fused.learn(first)  # compiles
@@ -134,7 +134,7 @@ def compare(times: Times, method: str, dataset: Dataset, pairs: int, steps: int,
 
 
 def compare_graded(method: str, dataset: Dataset, pairs: int, steps: int, until: float) -> float:
-    """The median ratio of fused steps with a range for each unit to those with one kappa."""
+    """Return the median ratio of fused step times with a range per unit to those with one kappa."""
     n, d = dataset.inputs.shape
     learners = [
         Fused(resolve(Config("input-permuted-mnist", method=method, kappa=kappa, period=steps)), dataset)
@@ -163,7 +163,7 @@ def main(quick: bool) -> None:
         dataset = load("mnist")
         print(f"data: {dataset.source}")
         for number, (method, times) in enumerate(found.items()):
-            now = elapsed()  # the methods share the time that is left
+            now = elapsed()  # divide the remaining time among the methods
             compare(times, method, dataset, pairs, steps, now + (deadline(quick) - 8 - now) / (len(methods) - number))
             print(f"{method}: {1e6 * median(times.fused):.0f} us a fused step here", flush=True)
         for method in ("sgd+wc", "adam+wc"):

@@ -1,16 +1,16 @@
-"""The speed-up of two workers over sequential runs, and the overhead of a Ray cluster over local processes.
+"""Speedup of two workers over sequential runs, and overhead of a Ray cluster over local processes.
 
-The runs: sgd+wc on input-permuted MNIST, 784-300-150-10, fused engine, a little over two seconds each, different
-seeds. One after the other, this process calls `run_config` for each, with a store, as the workers do. The sides take
-turns in rounds, because the speed of a machine drifts: some runs one after the other, the same on two local workers,
-the same over Ray.
+The runs are sgd+wc on input-permuted MNIST, 784-300-150-10, fused engine, a little over two seconds each, with
+different seeds. The sequential baseline calls `run_config` with a store for each, as the workers do. The sides take
+turns in rounds, because the speed of a machine drifts: some runs sequentially, the same runs on two local workers, and
+the same runs on Ray.
 
-A round counts from when the workers are up, each having made a tiny run. The start of the local workers is added once,
-as a sweep of all runs has it; with --quick, where there are few and short runs, it is left out, as it is of Ray.
+The time of a round starts when each worker has finished a tiny run. The startup time of the local workers is added
+once, as in a sweep of all runs; with --quick, which has few short runs, it is excluded, as it is for Ray.
 
     python benchmarks/sweep.py [--quick]
 
-With --quick, Ray is started only if the local workers started fast enough: on a slow core there is no time for it.
+With --quick, Ray is started only if the local workers started fast enough, because a slow core has no time for it.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PROBLEM, METHOD = "input-permuted-mnist", "sgd+wc"
 WORKERS = 2
 
 RAY_START = 2.0
-"""Ray is expected to take so many times as long to start and to end as the local workers take to start."""
+"""Expected ratio of the time to start and stop Ray to the startup time of the local workers."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Sizes:
     """Sizes of a comparison.
 
     Args:
-        runs: in all.
-        rounds: that they are spread over.
-        seconds: that a run takes, about.
-        period: steps of a task.
+        runs: total number of runs.
+        rounds: number of rounds over which the runs are distributed.
+        seconds: approximate time of a run.
+        period: steps per task.
     """
 
     runs: int
@@ -64,7 +64,7 @@ FULL, QUICK = Sizes(200, 5, 2.2, 5000), Sizes(8, 1, 0.4, 1000)
 
 @dataclass
 class Seconds:
-    """Seconds of all runs; `start` is that of the local workers, in the last round."""
+    """Seconds of all runs; `start` is the startup time of the local workers in the last round."""
 
     serial: float = 0.0
     local: float = 0.0
@@ -77,7 +77,7 @@ def config_of(seed: int, steps: int, period: int) -> Config:
 
 
 def configs_of(sizes: Sizes, data: Dataset) -> list[Config]:
-    """The runs: as many whole tasks as take so long here."""
+    """Create runs with as many whole tasks as take the given time on this machine."""
     period = sizes.period
     run_config(config_of(0, period, period), data)  # compiles
     began = time.perf_counter()
@@ -94,7 +94,7 @@ def one_after_the_other(configs: Sequence[Config], data: Dataset, store: Path) -
 
 
 def swept(executor: Executor, configs: Sequence[Config], data: Dataset, store: Path) -> tuple[float, float]:
-    """Seconds until the last run has ended, in all, and since each worker has made a tiny run."""
+    """Return the seconds until the last run ended, in total and since each worker finished a tiny run."""
     tiny = [replace(configs[0], seed=len(configs) + number, steps=10) for number in range(WORKERS)]
     jobs = [(run,) for run in make_runs(EXPERIMENT, [*tiny, *configs], data)]
     shared = Shared(EXPERIMENT, store, data={data_key(EXPERIMENT, configs[0]): data})
@@ -107,7 +107,7 @@ def swept(executor: Executor, configs: Sequence[Config], data: Dataset, store: P
 
 
 def measure(found: Seconds, sizes: Sizes, quick: bool) -> None:
-    """Add up the times of each side."""
+    """Sum the times of each side."""
     data = EXPERIMENT.load(config_of(0, sizes.period, sizes.period), None)
     print(f"data: {data.source}")
     configs = configs_of(sizes, data)

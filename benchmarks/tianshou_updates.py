@@ -1,6 +1,6 @@
-"""Tianshou's DQN and Rainbow, to compare with: an update from a memory that is filled with random transitions.
+"""Updates of Tianshou's DQN and Rainbow from a replay buffer with random transitions, for comparison.
 
-The networks and settings are those of Tianshou's Atari examples.
+The networks and settings are from Tianshou's Atari examples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BATCH, ACTIONS, ROOM = 32, 6, 5_000
 STORED = {"ignore_obs_next": True, "save_only_last_obs": True, "stack_num": 4}
 
 Steps = Callable[[int], None]
-"""Makes that many updates."""
+"""Makes the given number of updates."""
 
 
 def dqn(transitions: int, rings: int) -> Steps:
-    """DQN, with so many transitions at first, of so many games."""
+    """DQN with the given number of initial transitions and games."""
     network = DQNet(c=4, h=84, w=84, action_shape=ACTIONS)
     policy = DiscreteQLearningPolicy(model=network, action_space=gym.spaces.Discrete(ACTIONS))
     optim = AdamOptimizerFactory(lr=1e-4)
@@ -34,7 +34,7 @@ def dqn(transitions: int, rings: int) -> Steps:
 
 
 def rainbow(transitions: int, rings: int) -> Steps:
-    """Rainbow, with so many transitions at first, of so many games."""
+    """Rainbow with the given number of initial transitions and games."""
     network = RainbowNet(
         c=4, h=84, w=84, action_shape=ACTIONS, num_atoms=51, noisy_std=0.1, is_dueling=True, is_noisy=True
     )

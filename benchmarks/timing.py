@@ -1,6 +1,6 @@
-"""The time limit of `--quick`: rounds until a deadline, and a timer that cuts what still runs then.
+"""The time limit of `--quick`: rounds until a deadline, and a timer that interrupts the benchmark.
 
-All times are seconds since the process started, imports included: these are a large part of them on a slow core.
+All times are seconds since the start of the process. They include imports, which take long on a slow core.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ LAST_ROUND = 33.0
 """With `--quick`, a round starts only if it is expected to end before this time."""
 
 CUT = 38.0
-"""With `--quick`, measuring is cut at this time. What follows has some seconds, as `--quick` ends within 45."""
+"""With `--quick`, measurements are interrupted at this time, to leave some seconds for the rest of the 45."""
 
 SECOND_CUT = 2.0
-"""Seconds after which cleaning up is cut as well."""
+"""Seconds after which cleanup is interrupted as well."""
 
 
 class OutOfTime(BaseException):
-    """Raised by `time_limit`; no Exception, so that libraries do not catch it."""
+    """Raised by `time_limit`; not an Exception, so that libraries do not catch it."""
 
 
 def _age() -> float:
-    """How long the process has been running; 0 if the system does not report it."""
+    """Return the age of the process in seconds; 0 if the system does not report it."""
     try:
         started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
@@ -42,19 +42,19 @@ _STARTED = time.perf_counter() - _age()
 
 
 def elapsed() -> float:
-    """Seconds since the process started."""
+    """Return the seconds since the start of the process."""
     return time.perf_counter() - _STARTED
 
 
 def deadline(quick: bool) -> float:
-    """The time for `rounds`: `LAST_ROUND`, or infinity without `--quick`."""
+    """Return the deadline for `rounds`: `LAST_ROUND`, or infinity without `--quick`."""
     return LAST_ROUND if quick else math.inf
 
 
 def rounds(most: int, until: float) -> Iterator[int]:
-    """Yield 0, 1, ...: at most so many, at least one, and no other that would end after `until`.
+    """Yield up to `most` round numbers, at least one, and no later one that would end after `until`.
 
-    A round is expected to take as long as the one before it.
+    A round is expected to take as long as the previous one.
     """
     took = 0.0
     for number in range(most):
@@ -67,8 +67,8 @@ def rounds(most: int, until: float) -> Iterator[int]:
 
 @contextmanager
 def time_limit(quick: bool) -> Iterator[None]:
-    """With `--quick`, leave the block at the time `CUT`, wherever it is; results collected so far remain."""
-    if not quick or not hasattr(signal, "setitimer"):  # Windows has no such timer
+    """With `--quick`, interrupt the block at the time `CUT`; results collected so far are kept."""
+    if not quick or not hasattr(signal, "setitimer"):  # not available on Windows
         yield
         return
 
@@ -88,15 +88,15 @@ def time_limit(quick: bool) -> Iterator[None]:
 
 
 def without_warm_up(times: Sequence[float]) -> Sequence[float]:
-    """All rounds except the first one, or that one if there is no other."""
+    """Return all rounds except the first, or the first if there is no other."""
     return times[1:] or times
 
 
 def median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
-    """The median over the rounds of time / other; None if there was no round.
+    """Return the median over the rounds of time / other; None if there was no round.
 
     Examples:
-        >>> median_ratio([2.0, 6.0, 5.0], [1.0, 2.0])  # the third round was cut
+        >>> median_ratio([2.0, 6.0, 5.0], [1.0, 2.0])  # the third round was interrupted
         2.5
     """
     ratios = [time / other for time, other in zip(times, others, strict=False)]
@@ -104,12 +104,12 @@ def median_ratio(times: Sequence[float], others: Sequence[float]) -> float | Non
 
 
 def leave(quick: bool) -> None:
-    """With `--quick`, end the process at once: on a slow core, Python takes seconds to take its modules apart."""
+    """With `--quick`, end the process immediately, because Python's shutdown takes seconds on a slow core."""
     if quick:
         sys.stdout.flush()
         os._exit(0)
 
 
 def print_claim(name: str, ratio: float | None, digits: int = 2) -> None:
-    """Print `name: ratio`, or that the time was up before it could be measured."""
+    """Print `name: ratio`, or that the time limit was reached before it was measured."""
     print(f"{name}: {'not measured in time' if ratio is None else f'{ratio:.{digits}f}'}")

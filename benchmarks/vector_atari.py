@@ -1,4 +1,4 @@
-"""ale-py's `AtariVectorEnv` with the interface of the lab: the reference for the lab's games, which have a state."""
+"""ale-py's `AtariVectorEnv` with the interface of the lab, as the reference for the lab's environments."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from weightclip.lab.experiments.dqn.environments import (
 
 
 class VectorAtari:
-    """The arguments and results of `weightclip.lab.experiments.dqn.atari.Atari`, without a state."""
+    """An environment like `weightclip.lab.experiments.dqn.atari.Atari` whose state cannot be saved."""
 
     def __init__(self, game: str, number: int, sticky_action_prob: float = 0.0, max_frames: int = MAX_FRAMES) -> None:
         self._games = AtariVectorEnv(
             find_game("atari", game),
             number,
-            batch_size=0,  # all environments in each step
+            batch_size=0,  # step all environments
             num_threads=1,
             thread_affinity_offset=-1,  # no CPU affinity
             max_num_frames_per_episode=max_frames,
@@ -43,7 +43,7 @@ class VectorAtari:
             frameskip=FRAME_SKIP["atari"],
             maxpool=True,
             noop_max=30,
-            episodic_life=False,  # lives are tracked here, so that returns are those of whole games
+            episodic_life=False,  # lives are tracked here, so that returns are of whole games
             life_loss_info=False,
             reward_clipping=False,
             use_fire_reset=True,

@@ -1,13 +1,13 @@
-"""Training on CIFAR-10: images per second of a training step, of our whole loop, and of a plain PyTorch loop.
+"""Images per second of training on CIFAR-10: a training step, our whole loop, and a plain PyTorch loop.
 
-Our loop is an epoch as `weightclip run` has it: batches, training, what is measured of them and progress; tests and
-checkpoints at its end are left out on both sides.
+Our loop is an epoch as in `weightclip run`: batches, training, metrics and progress; evaluation and checkpoints at the
+end of an epoch are excluded on both sides.
 
-The plain loop has the same network made of PyTorch's own layers, its default memory format, a `DataLoader` that
-normalises image by image as torchvision's transforms do, and as many worker processes as are fastest. All sides learn
-from the same images, batch 125, ResNet18 for ImageNet, and take turns of a few steps; a ratio is the median over the
-rounds of what it was in each, because the speed of a machine drifts. `--quick` takes one step in a turn on one thread,
-and leaves out the plain loops with workers, which would prepare their one batch in the turns of the others.
+The plain loop has the same network built from PyTorch's layers, the default memory format, a `DataLoader` that
+normalizes each image as torchvision's transforms do, and the fastest number of worker processes. All sides train on
+the same images with batch size 125 and ResNet18 for ImageNet, and take turns of a few steps; a ratio is the median of
+the ratios of each round, because the speed of a machine drifts. `--quick` makes one step per turn on one thread and
+skips the plain loops with workers, which would prepare their batch during the turns of the other sides.
 
     python benchmarks/warm_start.py [--quick] [--threads N]
 """
@@ -38,8 +38,8 @@ from weightclip.lab.networks.small_conv import Conv3x3
 BATCH = 125
 
 
-class Photographs(Dataset[tuple[Tensor, int]]):
-    """Image by image, as with torchvision's ToTensor and Normalize."""
+class NormalizedImages(Dataset[tuple[Tensor, int]]):
+    """Images normalized one by one, as with torchvision's ToTensor and Normalize."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -54,23 +54,28 @@ class Photographs(Dataset[tuple[Tensor, int]]):
 
 
 def plain_network(ours: bool) -> nn.Module:
-    """The network, with PyTorch's own convolutions throughout or with ours."""
+    """The network with PyTorch's convolutions or with ours."""
     network = resnet18(10)
     if not ours:
         for name, layer in list(network.named_modules()):
             if isinstance(layer, Conv3x3):
                 parent = network.get_submodule(name.rpartition(".")[0])
-                own = nn.Conv2d(layer.in_channels, layer.out_channels, 3, layer.stride, padding=1, bias=False)
-                setattr(parent, name.rpartition(".")[2], own)
+                plain = nn.Conv2d(layer.in_channels, layer.out_channels, 3, layer.stride, padding=1, bias=False)
+                setattr(parent, name.rpartition(".")[2], plain)
     return network
 
 
 def plain_loop(images: Images, workers: int, ours: bool = False) -> Callable[[int], None]:
-    """Takes that many steps of a loop as one would write it."""
+    """Return a function that makes the given number of steps of a handwritten loop."""
     network = plain_network(ours)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     loader = DataLoader(
-        Photographs(images), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0, drop_last=True
+        NormalizedImages(images),
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        drop_last=True,
     )
 
     def endless() -> Iterator[tuple[Tensor, Tensor]]:
@@ -95,18 +100,18 @@ def plain_loop(images: Images, workers: int, ours: bool = False) -> Callable[[in
 
 
 def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """Our whole loop, an epoch of so many steps at a time, and its bare training step on one batch."""
+    """Return our whole loop, with epochs of the given number of steps, and its training step on one batch."""
     config = resolve(Config(method="sgd", stages=1, images=steps * BATCH, epochs=10_000, test_images=1))
-    looping, bare = Trainer(config, train, test), Trainer(config, train, test)
-    x, y = Pixels(train, bare.device).batch(torch.arange(BATCH))
+    loop_trainer, step_trainer = Trainer(config, train, test), Trainer(config, train, test)
+    x, y = Pixels(train, step_trainer.device).batch(torch.arange(BATCH))
     epochs = count()
 
     def whole(_: int) -> None:
-        looping.train(next(epochs))
+        loop_trainer.train(next(epochs))
 
     def step(number: int) -> None:
         for _ in range(number):
-            bare.step(x, y)
+            step_trainer.step(x, y)
 
     return whole, step
 
@@ -114,10 +119,12 @@ def our_loop(train: Images, test: Images, steps: int) -> tuple[Callable[[int], N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="shorter turns, within 45 s")
-    parser.add_argument("--threads", type=int, help="of PyTorch (default: its own choice; 1 with --quick)")
+    parser.add_argument(
+        "--threads", type=int, help="number of PyTorch threads (default: PyTorch's default; 1 with --quick)"
+    )
     arguments = parser.parse_args()
     quick = arguments.quick
-    if arguments.threads or quick:  # several threads next to another busy process are slower than one
+    if arguments.threads or quick:  # several threads are slower than one if another process is busy
         torch.set_num_threads(arguments.threads or 1)
     steps, turns, workers = (1, 30, (0,)) if quick else (10, 30, (0, 1, 2))
     times: dict[str, list[float]] = defaultdict(list)
@@ -130,7 +137,7 @@ def main() -> None:
             **{f"plain loop, {n} workers": plain_loop(data.train, n) for n in workers},
             "plain loop, our network": plain_loop(data.train, 0, ours=True),
         }
-        for turn in rounds(turns + 1, deadline(quick)):  # the first one warms up
+        for turn in rounds(turns + 1, deadline(quick)):  # the first round is a warm-up
             order = list(sides) if turn % 2 else list(reversed(sides))
             for name in order:
                 began = time.perf_counter()

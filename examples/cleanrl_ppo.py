@@ -1,4 +1,4 @@
-"""Weight clipping in a PPO loop in the style of CleanRL: one line after the optimizer is made.
+"""Weight clipping in a CleanRL-style PPO loop: one line after the optimizer is created.
 
 The agent's bare parameter `actor_logstd` is skipped; `bounds="paper"` clips it as the paper's code does.
 
@@ -58,7 +58,7 @@ def main(
 
     agent = Agent(env.observation_space.shape[0], env.action_space.shape[0])
     optimizer = torch.optim.Adam(agent.parameters(), lr=3e-4, eps=1e-5)
-    clipper = wc.clip_weights(optimizer, agent, kappa)  # the only new line
+    clipper = wc.clip_weights(optimizer, agent, kappa)  # the only line added for clipping
 
     obs = torch.zeros(num_steps, *env.observation_space.shape)
     actions = torch.zeros(num_steps, *env.action_space.shape)
@@ -80,7 +80,7 @@ def main(
                 observation, _ = env.reset()
             next_obs = torch.as_tensor(observation, dtype=torch.float32)
 
-        with torch.no_grad():  # generalised advantage estimation
+        with torch.no_grad():  # generalized advantage estimation
             advantages, last, next_value = torch.zeros(num_steps), 0.0, agent.critic(next_obs).squeeze()
             for t in reversed(range(num_steps)):
                 alive = 1.0 - (next_done if t == num_steps - 1 else dones[t + 1])

@@ -1,6 +1,6 @@
 """Weight clipping in a Lightning module: attach it in `configure_optimizers`.
 
-Lightning calls that again before it resumes from a checkpoint, so clipping resumes with the checkpoint's kappa.
+Lightning calls it before it resumes from a checkpoint, so clipping resumes with the checkpoint's kappa.
 
     python examples/lightning_module.py
 """
@@ -14,7 +14,7 @@ import weightclip as wc
 
 
 class Classifier(L.LightningModule):
-    """A small network that learns with clipping."""
+    """A small network trained with clipping."""
 
     def __init__(self, kappa: float) -> None:
         super().__init__()

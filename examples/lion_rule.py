@@ -1,10 +1,9 @@
-"""An update rule of your own, at the speed of the fused engine: Lion (Chen et al., 2023).
+"""A custom update rule for the fused engine: Lion (Chen et al., 2023).
 
     weightclip run input-permuted-mnist --rules examples/lion_rule.py --method lion+wc --lr 1e-5 --kappa 1
 
-One function of one weight is all that is needed. It names what it reads as its arguments: the weight `w` and its
-gradient `g`, the states it keeps for each weight (here `m`), and any settings. The module
-`weightclip.lab.experiments.streaming.rules` has the whole list.
+A rule is a function that updates a single weight. Its arguments are the weight `w`, its gradient `g`, the optimizer
+state of the weight (here `m`), and any settings. `weightclip.lab.experiments.streaming.rules` lists all arguments.
 """
 
 from weightclip.lab.experiments.streaming.rules import Rule, sign

@@ -1,7 +1,7 @@
-"""Loss of plasticity on input-permuted MNIST: a network trained with Adam loses it, with weight clipping it does not.
+"""Loss of plasticity on input-permuted MNIST: Adam with and without weight clipping.
 
-The network classifies handwritten digits, one sample at a time. Every 5,000 samples the pixels are permuted again, so
-it has to learn again. Both methods have the paper's best settings. Run it with `python examples/loss_of_plasticity.py`.
+The network classifies handwritten digits, one sample at a time. Every 5,000 samples a new task begins with a new
+permutation of the pixels. Both methods use the paper's best settings. Run `python examples/loss_of_plasticity.py`.
 """
 
 import argparse
@@ -26,25 +26,25 @@ SHOWN = ("accuracy", "loss", "plasticity", "weight_l2", "gradient_l2")
 
 
 def learn(method: str, tasks: int, seed: int, out: Path) -> pl.DataFrame:
-    """One run: a row for each task. Its record is kept; a run that is there already is not made again."""
+    """Run one seed and return a row per task. If its record exists, read it instead."""
     config = Config(PROBLEM, method, steps=tasks * PERIOD, period=PERIOD, seed=seed)
     tenth = max(1, tasks // 10) * PERIOD
 
     def progress(samples: int, accuracy: float) -> None:
         if samples % tenth == 0:
-            print(f"  {method}, seed {seed}: {samples:,} samples, {accuracy:.1%} right", flush=True)
+            print(f"  {method}, seed {seed}: {samples:,} samples, accuracy {accuracy:.1%}", flush=True)
 
     callbacks = Callbacks(on_event=print, on_progress=progress)
     return run_config(config, load("mnist"), out / "records", callbacks=callbacks).table
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Task -> the mean over seeds of what is shown."""
+    """Return the mean over seeds of each metric by task."""
     return table.group_by("task").agg(pl.col(SHOWN).mean()).sort("task")
 
 
 def as_markdown(tables: dict[str, pl.DataFrame], data: Dataset) -> str:
-    """A row for each task: each metric with the value of each method, the mean over seeds."""
+    """Format a table with a row per task and the mean over seeds of each metric and method."""
     kind = "official" if data.source.official else "stand-in"
     seeds = ", ".join(map(str, tables[METHODS[0]]["seed"].unique().sort()))
     heads = [f"{METRICS[name].label}: {method}" for name in SHOWN for method in tables]
@@ -58,16 +58,16 @@ def as_markdown(tables: dict[str, pl.DataFrame], data: Dataset) -> str:
 
 
 def main(tasks: int, several: list[int], out: Path) -> None:
-    """Run both methods for each seed on two cores, print a summary, and write the table and the picture."""
+    """Run both methods for each seed on two cores, print a summary, and write the table and the figure."""
     runs = [(method, seed) for seed in several for method in METHODS]
-    data = load("mnist", on_event=print)  # here, before two processes ask for it at once
+    data = load("mnist", on_event=print)  # download once, before the worker processes load it
     print(f"data: {data.source}")
     print(
         f"{PROBLEM}, {tasks} tasks of {PERIOD:,} samples: {', '.join(f'{m} (seed {s})' for m, s in runs)}", flush=True
     )
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        waiting = [pool.submit(learn, method, tasks, seed, out) for method, seed in runs]
-        done = [future.result() for future in waiting]
+        futures = [pool.submit(learn, method, tasks, seed, out) for method, seed in runs]
+        done = [future.result() for future in futures]
     tables = {
         method: pl.concat([table for (name, _), table in zip(runs, done, strict=True) if name == method])
         for method in METHODS

@@ -17,7 +17,7 @@ Params = list[dict[str, jax.Array]]
 
 
 def init(rng: np.random.Generator, sizes: tuple[int, ...] = (16, 64, 64, 10)) -> Params:
-    """Layers with a kernel (in, out) and a bias, initialised uniformly from [-1/sqrt(in), 1/sqrt(in)] as in PyTorch."""
+    """Layers with a kernel (in, out) and a bias, initialized uniformly from [-1/sqrt(in), 1/sqrt(in)] as in PyTorch."""
 
     def draw(n: int, *shape: int) -> jax.Array:
         return jnp.array(rng.uniform(-(n**-0.5), n**-0.5, shape))
@@ -26,7 +26,7 @@ def init(rng: np.random.Generator, sizes: tuple[int, ...] = (16, 64, 64, 10)) ->
 
 
 def loss(params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross-entropy of a network of ReLUs."""
+    """Mean cross-entropy of a ReLU network."""
     x = inputs
     for layer in params[:-1]:
         x = jax.nn.relu(x @ layer["kernel"] + layer["bias"])
@@ -35,10 +35,10 @@ def loss(params: Params, inputs: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def main(kappa: float = 2.0, tasks: int = 5, steps: int = 200) -> Params:
-    """Learn `tasks` tasks one after the other; `kappa=float("inf")` disables clipping."""
+    """Learn `tasks` tasks sequentially; `kappa=float("inf")` disables clipping."""
     rng = np.random.default_rng(0)
     params = init(rng)
-    optimizer = optax.chain(optax.adam(0.01), wc.clip_weights(kappa))  # clipping is the last in the chain
+    optimizer = optax.chain(optax.adam(0.01), wc.clip_weights(kappa))  # clipping is last in the chain
     state = optimizer.init(params)
 
     @jax.jit

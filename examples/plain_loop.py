@@ -1,6 +1,6 @@
 """Weight clipping in a plain PyTorch loop, on a stream of tasks: each gives the same inputs new random labels.
 
-Runs twice, with clipping and without (kappa = inf): without, the first tasks go better and the last ones worse.
+Runs with clipping and without (kappa = inf). Without clipping, the first tasks are learned better and the last worse.
 
     python examples/plain_loop.py
 """
@@ -12,11 +12,11 @@ import weightclip as wc
 
 
 def main(kappa: float = 2.0, tasks: int = 15, steps: int = 60) -> nn.Module:
-    """Learn `tasks` tasks one after the other, `steps` steps each."""
+    """Learn `tasks` tasks sequentially with `steps` steps each."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    clipper = wc.clip_weights(optimizer, model, kappa=kappa, track_clipped=True)  # the only new line
+    clipper = wc.clip_weights(optimizer, model, kappa=kappa, track_clipped=True)  # the only line added for clipping
 
     inputs = torch.randn(128, 16)
     for task in range(1, tasks + 1):

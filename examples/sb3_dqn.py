@@ -1,6 +1,6 @@
 """Weight clipping in Stable-Baselines3: pass one callback to `learn`.
 
-It finds every optimizer of the policy and knows the policy's layers, so it suits every agent and policy of
+It finds every optimizer of the policy and knows the policy's layers, so it works with every agent and policy of
 Stable-Baselines3 and sb3-contrib. After `DQN.load`, pass it to `learn` again: clipping resumes with the saved kappa.
 
     python examples/sb3_dqn.py

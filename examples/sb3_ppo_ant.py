@@ -1,6 +1,6 @@
-"""Stable-Baselines3's own PPO on Ant-v4, with and without clipping: the approximate KL and the weight norm of both.
+"""Approximate KL and weight norm of Stable-Baselines3's PPO on Ant-v4, with and without clipping.
 
-The one difference is the optimizer's class in `policy_kwargs`. Needs `pip install "weightclip[rl]"`.
+The only difference is the optimizer class in `policy_kwargs`. Needs `pip install "weightclip[rl]"`.
 
     python examples/sb3_ppo_ant.py [STEPS]
 """
@@ -18,7 +18,7 @@ import weightclip as wc
 from weightclip.diagnostics import l2_norm, weight_matrices
 
 
-class Look(BaseCallback):
+class RecordKL(BaseCallback):
     """Records the approximate KL and the weight norm after each update."""
 
     def __init__(self) -> None:
@@ -29,19 +29,19 @@ class Look(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        self.note()
+        self.record()
 
     def _on_training_end(self) -> None:
-        self.note()
+        self.record()
 
-    def note(self) -> None:
+    def record(self) -> None:
         kl = self.model.logger.name_to_value.get("train/approx_kl")
-        if kl is not None:  # there is none before the first update
+        if kl is not None:  # not available before the first update
             self.rows.append((self.num_timesteps, kl, l2_norm(weight_matrices(self.model.policy)).item()))
 
 
 def train(kappa: float | None, steps: int, seed: int = 0) -> list[tuple[int, float, float]]:
-    """Steps, approximate KL and weight norm after each update; clipped if there is a kappa."""
+    """Train, with clipping if kappa is given; return steps, approximate KL and weight norm after each update."""
     optimizer: dict[str, Any] = {}
     if kappa is not None:
         optimizer = {
@@ -49,14 +49,14 @@ def train(kappa: float | None, steps: int, seed: int = 0) -> list[tuple[int, flo
             "optimizer_kwargs": {"kappa": kappa, "eps": 1e-5},
         }
     env = VecNormalize(make_vec_env("Ant-v4", seed=seed))
-    look = Look()
-    PPO("MlpPolicy", env, policy_kwargs=optimizer, seed=seed, device="cpu").learn(steps, callback=look)
+    callback = RecordKL()
+    PPO("MlpPolicy", env, policy_kwargs=optimizer, seed=seed, device="cpu").learn(steps, callback=callback)
     env.close()
-    return look.rows
+    return callback.rows
 
 
 def main(steps: int = 40_960, kappas: tuple[float | None, ...] = (None, 3.0)) -> dict[float | None, Any]:
-    """Both runs, and a table of them."""
+    """Train with each kappa and print a table."""
     runs = {kappa: train(kappa, steps) for kappa in kappas}
     print("kappa  steps    approximate KL  weight norm")
     for kappa, rows in runs.items():
@@ -68,7 +68,7 @@ def main(steps: int = 40_960, kappas: tuple[float | None, ...] = (None, 3.0)) ->
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "steps", metavar="STEPS", type=int, nargs="?", default=40_960, help="of each run (default: 40960)"
+        "steps", metavar="STEPS", type=int, nargs="?", default=40_960, help="steps per run (default: 40960)"
     )
     torch.set_num_threads(1)
     main(parser.parse_args().steps)

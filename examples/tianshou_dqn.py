@@ -1,4 +1,4 @@
-"""Weight clipping in Tianshou's DQN: the factory that makes the optimizer gets the module, so clipping attaches there.
+"""Weight clipping in Tianshou's DQN: attach clipping in the optimizer factory, which receives the module.
 
 The algorithm's `state_dict` holds kappa; clipping resumes if it is loaded into an algorithm made with this factory.
 
@@ -26,7 +26,7 @@ class ClippedOptimizerFactory(TorchOptimizerFactory):
     def __init__(self, optim_class: type[torch.optim.Optimizer], *, kappa: float, **kwargs: Any) -> None:
         super().__init__(optim_class, **kwargs)
         self.kappa = kappa
-        self.clippers: list[wc.Clipper] = []  # one per optimizer: an actor-critic makes several
+        self.clippers: list[wc.Clipper] = []  # one per optimizer; an actor-critic creates several
 
     def create_instances(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         optimizer, scheduler = super().create_instances(module)

@@ -26,7 +26,7 @@ class RandomTokens(torch.utils.data.Dataset):
 
 
 def main(kappa: float = 2.0, steps: int = 50) -> Trainer:
-    """Train for some steps."""
+    """Train for a few steps."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100, n_positions=16))
     arguments = TrainingArguments(

@@ -34,7 +34,7 @@ def main(mode: str, rank: int, processes: int, directory: Path) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer  # slow to import
 
         model = nn.parallel.DistributedDataParallel(model)
-        # On every process: if one did not raise, it would wait for the others.
+        # On every process, because one that does not raise would wait for the others.
         with pytest.raises(ValueError, match="ZeroRedundancyOptimizer splits the parameters"):
             ZeroRedundancyOptimizer(model.parameters(), wc.clipped(torch.optim.Adam), lr=0.1, kappa=KAPPA)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)

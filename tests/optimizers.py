@@ -1,4 +1,4 @@
-"""Every optimizer in torch.optim, each in the form that it allows."""
+"""Every optimizer in torch.optim, with the options and parameters it requires."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True)
 class Case:
-    """A model, an optimizer for it, and one step; `clip` holds what clip_weights needs besides kappa."""
+    """A model and its optimizer; `clip` contains the arguments of clip_weights in addition to kappa."""
 
     name: str
     make_optimizer: Callable[[nn.Module], Optimizer]
@@ -57,13 +57,13 @@ def _embedding() -> nn.Module:
 
 def _case(cls: type[Optimizer]) -> Case:
     name = cls.__name__
-    if name == "SparseAdam":  # sparse gradients only, and those come from embeddings, which have no default bound
+    if name == "SparseAdam":  # requires sparse gradients, which come from embeddings, and these have no default bound
         return Case(
             name, lambda m: torch.optim.SparseAdam(m.parameters(), lr=0.1), _embedding, {"bounds": {"weight": 0.5}}
         )
-    if name == "Muon":  # matrices only
+    if name == "Muon":  # accepts only matrices
         return Case(name, lambda m: torch.optim.Muon([p for p in m.parameters() if p.dim() == 2], lr=0.1), _network)
-    if name == "LBFGS":  # a closure, evaluated several times in a step
+    if name == "LBFGS":  # evaluates a closure several times per step
         return Case(name, lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3), _network)
     return Case(name, lambda m: cls(m.parameters(), lr=0.1), _network)
 

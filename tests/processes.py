@@ -1,4 +1,4 @@
-"""Processes of tests: bounded waits, and no process that outlives its test."""
+"""Subprocesses of tests: bounded waits, and no process that outlives its test."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 SECONDS = 600.0
-"""The longest wait."""
+"""Timeout of all waits."""
 
-EVERY_ROW = str(Path(__file__).with_name("every_row.py"))
-"""The file of a command that writes a checkpoint after every row."""
+EVERY_ROW = str(Path(__file__).with_name("checkpoint_every_row.py"))
+"""A script that runs the command with a checkpoint after every row."""
 
 
 def wait_for(happened: Callable[[], bool], what: str, interval: float = 0.05) -> None:
-    """Poll until something has happened. An AssertionError names what did not happen in time."""
+    """Poll until a condition holds. The AssertionError of a timeout contains the description."""
     deadline = time.monotonic() + SECONDS
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -28,8 +28,8 @@ def wait_for(happened: Callable[[], bool], what: str, interval: float = 0.05) ->
 
 
 @contextmanager
-def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A command in a process group of its own. At the end of the block, the whole group is killed and reaped."""
+def start_process(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a command in a new process group. At the end of the block, the whole group is killed and reaped."""
     with subprocess.Popen(words, start_new_session=True, **options) as process:
         try:
             yield process
@@ -39,7 +39,7 @@ def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]
 
 
 def is_running(group: int) -> bool:
-    """Whether a process group has a process, including the leader until it is reaped."""
+    """Return whether a process group has a process, including the leader until it is reaped."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -48,10 +48,10 @@ def is_running(group: int) -> bool:
 
 
 def saved_rows(out: Path) -> list[int]:
-    """The number of rows in each checkpoint below a directory."""
+    """Return the number of rows in each checkpoint below a directory."""
     found = []
     for file in out.rglob("*.checkpoint.npz"):
-        # The run may have just finished, or a test has damaged the file.
+        # The run may have just finished, or a test may have damaged the file.
         with suppress(OSError, ValueError, EOFError, KeyError, BadZipFile), file.open("rb") as opened:
             found.append(len(np.load(opened)["rows"]))
     return found

@@ -34,8 +34,8 @@ LARGE_LAYERS: dict[str, nn.Module] = {
 
 
 @pytest.mark.parametrize("layer", LARGE_LAYERS.values(), ids=LARGE_LAYERS.keys())
-def test_fan_in_is_the_bound_that_pytorch_draws_the_layer_from(layer: nn.Module) -> None:
-    """The largest of n uniform draws is within 1 - 20/n of the bound, but for once in e^20."""
+def test_fan_in_is_the_bound_of_pytorchs_initialization(layer: nn.Module) -> None:
+    """The largest of n uniform draws is below 1 - 20/n of the bound with probability e^-20."""
     bounds = resolve_bounds(layer)
     for name, tensor in named_tensors(layer).items():
         s, largest = bounds[name].s, tensor.abs().max().item()
@@ -46,7 +46,7 @@ def test_fan_in_is_the_bound_that_pytorch_draws_the_layer_from(layer: nn.Module)
             assert s * (1 - 20 / tensor.numel()) < largest <= s * (1 + 1e-6), name
 
 
-def test_a_zero_bias_of_attention_takes_its_weights_bound() -> None:
+def test_a_zero_bias_of_attention_uses_its_weights_bound() -> None:
     bounds = resolve_bounds(nn.MultiheadAttention(64, 4))
     assert bounds["in_proj_bias"].s == bounds["in_proj_weight"].s == math.sqrt(6 / (64 + 3 * 64))
     assert bounds["out_proj.bias"].s == bounds["out_proj.weight"].s == 1 / 8
@@ -68,7 +68,7 @@ class Policy(nn.Module):
         return self.head(self.norm(self.body(x)))
 
 
-def test_what_is_left_alone_has_a_reason() -> None:
+def test_skipped_tensors_have_a_reason() -> None:
     bounds = resolve_bounds(Policy())
     left = {name: bound.reason for name, bound in bounds.items() if bound.s is None}
     assert set(left) == {"log_std", "norm.weight", "norm.bias", "words.weight", "frozen.weight", "frozen.bias"}
@@ -81,7 +81,7 @@ def test_what_is_left_alone_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "norm", [nn.BatchNorm1d(4), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.RMSNorm(4)]
 )
-def test_normalisation_layers_are_left_alone(norm: nn.Module) -> None:
+def test_normalization_layers_are_skipped(norm: nn.Module) -> None:
     assert all(bound.s is None for bound in resolve_bounds(norm).values())
 
 
@@ -94,15 +94,15 @@ def test_init_measures_weights_and_gives_zeros_their_fan_in_bound() -> None:
     assert bounds["bias"] == Bound(0.25, "init (zeros: fan_in)")
 
 
-def test_init_refuses_weights_that_are_not_finite() -> None:
+def test_init_with_weights_that_are_not_finite_raises_an_error() -> None:
     layer = nn.Linear(2, 2)
     layer.weight.data[0, 0] = math.nan
     with pytest.raises(ValueError, match=r"weight: bound by rule 'init': got nan"):
         resolve_bounds(layer, "init")
 
 
-def test_paper_goes_by_shape_and_order_alone() -> None:
-    """BatchNorm's scale and shift take the fan_in of the convolution before; log_std (1, A) counts as a weight."""
+def test_paper_bounds_depend_only_on_shape_and_order() -> None:
+    """BatchNorm's scale and shift use the fan_in of the preceding convolution; log_std (1, A) counts as a weight."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
     bounds = resolve_bounds(model, "paper")
     assert [bounds[n].s for n in ("0.weight", "1.weight", "1.bias")] == [1 / math.sqrt(27)] * 3
@@ -112,11 +112,11 @@ def test_paper_goes_by_shape_and_order_alone() -> None:
     assert policy["norm.bias"].s == policy["body.0.weight"].s == 1 / math.sqrt(8)
 
 
-def test_paper_leaves_alone_what_no_weight_comes_before() -> None:
+def test_paper_bounds_skip_tensors_before_the_first_weight() -> None:
     assert resolve_bounds(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 1)), "paper")["0.weight"].s is None
 
 
-def test_a_function_decides() -> None:
+def test_bounds_by_function() -> None:
     def rule(name: str, tensor: Tensor, owner: nn.Module) -> float | str | None:
         if isinstance(owner, nn.Embedding):
             return 0.1
@@ -128,7 +128,7 @@ def test_a_function_decides() -> None:
     assert bounds["head.weight"].reason == "skipped by the given function"
 
 
-def test_the_first_pattern_of_a_mapping_decides() -> None:
+def test_the_first_matching_pattern_of_a_mapping_is_used() -> None:
     bounds = resolve_bounds(Policy(), {"log_std": 2.0, "head.*": 0.5, "*.bias": "fan_in"})
     assert bounds["log_std"] == Bound(2.0, "given")
     assert bounds["head.bias"] == Bound(0.5, "given")
@@ -136,7 +136,7 @@ def test_the_first_pattern_of_a_mapping_decides() -> None:
     assert "no matching pattern" in bounds["body.0.weight"].reason
 
 
-def test_include_and_exclude_take_names_and_patterns() -> None:
+def test_include_and_exclude_accept_names_and_patterns() -> None:
     bounds = resolve_bounds(Policy(), include="*.weight", exclude=["head.*"])
     assert {name for name, bound in bounds.items() if bound.s} == {"body.0.weight"}
     assert bounds["head.weight"].reason == "excluded by name"
@@ -156,7 +156,7 @@ def test_include_and_exclude_take_names_and_patterns() -> None:
         ({"include": [3]}, r"include: got 3, expected a name or a glob pattern"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_errors_name_the_invalid_argument(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         resolve_bounds(Policy(), **arguments)
 
@@ -166,7 +166,7 @@ def test_a_model_must_be_a_module() -> None:
         resolve_bounds(nn.Linear(2, 2).parameters())  # type: ignore[arg-type]
 
 
-def test_lazy_layers_must_have_seen_a_batch() -> None:
+def test_uninitialized_lazy_layers_raise_an_error() -> None:
     layer = nn.LazyLinear(3)
     with pytest.raises(ValueError, match="weight: lazy layer without a shape"):
         resolve_bounds(layer)
@@ -174,14 +174,14 @@ def test_lazy_layers_must_have_seen_a_batch() -> None:
     assert resolve_bounds(layer)["weight"].s == 0.5
 
 
-def test_tied_weights_with_equal_bounds_are_one_tensor() -> None:
+def test_tied_weights_with_equal_bounds_count_as_one_tensor() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
     assert resolve_bounds(model) == {"0.weight": Bound(0.5, "fan_in")}
 
 
 class Language(nn.Module):
-    """A language model whose output layer has the matrix of its embedding."""
+    """A language model whose output layer is tied to its embedding."""
 
     def __init__(self, hidden: bool) -> None:
         super().__init__()
@@ -192,18 +192,18 @@ class Language(nn.Module):
 
 
 def advice(message: str, argument: str) -> Any:
-    """The value that an error message recommends for `argument`."""
+    """Return the value of `argument` suggested by an error message."""
     found = re.search(rf"{argument}=(.*?) (skips|clips)", message)
     assert found is not None
     return ast.literal_eval(found.group(1))
 
 
-def test_tied_weights_with_different_bounds_are_refused_with_advice_that_works() -> None:
+def test_tied_weights_with_different_bounds_raise_an_error_with_working_advice() -> None:
     model = Language(hidden=True)
     expected = r"tied weights with different bounds: words\.weight \(embedding.*head\.weight \(0.5\)"
-    with pytest.raises(ValueError, match=expected) as refused:
+    with pytest.raises(ValueError, match=expected) as raised:
         resolve_bounds(model)
-    message = str(refused.value)
+    message = str(raised.value)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with wc.clip_weights(optimizer, model, kappa=1.0, exclude=advice(message, "exclude")) as clipper:
         assert clipper.bounds["hidden.weight"].s == 0.5
@@ -212,16 +212,16 @@ def test_tied_weights_with_different_bounds_are_refused_with_advice_that_works()
         assert clipper.bounds["hidden.weight"].s == clipper.bounds["words.weight"].s == 0.5
 
 
-def test_excluding_the_tied_weights_is_not_advised_where_nothing_else_can_be_clipped() -> None:
+def test_excluding_the_tied_weights_is_not_suggested_if_nothing_else_can_be_clipped() -> None:
     model = Language(hidden=False)
-    with pytest.raises(ValueError, match="tied weights with different bounds") as refused:
+    with pytest.raises(ValueError, match="tied weights with different bounds") as raised:
         resolve_bounds(model)
-    assert "exclude" not in str(refused.value)
-    assert resolve_bounds(model, advice(str(refused.value), "bounds"))["words.weight"].s == 0.5
+    assert "exclude" not in str(raised.value)
+    assert resolve_bounds(model, advice(str(raised.value), "bounds"))["words.weight"].s == 0.5
 
 
 class Conv1D(nn.Module):
-    """As in transformers: a linear layer whose weight is (in, out)."""
+    """Like the layer of transformers: a linear layer whose weight is (in, out)."""
 
     def __init__(self, nf: int, nx: int) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> 
 
 
 @pytest.mark.parametrize(
-    "reparametrise",
+    "reparametrize",
     [
         nn.utils.parametrizations.weight_norm,
         nn.utils.parametrizations.spectral_norm,
@@ -246,20 +246,20 @@ def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> 
         lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", 0.5),
     ],
 )
-def test_reparametrised_layers_are_refused(reparametrise: Any) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), reparametrise(nn.Linear(4, 4)))
+def test_reparametrized_layers_raise_an_error(reparametrize: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), reparametrize(nn.Linear(4, 4)))
     with pytest.raises(ValueError, match=r"1\..*reparametrised.*exclude='1\.\*' skips the layer"):
         resolve_bounds(model)
     assert resolve_bounds(model, exclude="1.*")["0.weight"].s == 0.5
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
-def test_the_old_weight_norm_is_refused() -> None:
+def test_the_deprecated_weight_norm_raises_an_error() -> None:
     with pytest.raises(ValueError, match="reparametrised"):
         resolve_bounds(nn.utils.weight_norm(nn.Linear(4, 4)))
 
 
-def test_complex_and_integer_tensors_are_refused() -> None:
+def test_complex_and_integer_tensors_raise_an_error() -> None:
     with pytest.raises(ValueError, match=r"weight: got dtype torch\.complex64, expected a real"):
         resolve_bounds(nn.Linear(2, 2, dtype=torch.complex64))
     layer = nn.Linear(2, 2)
@@ -269,7 +269,7 @@ def test_complex_and_integer_tensors_are_refused() -> None:
     assert resolve_bounds(layer, exclude="weight")["bias"].s is not None
 
 
-def test_names_have_no_traces_of_wrappers() -> None:
+def test_wrapper_prefixes_are_removed_from_names() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     plain = resolve_bounds(model)
     assert resolve_bounds(nn.DataParallel(model)) == plain
@@ -291,7 +291,7 @@ class NoisyChild(Noisy):
     pass
 
 
-def test_register_bound_teaches_a_layer_and_its_subclasses() -> None:
+def test_register_bound_applies_to_a_layer_and_its_subclasses() -> None:
     assert resolve_bounds(NoisyChild())["mu"].s is None
     wc.register_bound(Noisy, lambda layer, name: fan_in_bound(layer.mu) if name == "mu" else "noise")
     assert resolve_bounds(nn.Sequential(NoisyChild())) == {
@@ -312,7 +312,7 @@ def shapes(*sizes: tuple[int, ...]) -> list[Tensor]:
     return [torch.zeros(size, requires_grad=True) for size in sizes]
 
 
-def test_from_shapes_a_vector_behind_its_weight_is_its_bias() -> None:
+def test_from_shapes_a_vector_after_a_weight_is_its_bias() -> None:
     log_std, *layers = bounds_from_shapes(shapes((3,), (64, 8), (64,), (3, 64), (3,)))
     assert log_std.s is None
     assert "no weight" in log_std.reason
@@ -327,19 +327,19 @@ def test_from_shapes_a_vector_behind_its_weight_is_its_bias() -> None:
         pytest.param(((12, 8), (12, 3), (12,), (12,)), id="an LSTM cell"),
     ],
 )
-def test_from_shapes_an_ambiguous_vector_is_refused(sizes: tuple[tuple[int, ...], ...]) -> None:
+def test_from_shapes_an_ambiguous_vector_raises_an_error(sizes: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"its shape may be .* use weightclip\.clip_weights"):
         bounds_from_shapes(shapes(*sizes))
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
-def test_a_layer_without_inputs_is_left_alone() -> None:
+def test_a_layer_without_inputs_is_skipped() -> None:
     bounds = resolve_bounds(nn.Linear(0, 3))
     assert [bound.s for bound in bounds.values()] == [None, None]
     assert [bound.s for bound in bounds_from_shapes(shapes((3, 0), (3,)))] == [None, None]
 
 
-def test_from_shapes_a_bias_behind_a_frozen_weight_is_a_bias() -> None:
+def test_from_shapes_a_bias_after_a_frozen_weight_is_a_bias() -> None:
     layer = nn.Linear(4, 3)
     layer.weight.requires_grad_(False)
     weight, bias = bounds_from_shapes([layer.weight, layer.bias])

@@ -16,7 +16,7 @@ from weightclip.bounds import named_tensors, resolve_bounds
 from weightclip.certificate import LipschitzBounds, lipschitz_bounds, output_change_bound
 
 NORMS = (1, 2, math.inf)
-ROUNDING = 1 + 1e-7  # of the observed slopes: the backward pass of Hardsigmoid has 1/6 in float32, whatever the input
+ROUNDING = 1 + 1e-7  # tolerance of observed slopes: the backward pass of Hardsigmoid uses 1/6 in float32 for any input
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
@@ -66,7 +66,7 @@ def induced_norms(matrix: Tensor) -> dict[float, float]:
 
 
 def observed_slopes(model: nn.Module, x: Tensor) -> dict[float, float]:
-    """The steepest that is found: the derivative at x, whatever the direction, and chords from x, short and long."""
+    """Return the largest slopes found: the derivative at x in any direction, and short and long chords from x."""
     slopes = induced_norms(jacobian(model, x))
     with torch.no_grad():
         for size in (1e-3, 1.0, 100.0):
@@ -79,14 +79,14 @@ def observed_slopes(model: nn.Module, x: Tensor) -> dict[float, float]:
 
 
 def clip(model: nn.Module, kappa: float) -> None:
-    """Clip once: a step without gradients."""
+    """Clip once, by a step without gradients."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     wc.clip_weights(optimizer, model, kappa)
     optimizer.step()
 
 
 def dense(layer: nn.Module, size: int, dims: int, channels: int) -> Tensor:
-    """The matrix of a linear layer on inputs of the given size."""
+    """Return the matrix of a linear layer on inputs of the given size."""
     shape = (channels, *[size] * dims)
     basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def convolutions(draw: st.DrawFn, dims: int, channels: int, *, transposed: bool 
     each = st.tuples(*[st.integers(1, 3)] * dims)
     kernel, stride, dilation = draw(each), draw(each), draw(each)
     padding: Any = draw(st.one_of(each.map(lambda p: tuple(i - 1 for i in p)), st.just("valid")))
-    if set(stride) == {1} and all(k % 2 for k in kernel):  # for even ones torch warns of a copy
+    if set(stride) == {1} and all(k % 2 for k in kernel):  # torch warns about a copy for even sizes
         padding = draw(st.sampled_from([padding, "same"]))
     if transposed and isinstance(padding, str):
         padding = 0
@@ -123,7 +123,7 @@ def pools(draw: st.DrawFn, dims: int) -> Any:
     ceil = draw(st.booleans())
     if draw(st.booleans()):
         kind: Any = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[dims - 1]
-        # A dilated window may see nothing but padding: its maximum is then -inf, and torch's backward pass may crash.
+        # A dilated window may contain only padding: its maximum is then -inf, and torch's backward pass may crash.
         return kind(kernel, stride, padding, 1 if any(padding) else draw(each), ceil_mode=ceil)
     kind = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[dims - 1]
     pool = kind(kernel, stride, padding, ceil, draw(st.booleans()))
@@ -161,7 +161,7 @@ def convnets(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
     try:
         features = model.double().eval()(x[None]).numel()
     except RuntimeError:
-        assume(False)  # a kernel larger than what is left of the input
+        assume(False)  # a kernel larger than the remaining input
     if draw(st.booleans()):
         model += nn.Sequential(nn.Flatten(), nn.Linear(features, 3), draw(st.sampled_from([nn.Softmax(-1), nn.Tanh()])))
     return scaled(draw, model.double().eval()), x
@@ -176,7 +176,7 @@ def random_batch_norm(dims: int, channels: int) -> nn.Module:
 
 
 def scaled(draw: st.DrawFn, model: nn.Module) -> nn.Module:
-    """Its weights at random, or with one sign, where the bounds for p = 1 and infinity are attained."""
+    """Draw the weights at random or with one sign, for which the bounds for p = 1 and infinity are attained."""
     scale, positive = draw(st.sampled_from([0.5, 3.0])), draw(st.booleans())
     for tensor in model.parameters():
         if tensor.dim() > 1:
@@ -204,7 +204,9 @@ def test_no_slope_of_a_convolutional_network_exceeds_the_bound(case: tuple[nn.Mo
 
 @random_cases
 @given(st.one_of(mlps(), convnets()), st.floats(0.1, 5), st.sampled_from(["as drawn", "corner", "random corner"]))
-def test_after_a_clip_the_prior_bounds_the_bound_now(case: tuple[nn.Module, Tensor], kappa: float, where: str) -> None:
+def test_after_clipping_the_prior_bound_is_at_least_the_current_one(
+    case: tuple[nn.Module, Tensor], kappa: float, where: str
+) -> None:
     model, _ = case
     assume(any(bound.s is not None for bound in resolve_bounds(model).values()))
     for tensor in model.parameters():
@@ -220,7 +222,7 @@ def test_after_a_clip_the_prior_bounds_the_bound_now(case: tuple[nn.Module, Tens
 
 @random_cases
 @given(st.integers(1, 2), st.booleans(), st.data())
-def test_convolutions_for_p_1_and_infinity_are_exact_and_for_p_2_near(
+def test_convolutions_are_exact_for_p_1_and_infinity_and_close_for_p_2(
     dims: int, transposed: bool, data: st.DataObject
 ) -> None:
     torch.manual_seed(data.draw(st.integers(0, 2**31)))
@@ -228,7 +230,7 @@ def test_convolutions_for_p_1_and_infinity_are_exact_and_for_p_2_near(
     layer = data.draw(convolutions(dims, channels, transposed=transposed)).double()
     reach = tuple(d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True))
     size = 2 + max(reach) + max(layer.stride)
-    layer.padding = (0,) * dims if transposed else reach  # so that some entry meets every tap of its residue
+    layer.padding = (0,) * dims if transposed else reach  # so that some entry meets every tap of its residue class
     exact, bound = induced_norms(dense(layer, size, dims, channels)), lipschitz_bounds(layer).now
     assert bound[1] == pytest.approx(exact[1], rel=1e-9)
     assert bound[math.inf] == pytest.approx(exact[math.inf], rel=1e-9)
@@ -237,7 +239,7 @@ def test_convolutions_for_p_1_and_infinity_are_exact_and_for_p_2_near(
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_convolutions_whose_patches_do_not_overlap_are_exact_for_p_2_too(dims: int) -> None:
+def test_convolutions_without_overlapping_patches_are_exact_for_p_2(dims: int) -> None:
     torch.manual_seed(0)
     layer = CONVS[dims](4, 6, 2, stride=2, groups=2).double()
     exact = induced_norms(dense(layer, 4, dims, 4))
@@ -245,7 +247,7 @@ def test_convolutions_whose_patches_do_not_overlap_are_exact_for_p_2_too(dims: i
 
 
 @pytest.mark.parametrize(("stride", "exact"), [(1, 1.0 + 0.1 + 0.1), (2, math.hypot(1.0 + 0.1, 0.1)), (3, 1.02**0.5)])
-def test_taps_that_turn_the_channels_alike_are_exact_for_p_2(stride: int, exact: float) -> None:
+def test_taps_with_the_same_channel_rotation_are_exact_for_p_2(stride: int, exact: float) -> None:
     turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     layer = nn.Conv1d(2, 2, 3, stride, dtype=torch.float64)
     layer.weight.data = turn[:, :, None] * torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64)
@@ -263,7 +265,7 @@ def test_many_random_channels_are_bounded_by_their_patches_for_p_2(stride: int, 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolutions_of_one_sign_are_close_for_p_2(dims: int) -> None:
-    """Far from the border, smooth positive inputs pass each tap alike: the sum over taps is attained there."""
+    """Far from the border, smooth positive inputs pass each tap equally, so the sum over taps is attained."""
     layer = CONVS[dims](1, 1, 3).double()
     nn.init.ones_(layer.weight)
     exact = induced_norms(dense(layer, {1: 60, 2: 14, 3: 7}[dims], dims, 1))[2]
@@ -279,8 +281,8 @@ def test_a_linear_layer_is_exact() -> None:
     assert all(lipschitz_bounds(layer).now[p] >= exact[p] for p in NORMS)
 
 
-def test_rounding_never_takes_a_bound_below_the_exact_number() -> None:
-    """Against rational arithmetic; a matrix u v^T has norm_2(u) norm_2(v)."""
+def test_rounding_never_makes_a_bound_smaller_than_the_exact_value() -> None:
+    """Compared with rational arithmetic; the norm of a matrix u v^T is norm_2(u) norm_2(v)."""
     torch.manual_seed(0)
     for _ in range(50):
         u, v = (torch.randint(1, 1000, (n,), dtype=torch.float64) for n in (7, 11))
@@ -303,7 +305,7 @@ def test_the_product_is_rounded_up_and_does_not_vanish() -> None:
     assert lipschitz_bounds(tiny).now == pytest.approx(dict.fromkeys(NORMS, 2e-200), rel=1e-9)
 
 
-def test_the_prior_is_the_theorems_number() -> None:
+def test_the_prior_bound_matches_the_theorem() -> None:
     model = nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2))
     prior = lipschitz_bounds(model, kappa=2).prior
     s = [1 / 4, 1 / math.sqrt(5), 1 / math.sqrt(3)]
@@ -317,7 +319,7 @@ def test_the_prior_is_the_theorems_number() -> None:
 
 
 def test_the_prior_of_a_convolution_counts_kernel_positions() -> None:
-    """With stride 2 and three taps an entry meets two of them; with dilation 2 as well, all three or none."""
+    """With stride 2 and three taps an entry meets two of them; with dilation 2 in addition, all three or none."""
 
     def of(stride: int, dilation: int) -> dict[float, float] | None:
         return lipschitz_bounds(nn.Conv2d(4, 6, 3, stride, dilation=dilation, groups=2), kappa=3).prior
@@ -331,7 +333,7 @@ def test_the_prior_of_a_convolution_counts_kernel_positions() -> None:
     assert transposed == pytest.approx({1: 0.5 * 2 * 3, 2: 0.5 * math.sqrt(6 * 9), math.inf: 0.5 * 3 * 3})
 
 
-def test_the_prior_takes_any_rule_and_is_infinite_for_what_is_not_clipped() -> None:
+def test_the_prior_accepts_any_rule_and_is_infinite_for_tensors_that_are_not_clipped() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     assert lipschitz_bounds(model).prior is None
     assert lipschitz_bounds(model, 1, bounds={"0.*": 0.1, "2.*": 0.2}).prior == pytest.approx(
@@ -344,7 +346,7 @@ def test_the_prior_takes_any_rule_and_is_infinite_for_what_is_not_clipped() -> N
     assert lipschitz_bounds(slopes, 1, bounds={"*": 4}).layers["1"].prior == dict.fromkeys(NORMS, 4)
 
 
-def test_the_prior_of_batch_norm_lets_the_variance_shrink_to_nothing() -> None:
+def test_the_prior_of_batch_norm_allows_zero_variance() -> None:
     norm = nn.BatchNorm1d(3, eps=0.01).eval()
     assert lipschitz_bounds(norm, 1).prior == dict.fromkeys(NORMS, math.inf)
     assert lipschitz_bounds(norm, 2, bounds={"weight": 0.3}).prior == pytest.approx(dict.fromkeys(NORMS, 2 * 0.3 / 0.1))
@@ -368,7 +370,7 @@ def test_the_constant_of_an_activation_is_its_steepest_slope(kind: str) -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Softmax(dim=1), nn.Softmax2d()], ids=repr)
-def test_softmax_is_steepest_where_two_outcomes_are_even(module: nn.Module) -> None:
+def test_softmax_is_steepest_at_two_equal_probabilities(module: nn.Module) -> None:
     torch.manual_seed(0)
     x = torch.full((4, 1, 1), -1000.0, dtype=torch.float64)
     x[:2] = 0
@@ -394,7 +396,7 @@ def test_no_slope_of_pooling_exceeds_the_bound(dims: int, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_pooling_counts_the_windows_that_an_entry_is_in(dims: int) -> None:
+def test_pooling_counts_the_windows_that_contain_an_entry(dims: int) -> None:
     maximum = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[dims - 1]
     average: Any = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[dims - 1]
     assert lipschitz_bounds(maximum(2)).now == {1: 1, 2: 1, math.inf: 1}
@@ -411,7 +413,7 @@ def test_pooling_counts_the_windows_that_an_entry_is_in(dims: int) -> None:
 
 
 @pytest.mark.parametrize("module", [nn.AdaptiveAvgPool1d(1), nn.AdaptiveAvgPool2d((1, None)), nn.AdaptiveMaxPool3d(1)])
-def test_pooling_of_everything(module: nn.Module) -> None:
+def test_global_pooling(module: nn.Module) -> None:
     dims = int(type(module).__name__[-2])
     x = torch.randn(2, *[3] * dims, dtype=torch.float64)
     slopes = observed_slopes(module, x)
@@ -438,7 +440,7 @@ def test_batch_norm_in_eval_mode_is_exact() -> None:
     assert lipschitz_bounds(norm).now == pytest.approx(exact)
 
 
-def test_a_module_that_comes_twice_counts_twice() -> None:
+def test_a_module_used_twice_counts_twice() -> None:
     layer = nn.Linear(3, 3)
     nn.init.ones_(layer.weight)
     bounds = lipschitz_bounds(nn.Sequential(layer, nn.ReLU(), layer), 1)
@@ -446,7 +448,7 @@ def test_a_module_that_comes_twice_counts_twice() -> None:
     assert bounds.prior == pytest.approx(dict.fromkeys(NORMS, 3))
 
 
-def test_wrappers_are_looked_through_and_nested_names_are_dotted() -> None:
+def test_wrappers_are_unwrapped_and_nested_names_are_dotted() -> None:
     layer = nn.Linear(3, 2)
     model = nn.Sequential(nn.Sequential(torch.compile(layer)), nn.DataParallel(nn.ReLU()))
     bounds = lipschitz_bounds(nn.DataParallel(model), 1)
@@ -465,10 +467,10 @@ def test_half_precision_weights_and_empty_layers() -> None:
     assert lipschitz_bounds(nn.Sequential()).now == dict.fromkeys(NORMS, 1)
 
 
-def test_a_reparametrised_weight_counts_as_it_is_and_is_not_clipped() -> None:
+def test_a_reparametrized_weight_counts_with_its_value_and_is_not_clipped() -> None:
     torch.manual_seed(0)
-    for reparametrise in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
-        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), reparametrise(nn.Linear(4, 3)))
+    for reparametrize in (parametrizations.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.5)):
+        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), reparametrize(nn.Linear(4, 3)))
         with torch.no_grad():
             for tensor in model[2].parameters():
                 tensor *= 10
@@ -481,7 +483,7 @@ def test_a_reparametrised_weight_counts_as_it_is_and_is_not_clipped() -> None:
             output_change_bound(model, 1, 1.0)
 
 
-def test_it_changes_neither_weights_nor_gradients() -> None:
+def test_the_certificate_changes_neither_weights_nor_gradients() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model(torch.ones(1, 5)).sum().backward()
@@ -491,7 +493,7 @@ def test_it_changes_neither_weights_nor_gradients() -> None:
     assert all(tensor.requires_grad for tensor in model.parameters())
 
 
-def test_it_prints_as_a_table() -> None:
+def test_the_bounds_print_as_a_table() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     nn.init.constant_(model[0].weight, 0.25)
     lines = str(lipschitz_bounds(model)).splitlines()
@@ -511,7 +513,7 @@ class OwnForward(nn.Sequential):
 
 
 class Renamed(nn.Sequential):
-    """A Sequential by another name."""
+    """A subclass of Sequential."""
 
 
 class OwnConvolution(nn.Conv1d):
@@ -607,7 +609,7 @@ def test_the_model_is_a_module() -> None:
 
 
 def set_in_box(model: nn.Module, kappa: float, where: str, sign: float) -> None:
-    """Anywhere in the box, at a random corner of it, or at the one where everything has the same sign."""
+    """Set the weights anywhere in the box, to a random corner, or to the corner where all signs are equal."""
     bounds = resolve_bounds(model)
     for name, tensor in named_tensors(model).items():
         side = kappa * (bounds[name].s or 0)
@@ -684,8 +686,8 @@ def test_the_update_bound_of_one_layer_is_attained(bias: bool) -> None:
     assert change <= output_change_bound(layer, 2.0, x) <= change * ROUNDING
 
 
-def test_the_update_bound_is_the_corrected_corollary() -> None:
-    """The sum, term by term, for layers 4 -> 3 -> 2 -> 5 of which the second has no bias."""
+def test_the_update_bound_matches_the_corrected_corollary() -> None:
+    """The sum, term by term, for layers 4 -> 3 -> 2 -> 5, where the second layer has no bias."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False), nn.Tanh(), nn.Linear(2, 5))
     kappa, norm = 1.5, 2.0
     gains = [kappa * 3 / math.sqrt(4), kappa * 2 / math.sqrt(3), kappa * 5 / math.sqrt(2)]
@@ -703,7 +705,7 @@ def test_the_update_bound_is_the_corrected_corollary() -> None:
     assert output_change_bound(nn.Sequential(nn.Flatten(), model), kappa, images) == pytest.approx(expected)
 
 
-def test_a_bias_with_a_bound_of_its_own_counts_with_it() -> None:
+def test_a_bias_with_a_separate_bound_counts_with_that_bound() -> None:
     layer = nn.Linear(4, 3)
     assert output_change_bound(layer, 2, 7.0, bounds={"weight": 0.1, "bias": 0.3}) == pytest.approx(
         2 * 2 * 3 * (0.1 * 7 + 0.3)
@@ -736,12 +738,12 @@ def test_a_bias_with_a_bound_of_its_own_counts_with_it() -> None:
     ],
     ids=repr,
 )
-def test_what_the_corollary_does_not_cover_is_named(module: nn.Module) -> None:
+def test_modules_outside_the_corollary_are_named(module: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"^1 \({type(module).__name__}\): "):
         output_change_bound(nn.Sequential(nn.Linear(2, 2), module, nn.Linear(2, 2)), 1, 1.0)
 
 
-def test_layers_that_do_not_meet_end_to_end_are_named() -> None:
+def test_layers_with_incompatible_sizes_are_named() -> None:
     with pytest.raises(ValueError, match=r"^2 \(Linear\): got 3 input features, expected 6"):
         output_change_bound(nn.Sequential(nn.Linear(2, 3), nn.Flatten(), nn.Linear(6, 1)), 1, 1.0)
 
@@ -761,8 +763,8 @@ def test_x_must_fit_the_network() -> None:
     assert output_change_bound(nn.Sequential(nn.ReLU()), 1, torch.ones(2)) == 0
 
 
-def test_a_clipper_tells_what_it_allows() -> None:
-    """Its own measured bounds, its groups' kappas, and what it leaves alone."""
+def test_a_clipper_provides_its_bounds() -> None:
+    """The certificate uses the clipper's measured bounds, the kappas of its groups, and its skipped tensors."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     groups = [{"params": model[0].parameters(), "kappa": 2.0}, {"params": model[2].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
@@ -776,7 +778,7 @@ def test_a_clipper_tells_what_it_allows() -> None:
     assert allowed.prior[1] == pytest.approx(2.0 * first * 3 * 0.5 * second * 2)
     assert output_change_bound(model, clipper, 1.0) > output_change_bound(model, 0.5, 1.0, bounds="init")
     clipper.remove()
-    spared = wc.clip_weights(optimizer, model, kappa=0.5, clip_output_layers=False)
-    assert lipschitz_bounds(model, spared).prior == dict.fromkeys((1, 2, math.inf), math.inf)
+    partial = wc.clip_weights(optimizer, model, kappa=0.5, clip_output_layers=False)
+    assert lipschitz_bounds(model, partial).prior == dict.fromkeys((1, 2, math.inf), math.inf)
     with pytest.raises(ValueError, match=r"2 \(Linear\): its weight is not clipped"):
-        output_change_bound(model, spared, 1.0)
+        output_change_bound(model, partial, 1.0)

@@ -92,8 +92,8 @@ def test_clipping_twice_equals_clipping_once() -> None:
     assert in_box(model, 0.5)
 
 
-def test_the_clip_comes_after_weight_decay_and_momentum() -> None:
-    """With decay towards 0 alone, the clipped weights would shrink; momentum carries them out again."""
+def test_clipping_is_applied_after_weight_decay_and_momentum() -> None:
+    """Decay toward 0 would shrink the clipped weights; momentum moves them out of the box again."""
     model = nn.Linear(4, 1, bias=False)
     nn.init.constant_(model.weight, 0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.1)
@@ -103,7 +103,7 @@ def test_the_clip_comes_after_weight_decay_and_momentum() -> None:
     assert model.weight.tolist() == [[0.5] * 4]  # 0.5 + 1 - 0.05, clipped
     model.weight.grad = torch.zeros(1, 4)
     optimizer.step()
-    assert model.weight.tolist() == [[0.5] * 4]  # the momentum alone would have led to 1.305
+    assert model.weight.tolist() == [[0.5] * 4]  # momentum alone would give 1.305
     assert optimizer.state[model.weight]["momentum_buffer"][0, 0].item() == pytest.approx(-0.9 * 0.95 + 0.05)
 
 
@@ -122,15 +122,15 @@ def test_the_limit_is_the_largest_number_not_above_the_bound(kappa: float, fan_i
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_low_precision_weights_stay_in_the_box_too(dtype: torch.dtype) -> None:
+def test_low_precision_weights_stay_in_the_box(dtype: torch.dtype) -> None:
     model = network().to(dtype)
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=0.7)
     clipper.clip()
     assert in_box(model, 0.7)
 
 
-def test_many_tensors_in_one_launch_gives_the_same() -> None:
-    """What runs on accelerators, on the CPU: it agrees with the loop, also on NaN."""
+def test_the_foreach_implementation_equals_the_loop() -> None:
+    """The foreach path, which runs on accelerators, agrees with the loop on the CPU, including NaN."""
     tensors = [torch.tensor([-2.0, -0.1, math.nan, math.inf]), torch.tensor([3.0])]
     expected = [t.clamp(-bound, bound) for t, bound in zip(tensors, (0.5, 0.25), strict=True)]
     clamp_all_(tensors, [0.5, 0.25])
@@ -140,7 +140,7 @@ def test_many_tensors_in_one_launch_gives_the_same() -> None:
 
 
 class TestKappa:
-    def test_lives_in_the_groups_and_may_differ(self) -> None:
+    def test_is_stored_in_the_groups_and_may_differ(self) -> None:
         model = network()
         groups = [{"params": model[0].parameters(), "kappa": 0.5}, {"params": model[2].parameters()}]
         optimizer = torch.optim.SGD(groups, lr=10.0)
@@ -162,7 +162,7 @@ class TestKappa:
             assert not in_box(model, 0.99 * kappa)
 
     @pytest.mark.parametrize("bad", [-1.0, None])
-    def test_a_bad_value_is_refused(self, bad: float | None) -> None:
+    def test_an_invalid_value_raises_an_error(self, bad: float | None) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         wc.clip_weights(optimizer, model, kappa=2.0)
@@ -181,7 +181,7 @@ class TestKappa:
         assert "kappa" not in optimizer.param_groups[0]
         assert not optimizer._optimizer_step_post_hooks
 
-    def test_may_be_a_tensor_without_dimensions(self) -> None:
+    def test_may_be_a_scalar_tensor(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=torch.tensor(2.0))
@@ -196,7 +196,7 @@ class TestKappa:
 
 
 class TestClippedFraction:
-    def test_the_share_of_entries_that_the_last_step_cut(self) -> None:
+    def test_is_the_fraction_of_entries_clipped_by_the_last_step(self) -> None:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
@@ -212,8 +212,8 @@ class TestClippedFraction:
         optimizer.step()
         assert clipper.clipped_fraction == 0.0
 
-    def test_small_and_large_tensors_of_all_kinds_are_counted_alike(self) -> None:
-        """Small ones are counted together, of one dtype and device, and in chunks."""
+    def test_small_and_large_tensors_of_all_kinds_are_counted_equally(self) -> None:
+        """Small tensors of one dtype and device are counted together, in chunks."""
         shapes = [(3, 4), (200, 200), (1, 7), (130, 129), (5, 1), (2, 6), *[(90, 100)] * 130]
         layers = [nn.Linear(inputs, outputs) for outputs, inputs in shapes]
         model = nn.ModuleList([layer.to(torch.bfloat16) if i % 3 == 1 else layer for i, layer in enumerate(layers)])
@@ -229,7 +229,7 @@ class TestClippedFraction:
         assert clipper.clipped_fractions == pytest.approx(expected, abs=0, rel=1e-6, nan_ok=True)
         assert 0.4 < expected["1.weight"] < 0.6
 
-    def test_are_zero_again_while_bounds_are_to_be_resolved_again(self) -> None:
+    def test_are_reset_until_bounds_are_resolved_again(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
@@ -240,7 +240,7 @@ class TestClippedFraction:
         copied = copy.deepcopy((model, optimizer, clipper))[2]
         assert copied.clipped_fraction == 0.0 < clipper.clipped_fraction
 
-    def test_nothing_is_read_from_the_device_before_somebody_asks(self) -> None:
+    def test_the_device_is_not_synchronized_until_they_are_read(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
@@ -251,13 +251,13 @@ class TestClippedFraction:
                 read.append(func is torch.ops.aten._local_scalar_dense.default)
                 return func(*args, **(kwargs or {}))
 
-        clipper.clip()  # the limits are worked out once for each kappa
+        clipper.clip()  # the limits are computed once for each kappa
         with Watch():
             clipper.clip()
         assert read
         assert not any(read)
 
-    def test_off_they_cannot_be_read_and_do_nothing(self) -> None:
+    def test_if_disabled_reading_them_raises_an_error(self) -> None:
         model = network()
         clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
         clipper.clip()
@@ -288,7 +288,7 @@ def test_every_nth_step() -> None:
     assert in_the_box == [False, False, True, False, False, True]
 
 
-def test_remove_leaves_no_trace() -> None:
+def test_remove_restores_the_optimizer() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
     untouched = repr(optimizer)
@@ -302,13 +302,13 @@ def test_remove_leaves_no_trace() -> None:
     again = wc.clip_weights(optimizer, model, kappa=1.0)
     again.remove()
     other = wc.clip_weights(optimizer, model, kappa=1.0)
-    again.remove()  # does nothing to the other
+    again.remove()  # does not affect the other
     train(model, optimizer)
     assert in_box(model, 1.0)
     other.remove()
 
 
-def test_closures_schedulers_and_accumulation_work_as_before() -> None:
+def test_closures_schedulers_and_gradient_accumulation_work() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -329,7 +329,7 @@ def test_closures_schedulers_and_accumulation_work_as_before() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_grad_scaler(fused: bool) -> None:
-    """Its skipped steps change nothing; fused optimizers run their hooks even then."""
+    """Skipped steps change nothing, although fused optimizers run their hooks."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, fused=fused)
     wc.clip_weights(optimizer, model, kappa=1.0)
@@ -355,7 +355,7 @@ def test_implementations_of_adam(options: dict[str, bool]) -> None:
 
 
 class TestCheckpoints:
-    def test_a_plain_one_loads_into_a_clipped_optimizer_which_keeps_its_kappa(self) -> None:
+    def test_a_plain_checkpoint_loads_into_a_clipped_optimizer_which_keeps_its_kappa(self) -> None:
         model = network()
         plain = torch.optim.Adam(model.parameters(), lr=0.1)
         train(model, plain)
@@ -369,7 +369,7 @@ class TestCheckpoints:
         train(model, optimizer)
         assert in_box(model, 0.5)
 
-    def test_a_clipped_one_loads_into_a_plain_optimizer(self) -> None:
+    def test_a_clipped_checkpoint_loads_into_a_plain_optimizer(self) -> None:
         model = network()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         wc.clip_weights(optimizer, model, kappa=0.5, bounds="init")
@@ -386,9 +386,9 @@ class TestCheckpoints:
         plain = torch.optim.Adam(other.parameters(), lr=1.0)
         plain.load_state_dict(saved)
         del plain.param_groups[0]["kappa"]
-        train(other, plain)  # on purpose, and so without a warning
+        train(other, plain)  # intended, so there is no warning
 
-    def test_a_new_optimizer_that_loads_one_warns_while_the_old_one_lives(self) -> None:
+    def test_a_new_optimizer_that_loads_a_checkpoint_warns_while_the_old_one_exists(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=0.5)
@@ -406,7 +406,7 @@ class TestCheckpoints:
         optimizer.load_state_dict(optimizer.state_dict())
         assert clipper.clipped_fraction == 0.0
 
-    def test_kappa_and_measured_bounds_come_back(self) -> None:
+    def test_kappa_and_measured_bounds_are_restored(self) -> None:
         model = network()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         clipper = wc.clip_weights(optimizer, model, kappa=0.5, bounds="init", every=2)
@@ -426,7 +426,7 @@ class TestCheckpoints:
         limits = {name: 0.75 * (bound.s or 0) for name, bound in clipper.bounds.items()}
         assert all(p.abs().max() <= limits[name] for name, p in model.named_parameters())
 
-    def test_a_refused_one_changes_nothing(self) -> None:
+    def test_an_incompatible_checkpoint_changes_nothing(self) -> None:
         model = network()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         clipper = wc.clip_weights(optimizer, model, kappa=0.5, bounds="init")
@@ -439,7 +439,7 @@ class TestCheckpoints:
 
 
 class TestParametersAddedLater:
-    def test_those_of_the_model_are_resolved(self) -> None:
+    def test_parameters_of_the_model_are_resolved(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model[0].parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0)
@@ -449,7 +449,7 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
         assert "skipped" not in str(clipper)
 
-    def test_layers_that_the_model_got_later_are_resolved(self) -> None:
+    def test_layers_added_to_the_model_later_are_resolved(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, exclude="0.*", bounds="init")
@@ -461,7 +461,7 @@ class TestParametersAddedLater:
         assert clipper.bounds["0.weight"].s is None
         assert model[3].weight.abs().max() <= 0.5 * (clipper.bounds["3.weight"].s or 0)
 
-    def test_a_parameter_that_takes_the_place_of_another_is_resolved(self) -> None:
+    def test_a_parameter_that_replaces_another_is_resolved(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0)
@@ -471,7 +471,7 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
         assert clipper.bounds["2.weight"].s == 1 / math.sqrt(5)
 
-    def test_measured_bounds_that_were_loaded_survive(self) -> None:
+    def test_loaded_measured_bounds_are_kept(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model[0].parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, bounds="init")
@@ -495,7 +495,7 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
         assert clipper.bounds["0.weight"].s == 1 / math.sqrt(6)
 
-    def test_frozen_parameters_are_left_alone_from_then_on(self) -> None:
+    def test_newly_frozen_parameters_are_skipped(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0)
@@ -511,7 +511,7 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
 
     @pytest.mark.parametrize(
-        "reparametrise",
+        "reparametrize",
         [
             lambda layer: nn.utils.parametrizations.orthogonal(layer),
             lambda layer: nn.utils.parametrizations.weight_norm(layer),
@@ -520,16 +520,16 @@ class TestParametersAddedLater:
         ],
         ids=["orthogonal", "weight_norm", "pruning", "spectral_norm"],
     )
-    def test_layers_that_are_reparametrised_later_are_refused(self, reparametrise: Any) -> None:
+    def test_layers_reparametrized_later_raise_an_error(self, reparametrize: Any) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
         train(model, optimizer)
-        reparametrise(model[2])
+        reparametrize(model[2])
         with pytest.raises(ValueError, match=r"its layer is reparametrised|it does not own 1 of the optimizer's"):
             train(model, optimizer)
 
-    def test_a_copy_refuses_layers_that_are_reparametrised_later(self) -> None:
+    def test_in_a_copy_layers_reparametrized_later_raise_an_error(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         clipper = wc.clip_weights(optimizer, model, kappa=1.0)
@@ -539,7 +539,7 @@ class TestParametersAddedLater:
         with pytest.raises(ValueError, match="its layer is reparametrised"):
             train(model, optimizer)
 
-    def test_fractions_are_right_when_a_group_changes(self) -> None:
+    def test_fractions_are_correct_after_a_group_changes(self) -> None:
         model = network()
         groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
         optimizer = torch.optim.SGD(groups, lr=10.0)
@@ -551,7 +551,7 @@ class TestParametersAddedLater:
         assert set(clipper.clipped_fractions) == {"0.weight", "0.bias", "2.bias"}
         assert clipper.clipped_fraction > 0
 
-    def test_those_of_another_model_are_refused(self) -> None:
+    def test_parameters_of_another_model_raise_an_error(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
@@ -563,8 +563,8 @@ class TestParametersAddedLater:
         assert in_box(model, 1.0)
 
 
-class TestRefusals:
-    def refused(self, message: str, optimizer: Any, model: Any, **options: Any) -> None:
+class TestAttachErrors:
+    def assert_raises(self, message: str, optimizer: Any, model: Any, **options: Any) -> None:
         groups = copy.deepcopy(
             [{k: v for k, v in g.items() if k != "params"} for g in getattr(optimizer, "param_groups", [])]
         )
@@ -574,32 +574,40 @@ class TestRefusals:
             assert groups == [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
     def test_an_optimizer_of_another_model(self) -> None:
-        self.refused("got none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network())
+        self.assert_raises(
+            "got none of the model's parameters", torch.optim.SGD(network().parameters(), lr=1.0), network()
+        )
 
     def test_no_optimizer(self) -> None:
-        self.refused(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
+        self.assert_raises(r"optimizer: got Sequential, expected a torch\.optim\.Optimizer", network(), network())
 
-    def test_a_differentiable_one(self) -> None:
+    def test_a_differentiable_optimizer(self) -> None:
         model = network()
-        self.refused("differentiable=True", torch.optim.SGD(model.parameters(), lr=1.0, differentiable=True), model)
+        self.assert_raises(
+            "differentiable=True", torch.optim.SGD(model.parameters(), lr=1.0, differentiable=True), model
+        )
 
     def test_a_second_clipper(self) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         wc.clip_weights(optimizer, model, kappa=1.0)
-        self.refused("already attached", optimizer, model)
+        self.assert_raises("already attached", optimizer, model)
 
     def test_nothing_to_clip(self) -> None:
         model = nn.LayerNorm(3)
-        self.refused("nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model)
+        self.assert_raises(
+            "nothing to clip; skipped:\nweight  3  normal", torch.optim.SGD(model.parameters(), lr=1.0), model
+        )
 
     def test_every_below_one(self) -> None:
         model = network()
-        self.refused("every: got 0, expected a whole", torch.optim.SGD(model.parameters(), lr=1.0), model, every=0)
+        self.assert_raises(
+            "every: got 0, expected a whole", torch.optim.SGD(model.parameters(), lr=1.0), model, every=0
+        )
 
-    def test_an_optimizer_with_a_kappa_of_its_own(self) -> None:
+    def test_an_optimizer_with_a_kappa_hyperparameter(self) -> None:
         model = network()
-        self.refused("Madam already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
+        self.assert_raises("Madam already has a hyper-parameter kappa", wc.Madam(model.parameters()), model)
 
     def test_swapped_arguments(self) -> None:
         model = network()
@@ -614,17 +622,17 @@ class TestRefusals:
                 self.defaults = {}
 
         model = network()
-        self.refused(r"Bare does not call Optimizer\.__init__", Bare(model.parameters()), model)
+        self.assert_raises(r"Bare does not call Optimizer\.__init__", Bare(model.parameters()), model)
 
 
 class TestStrict:
-    """Parameters that the model does not own, and models without anything to clip."""
+    """Parameters that the model does not own and models without anything to clip."""
 
     def split(self) -> tuple[nn.Sequential, nn.Parameter, torch.optim.Optimizer]:
         model, foreign = network(), nn.Parameter(torch.full((2, 2), 9.0))
         return model, foreign, torch.optim.SGD([*model.parameters(), foreign], lr=10.0)
 
-    def test_foreign_parameters_are_refused_when_attaching(self) -> None:
+    def test_foreign_parameters_raise_an_error_when_attaching(self) -> None:
         model, _, optimizer = self.split()
         with pytest.raises(ValueError, match=r"does not own 1 of the optimizer's 5 parameters .parameter 4, shape 2x2"):
             wc.clip_weights(optimizer, model, kappa=1.0)
@@ -633,14 +641,14 @@ class TestStrict:
         assert not optimizer._optimizer_step_post_hooks
         assert "weightclip" not in optimizer.state_dict()
 
-    def test_a_refused_attachment_restores_the_defaults(self) -> None:
+    def test_a_failed_attachment_restores_the_defaults(self) -> None:
         model, _, optimizer = self.split()
         optimizer.defaults["kappa"] = 1.5
         with pytest.raises(ValueError, match="does not own 1"):
             wc.clip_weights(optimizer, model, kappa=1.0)
         assert optimizer.defaults["kappa"] == 1.5
 
-    def test_a_foreign_layer_that_joins_the_model_later_is_clipped(self) -> None:
+    def test_a_foreign_layer_added_to_the_model_later_is_clipped(self) -> None:
         model, layer = network(), nn.Linear(3, 3)
         optimizer = torch.optim.SGD([*model.parameters(), *layer.parameters()], lr=10.0)
         wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
@@ -648,7 +656,7 @@ class TestStrict:
         train(model, optimizer)
         assert in_box(model, 1.0)
 
-    def test_if_not_strict_they_are_left_alone_and_listed(self) -> None:
+    def test_if_not_strict_foreign_parameters_are_skipped_and_listed(self) -> None:
         model, foreign, optimizer = self.split()
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, strict=False)
         train(model, optimizer)
@@ -659,7 +667,7 @@ class TestStrict:
         train(model, optimizer)
 
     def test_if_not_strict_there_may_be_nothing_to_clip(self) -> None:
-        """One optimizer per parameter, as for optimizer steps in the backward pass."""
+        """One optimizer per parameter, as in optimizer-in-backward training."""
         model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
         optimizers = [torch.optim.SGD([p], lr=10.0) for p in model.parameters()]
         with pytest.raises(ValueError, match="nothing to clip"):
@@ -671,49 +679,49 @@ class TestStrict:
             optimizer.step()
         assert in_box(model[0], 1.0)
 
-    def test_a_group_with_an_infinite_kappa_may_hold_anything(self) -> None:
+    def test_a_group_with_an_infinite_kappa_may_contain_any_parameters(self) -> None:
         model, foreign = network(), nn.Parameter(torch.full((2, 2), 9.0))
         groups = [{"params": model.parameters()}, {"params": [foreign], "kappa": math.inf}]
         wc.clip_weights(torch.optim.SGD(groups, lr=1.0), model, kappa=1.0)
 
 
 class TestUnknownLayers:
-    class Mine(nn.Module):
+    class CustomLayer(nn.Module):
         def __init__(self, n: int) -> None:
             super().__init__()
             self.matrix = nn.Parameter(torch.ones(n, n))
 
     def test_many_entries_in_layers_without_a_rule_warn_with_their_names(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         with pytest.warns(UserWarning, match=r"skips 23% of the weight entries.*: 1\.matrix; .*register_bound"):
             wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
-    def test_few_do_not(self) -> None:
-        model = nn.Sequential(nn.Linear(30, 30), self.Mine(3), nn.Embedding(100, 8), nn.LayerNorm(8))
+    def test_few_entries_do_not_warn(self) -> None:
+        model = nn.Sequential(nn.Linear(30, 30), self.CustomLayer(3), nn.Embedding(100, 8), nn.LayerNorm(8))
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0)
 
     def test_the_advice_of_the_warning_clips_all_layers(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with pytest.warns(UserWarning, match=re.escape("bounds={name: number, '*': 'fan_in'}")):
             wc.clip_weights(optimizer, model, kappa=1.0).remove()
         clipper = wc.clip_weights(optimizer, model, kappa=1.0, bounds={"1.matrix": 0.5, "*": "fan_in"})
         assert all(bound.s is not None for bound in clipper.bounds.values())
 
-    def test_as_errors_they_leave_the_optimizer_unchanged(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+    def test_warnings_as_errors_leave_the_optimizer_unchanged(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        with pytest.raises(UserWarning, match="skips 23%"):  # pytest is set to raise them
+        with pytest.raises(UserWarning, match="skips 23%"):  # pytest raises warnings as errors
             wc.clip_weights(optimizer, model, kappa=1.0)
         assert wc.find_clipper(optimizer) is None
         assert "kappa" not in optimizer.param_groups[0]
 
-    def test_excluded_ones_do_not(self) -> None:
-        model = nn.Sequential(nn.Linear(6, 5), self.Mine(3))
+    def test_excluded_layers_do_not_warn(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 5), self.CustomLayer(3))
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=1.0, exclude="1.*")
 
 
-def test_the_table() -> None:
+def test_the_text_of_a_clipper_is_a_table() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
     nn.init.constant_(model[0].weight, 0.7)
     nn.init.constant_(model[0].bias, -0.7)
@@ -730,14 +738,14 @@ def test_the_table() -> None:
     )
 
 
-def test_the_table_of_a_model_without_data() -> None:
+def test_the_text_of_a_clipper_on_the_meta_device_is_a_table() -> None:
     model = nn.Linear(4, 2, device="meta")
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, kappa=2.0)
     assert "weight  2x4    fan_in  0.5  2      1      -            -" in str(clipper)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
+def test_a_copy_warns_until_clipping_is_reattached(duplicate: Any) -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
     wc.clip_weights(optimizer, model, kappa=1.0)
@@ -748,11 +756,11 @@ def test_a_copy_warns_until_it_is_attached_again(duplicate: Any) -> None:
     train(model, optimizer)  # once is enough
     wc.clip_weights(optimizer, model, kappa=1.0)
     train(model, optimizer)
-    assert in_box(model, 0.5)  # the group's own kappa came with the copy
+    assert in_box(model, 0.5)  # the copy has the kappa of the group
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda all_three: pickle.loads(pickle.dumps(all_three))])
-def test_a_clipper_that_is_copied_along_goes_on_clipping(duplicate: Any) -> None:
+def test_a_copied_clipper_keeps_clipping(duplicate: Any) -> None:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
     wc.l2_init(optimizer, 0.1)
@@ -771,7 +779,7 @@ def test_a_clipper_that_is_copied_along_goes_on_clipping(duplicate: Any) -> None
 
 
 class TestWrappers:
-    """Optimizers around another one, reached through `.optimizer`."""
+    """Optimizers that wrap another optimizer in `.optimizer`."""
 
     @staticmethod
     def push_out(optimizer: torch.optim.Optimizer) -> None:
@@ -781,7 +789,7 @@ class TestWrappers:
                     p.add_(5.0)
 
     class Unhooked(torch.optim.Optimizer):
-        """Moves the weights after the inner step, and runs no hooks of its own."""
+        """Moves the weights after the inner step without running hooks."""
 
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer
@@ -797,7 +805,7 @@ class TestWrappers:
             self.optimizer.step(closure)
             TestWrappers.push_out(self)
 
-    def test_the_end_of_the_outer_step_counts(self) -> None:
+    def test_weights_are_clipped_at_the_end_of_the_outer_step(self) -> None:
         model = network()
         outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
         wc.clip_weights(outer, model, kappa=0.5)
@@ -833,8 +841,8 @@ class TestWrappers:
         assert same(before, weights(model))
         assert not in_box(other_model, 0.5)
 
-    def test_one_that_makes_only_the_hooks_of_steps_is_clipped_and_saved(self) -> None:
-        """As pytorch_optimizer's Lookahead, TRAC and OrthoGrad do."""
+    def test_a_wrapper_that_calls_only_step_hooks_is_clipped_and_saved(self) -> None:
+        """Like Lookahead, TRAC and OrthoGrad of pytorch_optimizer."""
 
         class Partial(self.Unhooked):  # type: ignore[name-defined, misc]
             def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -867,7 +875,7 @@ class TestWrappers:
         assert all(p.abs().max() <= limits[name] for name, p in model.named_parameters())
 
 
-def test_wrapped_optimizers_are_looked_into() -> None:
+def test_wrapped_optimizers_are_unwrapped() -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer
@@ -879,7 +887,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
     train(model, optimizer)
     assert in_box(model, 0.5)
 
-    def test_a_clipper_that_is_copied_along_clips_at_the_end_of_the_outer_step(self) -> None:
+    def test_a_copied_clipper_clips_at_the_end_of_the_outer_step(self) -> None:
         model = network()
         outer = self.Unhooked(torch.optim.SGD(model.parameters(), lr=0.1))
         clipper = wc.clip_weights(outer, model, kappa=0.5)
@@ -897,7 +905,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
         train(model, outer)
         assert not in_box(model, 0.5)
 
-    def test_one_that_swaps_the_weights_is_refused(self) -> None:
+    def test_a_wrapper_that_swaps_the_weights_raises_an_error(self) -> None:
         class Averaging(self.Unhooked):  # type: ignore[name-defined, misc]
             def train(self) -> None: ...
 
@@ -910,7 +918,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
         assert "kappa" not in optimizer.param_groups[0]
 
     @pytest.mark.parametrize("method", ["second_step", "fused_backward"])
-    def test_other_methods_that_update_the_weights_end_with_the_clip(self, method: str) -> None:
+    def test_other_methods_that_update_the_weights_are_clipped(self, method: str) -> None:
         class Other(torch.optim.SGD):
             pass
 
@@ -922,7 +930,7 @@ def test_wrapped_optimizers_are_looked_into() -> None:
         assert in_box(model, 0.5)
 
 
-class TestFollowing:
+class TestModelChanges:
     def test_a_group_added_before_a_checkpoint_is_loaded_is_clipped(self) -> None:
         def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
             model = network()
@@ -957,7 +965,7 @@ class TestFollowing:
         assert in_box(model, 1.0)
 
     @pytest.mark.parametrize("freeze", [False, True])
-    def test_zero_biases_and_frozen_layers_resume_with_the_bounds_that_they_had(self, freeze: bool) -> None:
+    def test_zero_biases_and_frozen_layers_resume_with_their_previous_bounds(self, freeze: bool) -> None:
         def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
             model = network()
             for layer in (model[0], model[2]):
@@ -985,7 +993,7 @@ class TestFollowing:
         assert same(weights(model), weights(resumed))
 
 
-def test_a_wrapper_that_acts_after_the_inner_step_is_clipped_itself() -> None:
+def test_a_wrapper_that_acts_after_the_inner_step_is_clipped() -> None:
     class Lookahead(torch.optim.Optimizer):
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer
@@ -1004,7 +1012,7 @@ def test_a_wrapper_that_acts_after_the_inner_step_is_clipped_itself() -> None:
     model = network()
     outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
     wc.clip_weights(outer, model, kappa=0.5)
-    train(model, outer)  # and the inner optimizer does not warn
+    train(model, outer)  # the inner optimizer does not warn
     assert in_box(model, 0.5)
 
 
@@ -1020,7 +1028,7 @@ def test_a_subclass_of_an_optimizer_with_its_own_kappa_neither_warns_nor_is_clip
         wc.clip_weights(optimizer, model, kappa=1.0)
 
 
-def test_a_removed_clipper_says_so() -> None:
+def test_a_removed_clipper_raises_an_error() -> None:
     model = network()
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=1.0)
     clipper.remove()
@@ -1028,7 +1036,7 @@ def test_a_removed_clipper_says_so() -> None:
         clipper.clip()
 
 
-def test_an_infinite_entry_is_cut_and_counted() -> None:
+def test_an_infinite_entry_is_clipped_and_counted() -> None:
     model = network()
     clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=9.0, track_clipped=True)
     model[0].weight.data[0, 0] = math.inf
@@ -1036,8 +1044,8 @@ def test_an_infinite_entry_is_cut_and_counted() -> None:
     assert clipper.clipped_fractions["0.weight"] == 1 / 30
 
 
-def test_both_cuts_of_a_step_count() -> None:
-    """A hook behind ours moves other entries out: they are cut again."""
+def test_both_clips_of_a_step_are_counted() -> None:
+    """A hook after ours moves other entries out of the box, which are clipped again."""
     model = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=True)
@@ -1052,7 +1060,7 @@ def test_both_cuts_of_a_step_count() -> None:
     assert clipper.clipped_fraction == 2 / 4
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     numpy = pytest.importorskip("numpy")
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -1065,14 +1073,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert torch.load(file, weights_only=True)["param_groups"][0]["kappa"] == 0.5
 
 
-def test_a_number_too_large_is_no_number() -> None:
+def test_a_number_that_is_too_large_raises_an_error() -> None:
     model = network()
     with pytest.raises(ValueError, match="kappa: got 1000"):
         wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, kappa=10**400)
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_every_counts_no_step_that_grad_scaler_skips(fused: bool) -> None:
+def test_every_does_not_count_steps_skipped_by_grad_scaler(fused: bool) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0, fused=fused)
     wc.clip_weights(optimizer, model, kappa=1.0, every=2)

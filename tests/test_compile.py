@@ -1,4 +1,4 @@
-"""Compiled models and compiled steps clip, or raise; they never silently do not."""
+"""Compiled models and compiled steps clip or raise an error; clipping is never silently lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def compiled_function(optimizer: torch.optim.Optimizer, **options: Any) -> Step:
 
 
 class OneGraph(torch.optim.Optimizer):
-    """An optimizer whose step compiles into one graph (those of torch.optim break it themselves)."""
+    """An optimizer whose step compiles into one graph (torch.optim's optimizers have graph breaks)."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
@@ -78,7 +78,7 @@ def test_a_compiled_step(make: Any, compile_step: Any) -> None:
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_a_step_compiled_and_run_before_the_clipper_came(make: Any, compile_step: Any) -> None:
+def test_a_step_compiled_and_run_before_the_clipper_was_attached(make: Any, compile_step: Any) -> None:
     model = network()
     optimizer = make(model.parameters(), lr=9.0)
     step = compile_step(optimizer)
@@ -94,7 +94,7 @@ def test_a_step_compiled_and_run_before_the_clipper_came(make: Any, compile_step
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_a_step_that_must_be_one_graph_raises(make: Any, compile_step: Any) -> None:
+def test_a_step_that_must_be_one_graph_raises_an_error(make: Any, compile_step: Any) -> None:
     model = network()
     optimizer = make(model.parameters(), lr=9.0)
     wc.clip_weights(optimizer, model, kappa=0.5)
@@ -106,7 +106,7 @@ def test_a_step_that_must_be_one_graph_raises(make: Any, compile_step: Any) -> N
 
 
 @pytest.mark.parametrize("compile_step", COMPILE)
-def test_other_optimizers_stay_one_graph(compile_step: Any) -> None:
+def test_other_optimizers_have_no_graph_breaks(compile_step: Any) -> None:
     model = network()
     optimizer = OneGraph(model.parameters(), lr=9.0)
     assert train(model, compile_step(optimizer, fullgraph=True)) > 0.25

@@ -1,4 +1,4 @@
-"""What holds for every optimizer in torch.optim with every regularizer."""
+"""Contract test: every torch.optim optimizer with every regularizer."""
 
 import copy
 import io
@@ -44,9 +44,9 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 def start_from(plain_model: nn.Module, plain: Optimizer, model: nn.Module, optimizer: Optimizer) -> None:
-    """Give the plain optimizer the weights and the state of the other."""
+    """Copy the weights and the optimizer state to the plain optimizer."""
     plain_model.load_state_dict(model.state_dict())
-    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # PyTorch would share the tensors
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # otherwise both would share tensors
     for group in plain.param_groups:
         group.pop("kappa", None)
 
@@ -57,8 +57,8 @@ def assert_same(a: list[Tensor], b: list[Tensor]) -> None:
 
 
 @every_optimizer
-def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
-    """From the same weights and state, step by step and bit for bit."""
+def test_a_clipped_step_is_a_plain_step_followed_by_a_clip(case: Case) -> None:
+    """Bit for bit, at each step from the same weights and state."""
     model, optimizer = case.make()
     plain_model, plain = case.make()
     clipper = wc.clip_weights(optimizer, model, kappa=0.8, **case.clip)
@@ -77,7 +77,7 @@ def test_a_clipped_step_is_the_plain_step_and_then_a_clip(case: Case) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("attach", IDLE.values(), ids=IDLE.keys())
-def test_a_regularizer_of_strength_zero_changes_no_bit(case: Case, attach: Attach) -> None:
+def test_a_regularizer_of_strength_zero_is_bit_identical_to_none(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     plain_model, plain = case.make()
     attach(case, optimizer, model)
@@ -107,7 +107,7 @@ def test_a_regularizer_acts_until_it_is_removed(case: Case, attach: Attach) -> N
 
 @every_optimizer
 @every_regularizer
-def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
+def test_training_resumes_from_a_checkpoint_bit_for_bit(case: Case, attach: Attach) -> None:
     model, optimizer = case.make()
     attach(case, optimizer, model)
     for number in range(3):
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(case: Case, attach: Attac
     resumed_model, resumed = case.make()
     with torch.no_grad():
         for p in resumed_model.parameters():
-            p.mul_(1.5)  # whatever was measured or remembered at attach time must come from the checkpoint
+            p.mul_(1.5)  # everything recorded when attaching must be restored
     attach(case, resumed, resumed_model)
     resumed_model.load_state_dict(saved["model"])
     resumed.load_state_dict(saved["optimizer"])
@@ -145,6 +145,6 @@ def test_all_regularizers_together_end_in_the_box(case: Case) -> None:
                 assert p.abs().max().item() <= 0.8 * (clipper.bounds[name].s or 0)
 
 
-def test_every_optimizer_of_torch_is_here() -> None:
+def test_every_torch_optimizer_is_covered() -> None:
     assert {"Adam", "SGD", "LBFGS", "SparseAdam", "Adafactor"} <= set(CASES)
     assert ("Muon" in CASES) == hasattr(torch.optim, "Muon")

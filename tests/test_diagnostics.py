@@ -17,13 +17,13 @@ LOSSES = st.floats(0, 100)
 
 
 @given(LOSSES, LOSSES)
-def test_plasticity_is_the_share_of_the_loss_that_went_away(before: float, after: float) -> None:
+def test_plasticity_is_the_fraction_of_the_loss_that_was_reduced(before: float, after: float) -> None:
     losses = torch.tensor([before, after], dtype=torch.float64)
     expected = max(1 - after / max(before, 1e-8), 0.0)
     assert diagnostics.sample_plasticity(losses[0], losses[1]).item() == pytest.approx(expected)
 
 
-def test_plasticity_keeps_the_shape_and_what_is_not_a_number() -> None:
+def test_plasticity_keeps_the_shape_and_propagates_nan() -> None:
     before, after = torch.tensor([[1.0, math.nan], [math.inf, 2.0]]), torch.tensor([[0.25, 1.0], [math.inf, math.nan]])
     measured = diagnostics.sample_plasticity(before, after)
     assert measured.shape == (2, 2)
@@ -45,11 +45,11 @@ def test_norms_are_over_matrices_without_biases() -> None:
     model(torch.tensor([[1.0, 2.0]])).sum().backward()
     gradients = diagnostics.gradient_matrices(model)
     assert [tuple(g.shape) for g in gradients] == [(1, 2), (1, 1)]
-    hidden = 3.0 - 8.0 + 100.0  # the gradient of the second weight; those of the first are 12 and 24
+    hidden = 3.0 - 8.0 + 100.0  # the gradient of the second weight; the first has 12 and 24
     assert diagnostics.l2_norm(gradients).item() == pytest.approx(math.sqrt(12**2 + 24**2 + hidden**2))
 
 
-def test_norms_in_float32_are_good_to_its_rounding() -> None:
+def test_norms_are_accurate_in_float32() -> None:
     tensors = [torch.rand(300, 784) - 0.5, torch.rand(150, 300) - 0.5]
     double = [tensor.double() for tensor in tensors]
     for norm in (diagnostics.l2_norm, diagnostics.l1_norm):
@@ -57,7 +57,7 @@ def test_norms_in_float32_are_good_to_its_rounding() -> None:
     assert diagnostics.l2_norm([]).item() == 0
 
 
-def test_shares_count_entries_over_all_tensors() -> None:
+def test_fractions_count_entries_over_all_tensors() -> None:
     layers = [torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([[-0.5]])]
     assert diagnostics.negative_fraction(layers) == 0.5
     outputs = [torch.tensor([0.95, -0.96, 0.94, 0.0]), torch.tensor([-1.0, 1.0, 0.1, 0.2])]
@@ -68,7 +68,7 @@ def test_shares_count_entries_over_all_tensors() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 3), (40, 25), (25, 40), (1, 7)])
-def test_singular_values_are_those_of_the_decomposition(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_singular_values_match_the_decomposition(shape: tuple[int, int], dtype: torch.dtype) -> None:
     matrix = torch.randn(shape, dtype=dtype)
     expected = torch.linalg.svdvals(matrix.double())
     values = diagnostics.singular_values(matrix)
@@ -78,7 +78,7 @@ def test_singular_values_are_those_of_the_decomposition(shape: tuple[int, int], 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rank", [0, 1, 7, 20])
-def test_the_rank_is_pytorchs(rank: int, dtype: torch.dtype) -> None:
+def test_the_rank_equals_pytorchs(rank: int, dtype: torch.dtype) -> None:
     for rows, columns in ((30, 20), (20, 30)):
         matrix = torch.randn(rows, rank, dtype=dtype) @ torch.randn(rank, columns, dtype=dtype)
         assert diagnostics.rank(matrix) == rank == torch.linalg.matrix_rank(matrix)
@@ -86,7 +86,7 @@ def test_the_rank_is_pytorchs(rank: int, dtype: torch.dtype) -> None:
 
 @given(st.integers(1, 12), st.integers(2, 30), st.integers(2, 30))
 def test_singular_values_count_down_to_the_tolerance(decades: int, m: int, n: int) -> None:
-    """Of a matrix whose singular values fall over many decades, exactly those above max(m, n) eps sigma_max count."""
+    """If singular values span many decades, exactly those above max(m, n) eps sigma_max are counted."""
     generator = torch.Generator().manual_seed(decades)
     k = min(m, n)
     u = torch.linalg.qr(torch.randn(m, k, dtype=torch.float64, generator=generator))[0]
@@ -100,7 +100,7 @@ def test_singular_values_count_down_to_the_tolerance(decades: int, m: int, n: in
         assert low <= diagnostics.rank(stored) <= high
 
 
-def test_the_rank_can_use_values_that_are_known() -> None:
+def test_the_rank_can_use_given_singular_values() -> None:
     matrix = torch.randn(6, 5)
     assert diagnostics.rank(matrix, diagnostics.singular_values(matrix)) == 5
 
@@ -113,7 +113,7 @@ def test_weights_that_are_not_finite_have_no_rank() -> None:
         diagnostics.rank(matrix)
 
 
-def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
+def test_the_approximate_kl_is_close_to_the_exact_one_and_nonnegative() -> None:
     generator = torch.Generator().manual_seed(0)
     old = torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, 0.5]))
     new = torch.distributions.Normal(torch.tensor([0.2, -0.1]), torch.tensor([1.1, 0.6]))
@@ -133,7 +133,7 @@ def test_the_approximate_kl_is_near_the_true_one_and_never_negative() -> None:
         (nn.functional.mse_loss, (3, 4), "batch: got [3, 4] samples, expected equal numbers"),
     ],
 )
-def test_mistakes_of_a_gradient_covariance_are_named(
+def test_invalid_losses_of_a_gradient_covariance_raise_an_error(
     loss: Callable[..., Tensor], batch: tuple[int, int], message: str
 ) -> None:
     parts = (torch.ones(batch[0], 2), torch.ones(batch[1], 1))
@@ -150,14 +150,14 @@ def test_mistakes_of_a_gradient_covariance_are_named(
         ((torch.ones(3, 2), np.ones((3, 1))), "ndarray in it"),
     ],
 )
-def test_what_is_no_batch_for_a_gradient_covariance_is_named(batch: Any, got: str) -> None:
+def test_an_invalid_batch_for_a_gradient_covariance_raises_an_error(batch: Any, got: str) -> None:
     message = f"batch: got {got}, expected a sequence of tensors: the inputs, then the other arguments of the loss"
     with pytest.raises(ValueError, match=re.escape(message)):
         diagnostics.gradient_covariance(nn.Linear(2, 1), nn.functional.mse_loss, batch)
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.Dropout(0.1)])
-def test_layers_that_mix_or_draw_are_put_in_eval_before_a_gradient_covariance(layer: nn.Module) -> None:
+def test_batch_norm_and_dropout_must_be_in_eval_mode_for_a_gradient_covariance(layer: nn.Module) -> None:
     model, batch = nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 1)), (torch.randn(3, 2), torch.ones(3, 1))
     with pytest.raises(
         ValueError, match=rf"model: got {type(layer).__name__} '1' in training mode, expected eval mode"
@@ -167,7 +167,7 @@ def test_layers_that_mix_or_draw_are_put_in_eval_before_a_gradient_covariance(la
 
 
 class Added(nn.Linear):
-    """A linear map of two inputs beside each other."""
+    """A linear map of the concatenation of two inputs."""
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(torch.cat([x, z], dim=1))
@@ -188,7 +188,7 @@ def test_without_trainable_parameters_there_is_no_gradient_covariance() -> None:
         diagnostics.gradient_covariance(frozen, nn.functional.mse_loss, (torch.ones(3, 2), torch.ones(3, 1)))
 
 
-def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None:
+def test_the_gradient_covariance_matches_gradients_computed_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     x, y = torch.randn(7, 2, 4, 4, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2, 0])
@@ -200,8 +200,8 @@ def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None
     expected = torch.tensor([[nn.functional.cosine_similarity(a, b, dim=0) for b in gradients] for a in gradients])
     model.zero_grad()
     entries = sum(p.numel() for p in model.parameters())
-    for memory in (1e9, 3 * 4 * entries * 3, 1.0):  # all at once, three at a time, one by one
-        found = diagnostics.gradient_covariance(model, nn.functional.cross_entropy, (x, y), memory)
+    for memory_limit in (1e9, 3 * 4 * entries * 3, 1.0):  # all at once, three at a time, one by one
+        found = diagnostics.gradient_covariance(model, nn.functional.cross_entropy, (x, y), memory_limit)
         torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
     assert all(p.grad is None for p in model.parameters())
     torch.testing.assert_close(
@@ -210,7 +210,7 @@ def test_the_gradient_covariance_is_that_of_gradients_taken_one_by_one() -> None
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-15, 1e-30])
-def test_small_gradients_have_directions_too(scale: float) -> None:
+def test_small_gradients_have_a_direction(scale: float) -> None:
     generator = torch.Generator().manual_seed(0)
     model = nn.Linear(5, 1)
     x, y = torch.randn(4, 5, generator=generator), 3 + torch.rand(4, 1, generator=generator)
@@ -225,7 +225,7 @@ def test_small_gradients_have_directions_too(scale: float) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8)])
-def test_chunks_of_gradients_keep_within_the_memory(dtype: torch.dtype, size: int) -> None:
+def test_chunks_of_gradients_stay_within_the_memory_limit(dtype: torch.dtype, size: int) -> None:
     model = nn.Linear(10, 1, bias=False, dtype=dtype)
     seen = []
 
@@ -236,10 +236,10 @@ def test_chunks_of_gradients_keep_within_the_memory(dtype: torch.dtype, size: in
     diagnostics.gradient_covariance(
         model, loss, (torch.randn(6, 10, dtype=dtype), torch.randn(6, 1, dtype=dtype)), 3 * size * 10 * 3
     )
-    assert len(seen) == 3  # two chunks of three: the first, the second beside it, the second
+    assert len(seen) == 3  # two chunks of three: pairs (first, first), (first, second), (second, second)
 
 
-def test_a_sample_without_a_gradient_is_like_no_other() -> None:
+def test_a_sample_with_zero_gradient_has_zero_covariance() -> None:
     model = nn.Linear(2, 1, bias=False)
     x, y = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0], [50.0]])
     found = diagnostics.gradient_covariance(model, nn.functional.mse_loss, (x, y))

@@ -1,4 +1,4 @@
-"""Two processes on this machine: every shard in its box, and the weights of a run on one process."""
+"""Two processes on this machine: every shard is in its box, and the weights equal a run with one process."""
 
 import os
 import subprocess
@@ -27,11 +27,11 @@ def run(mode: str, processes: int, directory: Path) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("regularizers", ["", "-with-regularizers", "-graded"])
-def test_two_processes_equal_one(regularizers: str, tmp_path: Path) -> None:
+def test_two_processes_match_one_process(regularizers: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     one = run(f"plain{regularizers}", 1, tmp_path / "one")
     for mode in ("ddp", "fsdp") if regularizers else ("ddp", "fsdp", "zero"):
         two = run(f"{mode}{regularizers}", 2, tmp_path)
         for a, b in zip(one, two, strict=True):
-            tolerance = 1e-10 if a.dtype == torch.float64 else 1e-5  # weights, and measurements of a monitor
+            tolerance = 1e-10 if a.dtype == torch.float64 else 1e-5  # weights and measurements of a monitor
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance / 100)

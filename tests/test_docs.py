@@ -1,4 +1,4 @@
-"""Every Python block of the README and of the how-to pages is a complete program, and every command can be parsed."""
+"""Every Python block in the README and the how-to pages is a complete program, and every command can be parsed."""
 
 import re
 import shlex
@@ -17,13 +17,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 HOSTS = re.compile(
     r"^(import|from) (accelerate|flax|lightning|stable_baselines3|tianshou|transformers)\b", re.MULTILINE
 )
-INCLUDE = "--8<--"  # a file that its own test runs
-HOST_MARKS = (pytest.mark.host, pytest.mark.filterwarnings("ignore::FutureWarning"))  # the libraries' own
+INCLUDE = "--8<--"  # an included file, which has a separate test
+HOST_MARKS = (pytest.mark.host, pytest.mark.filterwarnings("ignore::FutureWarning"))  # raised by the libraries
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page: its language, its text and the line where it starts."""
+    """A fenced block of a page with its language, text and first line."""
 
     page: str
     line: int
@@ -47,11 +47,11 @@ def programs() -> list[object]:
 
 
 @pytest.mark.parametrize("block", programs())
-def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")  # the bundled digits
     torch.manual_seed(0)
-    # Line numbers of errors are those of the page.
+    # Line numbers in errors refer to the page.
     exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
 
 
@@ -67,7 +67,7 @@ def commands() -> list[object]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_is_accepted(command: str) -> None:
+def test_commands_can_be_parsed(command: str) -> None:
     _, *arguments = shlex.split(command)
     parsed = _parser().parse_args(arguments)
     if arguments[0] == "sweep" and ".toml" not in command:
@@ -76,12 +76,12 @@ def test_a_command_is_accepted(command: str) -> None:
 
 
 def test_links_of_the_readme_exist() -> None:
-    """Those of the site are checked by `make docs`."""
+    """Links of the site are checked by `make docs`."""
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
-def test_the_certificate_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_certificate_prints_the_output_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     program, output = blocks(ROOT / "docs" / "explanation" / "certificate.md")[:2]
     exec(program.text, {})
     assert capsys.readouterr().out == output.text

@@ -26,15 +26,15 @@ def test_an_ensemble_has_the_bounds_of_a_member() -> None:
     assert paper == wc.resolve_bounds(member, "paper")
 
 
-def test_its_stacked_parameters_are_clipped() -> None:
+def test_stacked_parameters_are_clipped() -> None:
     member, params = ensemble()
     optimizer = torch.optim.SGD(params.values(), lr=10.0)
     clipper = wc.clip_weights(optimizer, wc.stacked(member, params), kappa=1.0)
     x = torch.randn(8, 4)
     buffers = dict(member.named_buffers())
 
-    def outputs(own: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(member, (own, buffers), (x,))
+    def outputs(one: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(member, (one, buffers), (x,))
 
     member.eval()
     torch.vmap(outputs)(params).square().sum().backward()
@@ -44,7 +44,7 @@ def test_its_stacked_parameters_are_clipped() -> None:
     assert clipper.bounds["1.weight"].reason.startswith("normalisation layer")
 
 
-def test_the_stack_may_have_several_leading_dimensions_or_none() -> None:
+def test_a_stack_may_have_several_leading_dimensions_or_none() -> None:
     member = nn.Linear(4, 2)
     params = {"weight": torch.zeros(6, 3, 2, 4, requires_grad=True), "bias": torch.zeros(2, requires_grad=True)}
     assert {bound.s for bound in wc.resolve_bounds(wc.stacked(member, params)).values()} == {0.5}
@@ -60,7 +60,7 @@ def test_nested_mappings_and_names_of_buffers() -> None:
     assert list(wc.resolve_bounds(wc.stacked(member, nested))) == ["0.weight", "0.bias", "2.weight"]
 
 
-def test_beside_a_plain_module() -> None:
+def test_a_stack_with_a_plain_module() -> None:
     actor, (member, params) = nn.Linear(9, 1), ensemble()
     both = nn.ModuleList([actor, wc.stacked(member, params)])
     optimizer = torch.optim.SGD([*actor.parameters(), *params.values()], lr=1.0)
@@ -69,13 +69,13 @@ def test_beside_a_plain_module() -> None:
     assert bounds["1.0.weight"].s == 0.5
 
 
-def test_measured_bounds_are_those_of_the_whole_stack() -> None:
+def test_measured_bounds_are_over_the_whole_stack() -> None:
     member, params = ensemble()
     bounds = wc.resolve_bounds(wc.stacked(member, params), "init")
     assert bounds["0.weight"].s == params["0.weight"].abs().max().item()
 
 
-def test_output_layers_are_those_of_a_member() -> None:
+def test_output_layers_are_found_in_a_member() -> None:
     member, params = ensemble()
     bounds = wc.resolve_bounds(wc.stacked(member, params), clip_output_layers=False)
     assert bounds["2.weight"].reason == "output layer (clip_output_layers=False)"
@@ -88,7 +88,7 @@ def test_a_member_may_have_submodules_of_any_name() -> None:
     assert wc.resolve_bounds(wc.stacked(member, params))["base.weight"].s == 0.5
 
 
-def test_a_member_without_data_is_enough() -> None:
+def test_a_member_on_the_meta_device_is_sufficient() -> None:
     member, params = ensemble()
     assert wc.resolve_bounds(wc.stacked(member.to("meta"), params))["0.weight"].s == 0.5
 
@@ -111,6 +111,6 @@ def test_a_member_without_data_is_enough() -> None:
         ([nn.Linear(4, 2)], {}, "model: got list, expected a torch.nn.Module"),
     ],
 )
-def test_wrong_arguments(model: Any, params: Any, message: str) -> None:
+def test_invalid_arguments(model: Any, params: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         wc.stacked(model, params)

@@ -1,4 +1,4 @@
-"""The examples run with the libraries that they are written for, and their weights stay in their boxes."""
+"""The examples run with their libraries, and their weights stay in the box."""
 
 import importlib.util
 import math
@@ -17,8 +17,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
-    """One thread, and a directory of its own for whatever a library may write."""
+def _isolated(tmp_path, monkeypatch):
+    """Use one thread, and a temporary directory for files written by libraries."""
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -38,7 +38,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def count_at_bound(model: nn.Module, kappa: float) -> int:
-    """How many entries sit at their bound kappa/sqrt(fan_in), after checking that none lies beyond it."""
+    """Return the number of entries at their bound kappa/sqrt(fan_in), and check that none exceeds it."""
     count = 0
     for layer in linear_layers(model):
         bound = kappa / math.sqrt(layer.in_features)
@@ -51,7 +51,7 @@ def count_at_bound(model: nn.Module, kappa: float) -> int:
 
 @torch.no_grad()
 def leave_the_box(model: nn.Module) -> None:
-    """Only a step that clips can bring the weights back."""
+    """Move the weights out of the box, so that only a clipped step can bring them back."""
     for layer in linear_layers(model):
         for tensor in layer.parameters():
             tensor.mul_(100)
@@ -69,7 +69,7 @@ def test_plain_loop_without_clipping_leaves_the_box():
 
 
 @pytest.mark.host
-def test_sb3_ppo_goes_on_clipping_after_load_in_another_process(tmp_path):
+def test_sb3_ppo_keeps_clipping_after_load_in_another_process(tmp_path):
     agent = load_example("sb3_ppo").main(kappa=3.0, steps=512)
     assert count_at_bound(agent.policy, 3.0) > 0
     assert [name for name, bound in agent.policy.optimizer.clipper.bounds.items() if bound.s is None] == ["parameter 0"]
@@ -77,7 +77,7 @@ def test_sb3_ppo_goes_on_clipping_after_load_in_another_process(tmp_path):
 
     leave_the_box(agent.policy)
     agent.save(tmp_path / "saved.zip")
-    go_on = """
+    resume = """
 import gymnasium, torch
 from stable_baselines3 import PPO
 
@@ -86,7 +86,7 @@ agent = PPO.load("saved.zip", env=gymnasium.make("Pendulum-v1"), device="cpu")
 agent.learn(512)
 agent.save("resumed.zip")
 """
-    subprocess.run([sys.executable, "-c", go_on], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", resume], check=True, timeout=120)
     assert count_at_bound(type(agent).load(tmp_path / "resumed.zip", device="cpu").policy, 3.0) > 0
 
 

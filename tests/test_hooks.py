@@ -34,7 +34,7 @@ def push_out(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 p.add_(10.0)
 
 
-def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
+def test_clipping_acts_after_hooks_registered_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     optimizer.register_step_post_hook(push_out)
@@ -42,7 +42,7 @@ def test_clipping_acts_behind_hooks_that_were_registered_later() -> None:
 
 
 @pytest.mark.parametrize("statistics", [False, True])
-def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
+def test_clipping_acts_after_global_optimizer_hooks(statistics: bool) -> None:
     model, optimizer = linear()
     clipper = wc.clip_weights(optimizer, model, kappa=1.0, track_clipped=statistics)
     handle = register_optimizer_step_post_hook(push_out)
@@ -54,15 +54,15 @@ def test_clipping_acts_behind_hooks_on_all_optimizers(statistics: bool) -> None:
         handle.remove()
 
 
-def test_clipping_acts_behind_regularizers_that_were_attached_later() -> None:
+def test_clipping_acts_after_regularizers_attached_later() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     wc.shrink_and_perturb(optimizer, 0.0, 100.0)
     assert abs(step(model, optimizer)) == 0.5
 
 
-def test_regularizers_act_in_the_order_in_which_they_were_attached() -> None:
-    """Remembered after the first step: behind the shrinking if that comes first."""
+def test_regularizers_act_in_the_order_of_attachment() -> None:
+    """The reference weights are recorded after the first step, and after shrinking if that is attached first."""
     results = []
     for order in (1, -1):
         model, optimizer = linear()
@@ -77,14 +77,14 @@ def test_regularizers_act_in_the_order_in_which_they_were_attached() -> None:
 
 
 class Wrapped(torch.optim.SGD):
-    """Its step calls the step of its base class: PyTorch then runs the hooks twice."""
+    """An optimizer whose step calls the step of its base class, so that PyTorch runs the hooks twice."""
 
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
 
 
 @pytest.mark.parametrize("with_closure", [False, True])
-def test_an_optimizer_that_calls_its_base_class_is_one_step(with_closure: bool) -> None:
+def test_an_optimizer_that_calls_its_base_class_counts_one_step(with_closure: bool) -> None:
     plain, other = nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False)
     other.load_state_dict(plain.state_dict())
     for model, optimizer in (
@@ -134,7 +134,7 @@ def test_a_step_that_fails_does_not_stop_the_next_one_from_clipping() -> None:
     assert step(model, optimizer, gradient=-3.0) == 0.5
 
 
-def test_nothing_keeps_a_clipped_optimizer_alive() -> None:
+def test_a_clipped_optimizer_is_garbage_collected() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     step(model, optimizer)
@@ -144,14 +144,14 @@ def test_nothing_keeps_a_clipped_optimizer_alive() -> None:
     assert gone() is None
 
 
-def test_importing_leaves_other_optimizers_alone() -> None:
+def test_importing_does_not_affect_other_optimizers() -> None:
     model, optimizer = linear()
     before = repr(optimizer)
     assert step(model, optimizer, gradient=-3.0) == 3.5
     assert repr(optimizer) == before
 
 
-SCRIPT = Path(__file__).with_name("killed_run.py")
+SCRIPT = Path(__file__).with_name("interrupted_training.py")
 
 
 def test_save_kill_load_resume(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_save_kill_load_resume(tmp_path: Path) -> None:
 
 
 class Scale(wc.Regularizer):
-    """A regularizer of a user: counts its steps and scales the weights after each of them."""
+    """A custom regularizer that counts its steps and scales the weights after each step."""
 
     key, group_keys = "scale", ("scale_factor",)
 
@@ -187,7 +187,7 @@ class Scale(wc.Regularizer):
         self.steps = state["steps"]
 
 
-def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
+def test_a_custom_regularizer_composes_with_clipping_and_is_saved() -> None:
     model, optimizer = linear()
     wc.clip_weights(optimizer, model, kappa=1.0)
     regularizer = Scale(optimizer, 4.0).attach()
@@ -204,7 +204,7 @@ def test_a_regularizer_of_a_user_composes_with_clipping_and_is_saved() -> None:
     assert "scale_factor" not in optimizer.param_groups[0]
 
 
-def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
+def test_a_custom_regularizer_raises_the_same_errors_as_built_in_ones() -> None:
     _, optimizer = linear()
     Scale(optimizer, 1.0).attach()
     with pytest.raises(ValueError, match="optimizer: scale is already attached"):
@@ -213,7 +213,7 @@ def test_a_regularizer_of_a_user_is_refused_where_built_in_ones_are() -> None:
         Scale("adam", 1.0)  # type: ignore[arg-type]
 
 
-def test_a_lost_regularizer_of_a_user_is_named_by_its_class() -> None:
+def test_a_lost_custom_regularizer_is_named_by_its_class() -> None:
     model, optimizer = linear()
     Scale(optimizer, 1.0).attach()
     model, optimizer = copy.deepcopy((model, optimizer))

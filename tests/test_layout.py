@@ -1,4 +1,4 @@
-"""The layout of the package: no import cycles, small files, one narrow interface, and a library that needs no lab."""
+"""The layout of the package: no import cycles, small files, a narrow interface, and no dependency on the lab."""
 
 import ast
 import inspect
@@ -16,7 +16,7 @@ MODULES = {
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The modules of the package that a module imports when it is imported."""
+    """Return the modules of the package that a module imports at import time."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

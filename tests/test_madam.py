@@ -8,7 +8,7 @@ from torch import nn
 import weightclip as wc
 
 
-def test_weights_keep_their_sign_and_zeros_stay() -> None:
+def test_weights_keep_their_sign_and_zeros_stay_zero() -> None:
     model = nn.Linear(50, 20)
     nn.init.zeros_(model.bias)
     signs = model.weight.sign()
@@ -32,7 +32,7 @@ def test_weights_stay_within_kappa_times_their_initial_root_mean_square() -> Non
     assert model.weight.abs().max().item() == pytest.approx(bound, rel=1e-6)
 
 
-def test_it_learns() -> None:
+def test_madam_reduces_the_loss() -> None:
     model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1))
     optimizer = wc.Madam(model.parameters(), lr=0.01)
     x = torch.randn(64, 4)
@@ -46,7 +46,7 @@ def test_it_learns() -> None:
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_it_goes_on_from_a_checkpoint_bit_for_bit() -> None:
+def test_madam_resumes_from_a_checkpoint_bit_for_bit() -> None:
     def run(save_at: int | None) -> torch.Tensor:
         torch.manual_seed(0)
         model = nn.Linear(4, 4)
@@ -65,7 +65,7 @@ def test_it_goes_on_from_a_checkpoint_bit_for_bit() -> None:
 
 
 def test_copies_do_not_warn() -> None:
-    """Its kappa is its own, not a trace of a lost clipper."""
+    """Madam's kappa does not belong to a lost clipper."""
     import copy
 
     optimizer = copy.deepcopy(wc.Madam(nn.Linear(2, 2).parameters()))
@@ -81,12 +81,12 @@ def test_copies_do_not_warn() -> None:
         ({"max_update": math.nan}, "max_update: got nan"),
     ],
 )
-def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
+def test_errors_name_the_invalid_argument(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wc.Madam(nn.Linear(2, 2).parameters(), **options)
 
 
-def test_sparse_gradients_are_refused() -> None:
+def test_sparse_gradients_raise_an_error() -> None:
     model = nn.Embedding(3, 2, sparse=True)
     optimizer = wc.Madam(model.parameters())
     model(torch.tensor([1])).sum().backward()
@@ -105,7 +105,7 @@ def test_an_update_is_limited() -> None:
     assert model.weight.item() == pytest.approx(before * math.exp(0.012))
 
 
-def test_a_nan_is_not_taken_for_nothing() -> None:
+def test_a_nan_gradient_makes_the_weight_nan() -> None:
     model = nn.Linear(1, 1, bias=False)
     optimizer = wc.Madam(model.parameters())
     model.weight.grad = torch.full((1, 1), math.nan)

@@ -19,7 +19,7 @@ def network() -> nn.Sequential:
 
 
 def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None, closure: bool = True) -> wc.Monitor:
-    """A classifier of 512 points, whose labels stay or are drawn anew every 200 steps."""
+    """Train a classifier of 512 points, whose labels are fixed or redrawn every 200 steps."""
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(512, 20, generator=generator), torch.randn(20, 5, generator=generator)
     model = network()
@@ -44,7 +44,7 @@ def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None
 
 
 def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
-    """A stream of digits whose labels are permuted every 300 steps; returns the accuracy in the last third as well."""
+    """Learn digits whose labels are permuted every 300 steps; also return the accuracy in the last third."""
     assert MNIST.bundled is not None
     digits = MNIST.bundled(MNIST, "train")
     images = torch.from_numpy(digits.inputs).float().view(-1, 1, 28, 28) / 255
@@ -70,7 +70,7 @@ def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
     return monitor, sum(right[-2000:]) / 2000
 
 
-def test_the_suggested_range_keeps_the_plasticity_that_the_network_lost() -> None:
+def test_the_suggested_range_prevents_the_loss_of_plasticity() -> None:
     monitor, accuracy = learn_permuted_digits()
     verdict = monitor.verdict()
     assert verdict.problem
@@ -92,13 +92,13 @@ def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clippi
     assert verdict.text in str(monitor)
 
 
-def test_layers_are_measured_behind_the_clip() -> None:
+def test_layers_are_measured_after_clipping() -> None:
     monitor = train(0.01, 3, new_labels=True, kappa=1.0)
-    assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured behind the clip, which was attached later
+    assert all(row["beyond_1"] == 0 for row in monitor.table())  # measured after clipping, which was attached later
 
 
 def test_a_network_that_has_converged_has_no_problem() -> None:
-    """Its updates do little because little is left to learn."""
+    """The updates are small because there is little left to learn."""
     monitor = train(0.001, 10, new_labels=False)
     assert monitor.verdict().text.startswith("verdict: no problem")
 
@@ -128,7 +128,7 @@ def one_step(model: nn.Module, x: Tensor, lr: float = 0.1, **options: Any) -> tu
     return monitor, monitor.table()
 
 
-def test_what_is_measured_of_a_layer() -> None:
+def test_metrics_of_a_layer() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     before = [layer.weight.detach().clone() for layer in (model[0], model[2])]
     _, rows = one_step(model, torch.randn(8, 4), lr=1.0)
@@ -142,14 +142,14 @@ def test_what_is_measured_of_a_layer() -> None:
         assert row["effective_rank"] == pytest.approx(effective_rank(w))
 
 
-def test_dormant_units_are_those_below_a_layer_that_hardly_answer() -> None:
+def test_dormant_units_are_inputs_of_a_layer_with_small_activations() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     with torch.no_grad():
         model[0].weight[:2] = 0
         model[0].bias.fill_(1.0)
-        model[0].bias[:2] = -1.0  # units 0 and 1 never answer
+        model[0].bias[:2] = -1.0  # units 0 and 1 are never active
     _, (first, second) = one_step(model, 0.1 * torch.randn(16, 4))
-    assert math.isnan(first["dormant"])  # its inputs are the data
+    assert math.isnan(first["dormant"])  # the inputs are the data
     assert second["dormant"] == pytest.approx(2 / 5)
 
 
@@ -176,7 +176,7 @@ def test_channels_are_the_units_of_all_convolutions(second: nn.Module, shape: tu
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3])
-def test_a_layer_initialised_close_to_zero_is_compared_with_the_default_initialisation(scale: float) -> None:
+def test_a_layer_initialized_close_to_zero_is_compared_with_the_default_initialization(scale: float) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with torch.no_grad():
         for p in model[2].parameters():
@@ -211,7 +211,7 @@ def test_dormant_units_are_unknown_without_hooks_in_training_mode(prepare: Any) 
     assert math.isnan(rows[1]["dormant"])
 
 
-def test_the_effective_rank_is_that_of_the_singular_values() -> None:
+def test_the_effective_rank_matches_the_singular_values() -> None:
     w = torch.randn(6, 9, dtype=torch.float64)
     sigma = torch.linalg.svdvals(w)
     p = sigma / sigma.sum()
@@ -222,7 +222,7 @@ def test_the_effective_rank_is_that_of_the_singular_values() -> None:
 
 
 class Clock:
-    """A clock that takes a given time for a step, a measurement of the layer and a loss."""
+    """A clock with a given duration of a step, a layer measurement and a loss measurement."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, layer: float, loss: float | None = None) -> None:
         self.now = self.spent = 0.0
@@ -250,10 +250,10 @@ class Clock:
 
 @pytest.mark.parametrize("loss", [None, 0.3])
 @pytest.mark.parametrize("layer", [0.5, 10.0, 1000.0])
-def test_at_no_time_do_measurements_take_more_than_their_budget(
+def test_measurements_never_exceed_their_budget(
     layer: float, loss: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even at the first measurement, and also if the steps become faster."""
+    """Including the first measurement, and if the steps become faster."""
     clock = Clock(monkeypatch, layer, loss)
     for seconds in (1.0, 0.05, 2.0):
         for _ in range(300):
@@ -269,7 +269,7 @@ def test_losses_are_measured_more_often_than_layers(monkeypatch: pytest.MonkeyPa
     assert len(clock.monitor.losses()) > 30 * len(clock.monitor.table()) >= 60
 
 
-def test_a_pause_earns_one_measurement_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_pause_there_is_at_most_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     for pause in (0.0, 1e6):
         clock = Clock(monkeypatch, layer=10.0)
@@ -280,7 +280,7 @@ def test_a_pause_earns_one_measurement_at_most(monkeypatch: pytest.MonkeyPatch) 
     assert measured[1] == measured[0] + 1
 
 
-def test_a_loss_that_takes_longer_than_expected_is_paid_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_takes_longer_than_expected_delays_later_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, layer=0.1, loss=50.0)
     clock.train(400, 1.0)
     assert len(clock.monitor.losses()) == 1  # measured once, because its time was not known
@@ -303,7 +303,7 @@ def test_most_steps_do_not_read_the_clock(monkeypatch: pytest.MonkeyPatch) -> No
     assert reads <= 100
 
 
-class Notes:
+class FakeSummaryWriter:
     """Like a SummaryWriter."""
 
     def __init__(self) -> None:
@@ -313,8 +313,8 @@ class Notes:
         self.scalars[name] = value, step
 
 
-class Project:
-    """Like a run of Weights & Biases."""
+class FakeRun:
+    """Like a Weights & Biases run."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[dict[str, float], int]] = []
@@ -326,7 +326,7 @@ class Project:
 def test_the_last_measurement_can_be_logged(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     monitor, rows = one_step(model, torch.randn(8, 4), closure=lambda: torch.tensor(1.0))
-    notes, project = Notes(), Project()
+    notes, project = FakeSummaryWriter(), FakeRun()
     monitor.log(notes)
     monitor.log(project, step=7)
     assert notes.scalars["weightclip/2.weight/norm_ratio"] == (rows[1]["norm_ratio"], 1)
@@ -340,7 +340,7 @@ def test_the_last_measurement_can_be_logged(tmp_path: Path) -> None:
         monitor.log(writer)
 
 
-def test_it_can_be_removed_and_measures_no_more() -> None:
+def test_a_removed_monitor_stops_measuring() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with wc.Monitor(optimizer, model, every=1) as monitor:
@@ -352,7 +352,7 @@ def test_it_can_be_removed_and_measures_no_more() -> None:
     assert not model._forward_pre_hooks
 
 
-def test_too_few_measurements_and_wrong_arguments() -> None:
+def test_too_few_measurements_and_invalid_arguments() -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = wc.Monitor(optimizer, model)
@@ -383,7 +383,7 @@ def test_a_closure_returns_one_number(loss: Any, message: str) -> None:
 
 
 def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
-    """Measurements of one layer that go evenly from the first value to the last."""
+    """Create measurements of one layer that change linearly from the first value to the last."""
     usual = {
         "norm_ratio": (1.0, 1.0),
         "effective_rank": (10.0, 10.0),
@@ -399,13 +399,13 @@ def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measure
 
 
 def pairs(early: float, late: float, noise: float, loss: tuple[float, float] = (1.0, 1.0)) -> list[LossPair]:
-    """Losses at 30 steps: plasticity changes in the middle and alternates by the noise."""
+    """Create losses at 30 steps; plasticity changes in the middle and alternates with the noise."""
     levels = [(early, loss[0])] * 15 + [(late, loss[1])] * 15
     return [LossPair(i + 1, level + noise * (-1) ** i, each) for i, (level, each) in enumerate(levels)]
 
 
-def test_a_fall_within_the_noise_is_not_called_no_sign() -> None:
-    """The numbers are those of a stream on which accuracy fell from 17% to 11%."""
+def test_a_drop_within_the_noise_does_not_rule_out_a_loss_of_plasticity() -> None:
+    """The numbers are from a stream on which the accuracy fell from 17% to 11%."""
     noisy = judge(rows({"norm_ratio": (1.0, 7.0)}), pairs(0.089, 0.073, 0.08))
     assert (noisy.problem, noisy.certain) == (False, False)
     assert "cannot tell yet; plasticity went from 0.089 to 0.073 with a standard error of 0.03" in noisy.text
@@ -418,8 +418,8 @@ def test_a_fall_within_the_noise_is_not_called_no_sign() -> None:
     assert not judge(rows({}), pairs(0.089, 0.03, 0.001, loss=(1.0, 0.5))).problem
 
 
-def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
-    """Without dormant units, the signs are the rank and the updates; one of them is present."""
+def test_signs_that_were_not_measured_leave_the_verdict_uncertain() -> None:
+    """Without dormant units, the signs are the rank and the updates, and only one of them is present."""
     unknown = {"dormant": (math.nan, math.nan), "effective_rank": (10.0, 2.0)}
     two = rows(unknown) + [replace(row, layer="2.weight") for row in rows(unknown)]
     verdict = judge(sorted(two, key=lambda row: row.step))
@@ -427,7 +427,7 @@ def test_signs_that_were_not_measured_leave_the_verdict_open() -> None:
     assert "the signs are not clear" in verdict.text
 
 
-def test_few_measurements_without_a_loss_give_no_all_clear() -> None:
+def test_few_measurements_without_a_loss_leave_the_verdict_uncertain() -> None:
     few, many = judge(rows({}, steps=9)), judge(rows({}, steps=10))
     assert (few.problem, few.certain) == (False, False)
     assert "cannot tell yet; the signs are not clear without a loss" in few.text
@@ -436,11 +436,11 @@ def test_few_measurements_without_a_loss_give_no_all_clear() -> None:
 
 
 def test_a_verdict_names_the_largest_norm_ratio() -> None:
-    """It is relative to the default initialisation for layers that start close to zero."""
+    """It is relative to the default initialization for layers that start close to zero."""
     assert "the largest norm ratio is 7, of 0.weight" in judge(rows({"norm_ratio": (7.0, 7.0)}, steps=10)).text
 
 
-def test_without_a_loss_two_signs_are_needed() -> None:
+def test_without_a_loss_two_signs_are_required() -> None:
     dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
     assert not judge(rows(dormant)).problem
     assert not judge(rows(rank)).problem

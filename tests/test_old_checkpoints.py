@@ -31,10 +31,10 @@ ATTACH: dict[str, Attach] = {
     "l2_and_clip": lambda o, m: (wc.l2(o, 9.0), wc.clip_weights(o, m, 9.0)),
     "madam": lambda o, m: None,
 }
-"""Settings differ from those in the checkpoint, which restores its own."""
+"""Settings that differ from the checkpoint, which restores its settings."""
 
 IN_GROUPS = ("clip", "clip_per_group", "clip_init", "clip_every_3", "clip_graded", "clip_by_layer", "l2", "l2_and_clip")
-"""Checkpoints whose groups have the whole state, so that a host may load the optimizer before attaching."""
+"""Checkpoints whose groups contain the whole state, so that the optimizer may be loaded before attaching."""
 
 
 def load(name: str) -> tuple[nn.Sequential, Optimizer, dict[str, Any]]:
@@ -54,7 +54,7 @@ def check_next_steps(model: nn.Module, optimizer: Optimizer, saved: dict[str, An
 
 
 def restores(name: str) -> AbstractContextManager[object]:
-    """A warning names the rule of the checkpoint, which differs from the attached one; a number needs none."""
+    """Expect a warning with the checkpoint's rule if it differs from the attached one, and none for a number."""
     rules = {"clip_graded": r"kappa=graded\(0.25, 4, output=0.5-2\)", "clip_by_layer": "kappa=output=0.5,hidden=1"}
     return pytest.warns(UserWarning, match=f"{rules[name]}, which replaces") if name in rules else nullcontext()
 
@@ -92,7 +92,7 @@ def test_training_continues_if_the_optimizer_was_loaded_first(name: str) -> None
         ("clip_graded", 9.0, r"kappa=graded\(0.25, 4, output=0.5-2\), which replaces kappa=9"),
     ],
 )
-def test_a_number_replaces_a_rule_that_is_attached_now_and_the_reverse(name: str, kappa: Any, message: str) -> None:
+def test_a_loaded_number_replaces_an_attached_rule_and_vice_versa(name: str, kappa: Any, message: str) -> None:
     model, optimizer, saved = load(name)
     vector_to_parameters(saved["model"], model.parameters())
     wc.clip_weights(optimizer, model, kappa)
@@ -108,7 +108,7 @@ def test_a_number_replaces_a_rule_that_is_attached_now_and_the_reverse(name: str
     check_next_steps(model, optimizer, saved)
 
 
-def test_the_settings_of_madam_have_their_new_name() -> None:
+def test_madams_settings_are_renamed() -> None:
     _, optimizer, saved = load("madam")
     assert saved["optimizer"]["param_groups"][0]["largest"] == 1.2
     optimizer.load_state_dict(saved["optimizer"])

@@ -58,7 +58,7 @@ def after(optimizer: Any, params: Any, gradients: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["sgd+none", "sgd+clip", "adam+none", "adam+clip"])
 @pytest.mark.parametrize("layout", ["flax", "equinox"])
-def test_table(name: str, layout: str) -> None:
+def test_reference_values(name: str, layout: str) -> None:
     vector = VECTORS[name]
     make = OPTIMIZERS[name.partition("+")[0]][1]
     with x64():
@@ -73,7 +73,7 @@ def test_table(name: str, layout: str) -> None:
 
 
 class Host:
-    """A network of two layers in one library; its arrays are in PyTorch's order and layout."""
+    """A network of two layers in one library, with arrays in PyTorch's order and layout."""
 
     params: Any
 
@@ -112,8 +112,8 @@ class Dictionary(Host):
 
 @pytest.mark.parametrize("host", [Equinox, Dictionary])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_same_numbers_as_pytorch_at_every_step(name: str, host: type[Any]) -> None:
-    """Each library computes its own gradients, from the same data in float64."""
+def test_every_step_equals_pytorch(name: str, host: type[Any]) -> None:
+    """Each library computes its gradients from the same data in float64."""
     rng = np.random.default_rng(0)
     kappa, lr, cut = 0.7, 0.02, []
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
@@ -141,8 +141,8 @@ def test_the_same_numbers_as_pytorch_at_every_step(name: str, host: type[Any]) -
 
 @pytest.mark.parametrize("host", [Equinox, Dictionary])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_same_numbers_as_pytorch_in_float32(name: str, host: type[Any]) -> None:
-    """With projection, entries at their limit agree with PyTorch's bit by bit."""
+def test_float32_equals_pytorch(name: str, host: type[Any]) -> None:
+    """With projection, entries at their limit equal PyTorch's bit for bit."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
     jax_host = host([p.detach().numpy() for p in model.parameters()])
     in_torch = OPTIMIZERS[name][0](model.parameters(), lr=0.02)
@@ -158,7 +158,7 @@ def test_the_same_numbers_as_pytorch_in_float32(name: str, host: type[Any]) -> N
         given = [jnp.array(p.grad.numpy()) for p in model.parameters()]
         gradients = jax.tree.unflatten(
             jax.tree.structure(jax_host.params),
-            # In the order of the leaves: dictionaries have the bias first, and kernels (in, out).
+            # In the order of leaves: dictionaries have the bias first, and kernels are (in, out).
             given if host is Equinox else [given[1], given[0].T, given[3], given[2].T],
         )
         in_torch.step()
@@ -191,13 +191,13 @@ EQUINOX_LAYERS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def equinox_layers() -> dict[str, Any]:
-    """All of them in one compilation."""
+    """Create all layers in one compilation."""
     return eqx.filter_jit(lambda: {name: make() for name, make in EQUINOX_LAYERS.items()})()
 
 
 @pytest.mark.parametrize("name", EQUINOX_LAYERS)
-def test_fan_in_is_the_bound_that_equinox_draws_the_layer_from(name: str, equinox_layers: dict[str, Any]) -> None:
-    """The largest of n uniform draws is within 1 - 20/n of the bound, but for once in e^20."""
+def test_fan_in_is_the_bound_of_equinoxs_initialization(name: str, equinox_layers: dict[str, Any]) -> None:
+    """The largest of n uniform draws is below 1 - 20/n of the bound with probability e^-20."""
     layer = equinox_layers[name]
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(layer) if eqx.is_inexact_array(leaf)]
     for (path, bound), array in zip(wo.resolve_bounds(layer).items(), arrays, strict=True):
@@ -224,7 +224,7 @@ class Net(eqx.Module):
         self.steps = jnp.zeros((), jnp.int32)
 
 
-def test_what_equinox_leaves_alone_and_why() -> None:
+def test_skipped_equinox_tensors_have_a_reason() -> None:
     bounds = wo.resolve_bounds(eqx.filter_eval_shape(Net))
     clipped = {path: bound.s for path, bound in bounds.items() if bound.s is not None}
     assert clipped == {"layers/0/weight": 0.5, "layers/0/bias": 0.5, "layers/1/weight": 1 / math.sqrt(3)}
@@ -237,7 +237,7 @@ def test_what_equinox_leaves_alone_and_why() -> None:
     assert "no bound rule" in bounds["steps"].reason
 
 
-def test_a_model_is_clipped_whole_or_filtered_and_keeps_its_other_leaves() -> None:
+def test_a_whole_or_filtered_model_is_clipped_and_keeps_its_other_leaves() -> None:
     model = eqx.filter_jit(Net)()
     filtered = eqx.filter(model, eqx.is_inexact_array)
     assert bounds_of(filtered) == {path: s for path, s in bounds_of(model).items() if path != "steps"}
@@ -266,7 +266,7 @@ def test_the_bias_of_a_layer_without_inputs() -> None:
     assert bounds_of(dense(0, 3)) == {"kernel": None, "bias": 1.0}
 
 
-def test_a_subclass_of_an_equinox_layer_has_its_rule_and_an_own_module_that_of_its_names() -> None:
+def test_a_subclass_of_an_equinox_layer_uses_its_rule_and_a_custom_module_is_matched_by_name() -> None:
     class Low(eqx.nn.Linear):
         extra: jax.Array
 
@@ -311,7 +311,7 @@ def test_heads_without_a_bias(name: str) -> None:
     assert bounds_of({name: {"kernel": np.ones((4, 2, 8))}}) == {f"{name}/kernel": 0.5}
 
 
-def test_what_is_left_alone_by_name_and_why() -> None:
+def test_tensors_skipped_by_name_have_a_reason() -> None:
     params = {
         "norm": {"scale": np.ones(3), "bias": np.ones(3)},
         "shift": {"bias": np.ones(3)},
@@ -411,7 +411,7 @@ def test_projection_is_the_nearest_point_of_the_box_and_idempotent(values: np.nd
     np.testing.assert_array_equal(project(once), once)
 
 
-def test_inside_a_chain_an_entry_can_end_an_ulp_outside_and_projection_takes_it_in() -> None:
+def test_inside_a_chain_an_entry_can_end_an_ulp_outside_and_projection_corrects_it() -> None:
     rng = np.random.default_rng(0)
     params = {"kernel": jnp.array(rng.uniform(-0.5, 0.5, (3, 1000)), jnp.float32)}
     kappa, s = 0.7, 1 / math.sqrt(3)
@@ -425,7 +425,7 @@ def test_inside_a_chain_an_entry_can_end_an_ulp_outside_and_projection_takes_it_
     assert float(jnp.abs(projected).max()) == inside <= kappa * s
 
 
-def test_an_entry_that_stays_in_the_box_keeps_its_update_bit_by_bit() -> None:
+def test_an_entry_inside_the_box_keeps_its_update_bit_for_bit() -> None:
     rng = np.random.default_rng(0)
     params = {"kernel": jnp.array(1e-4 * rng.normal(size=(3, 1000)), jnp.float32)}
     updates = {"kernel": jnp.array(rng.normal(size=(3, 1000)), jnp.float32)}
@@ -433,7 +433,7 @@ def test_an_entry_that_stays_in_the_box_keeps_its_update_bit_by_bit() -> None:
     stays = np.abs(params["kernel"] + updates["kernel"]) <= np.float32(limit(1.0, Bound(3**-0.5), torch.float32))
     assert 0.3 < stays.mean() < 0.7
     np.testing.assert_array_equal(clipped[stays], updates["kernel"][stays])
-    # It matters: the subtraction of p is rounded.
+    # The difference matters because the subtraction of p is rounded.
     assert np.any((params["kernel"] + updates["kernel"] - params["kernel"] != updates["kernel"])[stays])
 
 
@@ -470,7 +470,7 @@ def test_an_array_kappa_ends_within_an_ulp_of_a_number(kappa: float, dtype: Any)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_box_wider_than_the_numbers_of_the_dtype(dtype: Any) -> None:
+def test_a_box_wider_than_the_range_of_the_dtype(dtype: Any) -> None:
     largest = jnp.finfo(dtype).max
     projected = wo.project({"w": jnp.array([1.0, largest, math.inf], dtype)}, 1e300, bounds={"w": 1.0})["w"]
     assert all_equal(projected, jnp.array([1.0, largest, largest], dtype))
@@ -499,7 +499,7 @@ def test_a_traced_kappa_is_compiled_once() -> None:
     assert traces == 1
 
 
-def test_several_kappas_at_once_and_in_a_loop() -> None:
+def test_kappa_under_vmap_and_scan() -> None:
     kappas = jnp.array([0.5, 1.0, 2.0, math.inf])
     ends = jnp.array([0.25, 0.5, 1.0, 9.0])
 
@@ -546,7 +546,7 @@ def test_kappa_by_schedule(bounds: Any) -> None:
     assert ends == [1.5, 1.0, 0.5, 0.5]
 
 
-def test_among_optaxs_wrappers() -> None:
+def test_optaxs_wrappers() -> None:
     params, gradients = {"a": dense(4, 2), "b": dense(4, 2)}, {"a": dense(4, 2, 9.0), "b": dense(4, 2, 9.0)}
     only_a = optax.masked(wo.clip_weights(1.0), {"a": True, "b": False})
     moved = after(optax.chain(optax.sgd(1.0), only_a), params, gradients)
@@ -562,7 +562,7 @@ def test_among_optaxs_wrappers() -> None:
     assert all_equal(moved["b"]["kernel"], -1.0)
 
 
-def test_the_state_is_empty_and_the_parameters_are_needed() -> None:
+def test_the_state_is_empty_and_the_parameters_are_required() -> None:
     clip = wo.clip_weights(1.0)
     assert clip.init(dense(4, 2)) == optax.EmptyState()
     with pytest.raises(ValueError, match="params: got None, expected the parameters"):
@@ -570,20 +570,20 @@ def test_the_state_is_empty_and_the_parameters_are_needed() -> None:
 
 
 @pytest.mark.parametrize("kappa", [0.0, -1.0, math.nan, "2", None, True, [1.0]])
-def test_a_kappa_that_is_no_positive_number_is_refused(kappa: Any) -> None:
+def test_a_kappa_that_is_not_a_positive_number_raises_an_error(kappa: Any) -> None:
     with pytest.raises(ValueError, match=r"kappa: got .*, expected a positive number"):
         wo.clip_weights(kappa)
     with pytest.raises(ValueError, match=r"kappa: got .*, expected a positive number"):
         wo.project(dense(4, 2), kappa)
 
 
-def test_a_kappa_with_dimensions_is_refused() -> None:
+def test_a_kappa_with_dimensions_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"kappa: got an array of shape \(2,\)"):
         wo.clip_weights(jnp.ones(2))
 
 
 @pytest.mark.parametrize("dtype", [jnp.complex64, jnp.int32])
-def test_dtypes_without_an_order_or_a_box_are_refused(dtype: Any) -> None:
+def test_complex_and_integer_dtypes_raise_an_error(dtype: Any) -> None:
     params = {"a": dense(4, 2), "b": dense(4, 2, dtype=dtype)}
     with pytest.raises(ValueError, match=f"b/bias: got dtype {jnp.dtype(dtype)}, .*exclude='b/bias'"):
         wo.resolve_bounds(params)
@@ -601,12 +601,12 @@ def test_dtypes_without_an_order_or_a_box_are_refused(dtype: Any) -> None:
         (lambda path, leaf: 0.0, ValueError, "a/bias: bound by rule '<lambda>': got 0.0"),
     ],
 )
-def test_bounds_that_make_no_sense_are_refused(bounds: Any, error: type[Exception], words: str) -> None:
+def test_invalid_bounds_raise_an_error(bounds: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         wo.resolve_bounds({"a": dense(4, 2)}, bounds)
 
 
-def test_patterns_that_match_nothing_are_refused() -> None:
+def test_patterns_that_match_nothing_raise_an_error() -> None:
     params = {"a": dense(4, 2), "norm": {"scale": np.ones(2)}}
     with pytest.raises(ValueError, match=r"include: 'A/kernel' matches no parameter; the closest are a/kernel"):
         wo.clip_weights(1.0, include="A/kernel").init(params)
@@ -619,7 +619,7 @@ def test_patterns_that_match_nothing_are_refused() -> None:
 @pytest.mark.parametrize(
     "wrap", [eqx.nn.WeightNorm, lambda layer: eqx.nn.SpectralNorm(layer, "weight", key=KEY)], ids=["weight", "spectral"]
 )
-def test_reparametrised_layers_are_refused(wrap: Callable[[Any], Any]) -> None:
+def test_reparametrized_layers_raise_an_error(wrap: Callable[[Any], Any]) -> None:
     model = [eqx.nn.Linear(4, 3, key=KEY), wrap(eqx.nn.Linear(3, 3, key=KEY))]
     with pytest.raises(ValueError, match=r"1/layer/weight: its layer is reparametrised.*exclude='1/layer/\*'"):
         wo.resolve_bounds(model)
@@ -633,7 +633,7 @@ def test_neither_equinox_nor_flax_is_imported() -> None:
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
-def test_the_example_ends_inside_its_box(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_keeps_weights_in_their_box(capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "optax_loop.py"))
     params = example["main"](kappa=1.5, tasks=2, steps=40)
     at_limit = 0

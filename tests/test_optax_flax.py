@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 
 def linen(module: Any, *shapes: tuple[int, ...]) -> Any:
-    """The shapes of a module's parameters, without drawing them."""
+    """Return the shapes of a module's parameters without initializing them."""
     return jax.eval_shape(module.init, KEY, *(jnp.zeros(shape) for shape in shapes))["params"]
 
 
@@ -23,7 +23,7 @@ def fan_ins(params: Any, **choice: Any) -> dict[str, int]:
     return {path: round(bound.s**-2) for path, bound in wo.resolve_bounds(params, **choice).items() if bound.s}
 
 
-def left_alone(params: Any) -> dict[str, str]:
+def skipped_tensors(params: Any) -> dict[str, str]:
     return {path: bound.reason for path, bound in wo.resolve_bounds(params).items() if bound.s is None}
 
 
@@ -72,21 +72,21 @@ def test_fan_in_of_stacked_linen_layers() -> None:
     assert fan_ins(params) == {"bias": 4, "kernel": 4}
 
 
-def test_what_linen_layers_leave_alone() -> None:
+def test_skipped_tensors_of_linen_layers() -> None:
     import flax.linen as nn
 
     for norm in (nn.LayerNorm(), nn.GroupNorm(2), nn.InstanceNorm(), nn.BatchNorm(use_running_average=True)):
-        reasons = left_alone(linen(norm, (1, 3, 4)))
+        reasons = skipped_tensors(linen(norm, (1, 3, 4)))
         assert set(reasons) == {"scale", "bias"}
         assert all("normalisation" in reason for reason in reasons.values())
-    assert "normalisation" in left_alone(linen(nn.RMSNorm(), (1, 4)))["scale"]
-    assert "bias without" in left_alone(linen(nn.LayerNorm(use_scale=False), (1, 4)))["bias"]
+    assert "normalisation" in skipped_tensors(linen(nn.RMSNorm(), (1, 4)))["scale"]
+    assert "bias without" in skipped_tensors(linen(nn.LayerNorm(use_scale=False), (1, 4)))["bias"]
     words = jax.eval_shape(nn.Embed(5, 3).init, KEY, jnp.zeros(1, jnp.int32))["params"]
-    assert "embedding" in left_alone(words)["embedding"]
-    assert "no bound rule" in left_alone(linen(nn.PReLU(), (1, 4)))["negative_slope"]
+    assert "embedding" in skipped_tensors(words)["embedding"]
+    assert "no bound rule" in skipped_tensors(linen(nn.PReLU(), (1, 4)))["negative_slope"]
 
 
-def test_partitioned_arrays_go_by_the_path_of_their_box() -> None:
+def test_partitioned_arrays_use_the_path_of_their_box() -> None:
     import flax.linen as nn
 
     init = nn.with_partitioning(nn.initializers.lecun_normal(), (None, "model"))
@@ -98,7 +98,7 @@ def test_partitioned_arrays_go_by_the_path_of_their_box() -> None:
     assert float(np.abs(projected["kernel"].value).max()) <= 0.05
 
 
-def test_reparametrised_linen_layers_are_refused() -> None:
+def test_reparametrized_linen_layers_raise_an_error() -> None:
     import flax.linen as nn
 
     class Compact(nn.Module):
@@ -132,7 +132,7 @@ def test_reparametrised_linen_layers_are_refused() -> None:
         assert fan_ins(params, exclude=f"{normed}/*") == {f"{free}/bias": 3, f"{free}/kernel": 3}
 
 
-def test_what_flax_draws_kernels_from() -> None:
+def test_the_range_of_flaxs_initializations_relative_to_fan_in() -> None:
     import flax.linen as nn
 
     for init, largest in (
@@ -214,7 +214,7 @@ def test_nnx_states_modules_and_dictionaries_have_the_same_paths(nnx_net: Any) -
         "layers/0/kernel": 4,
         "layers/1/kernel": 3,
     }
-    reasons = left_alone(state)
+    reasons = skipped_tensors(state)
     assert set(reasons) == {"norm/scale", "norm/bias", "words/embedding"}
     assert fan_ins(nnx_net) == fan_ins(nnx.to_pure_dict(state)) == fan_ins(state)
 
@@ -251,7 +251,7 @@ def test_nnx_optimizer(nnx_net: Any, kappa: Any) -> None:
     assert not math.isnan(float(jnp.sum(nnx_net.words.embedding[...])))
 
 
-def test_reparametrised_nnx_layers_are_refused() -> None:
+def test_reparametrized_nnx_layers_raise_an_error() -> None:
     from flax import nnx
 
     rngs = nnx.Rngs(0)
@@ -274,7 +274,7 @@ def test_masked_nnx_states() -> None:
     optax.masked(wo.clip_weights(1.0, exclude="conv/*"), jax.tree.map(lambda bias: not bias, biases)).init(state)
 
 
-def test_nnx_modules_that_have_none_in_the_place_of_an_array() -> None:
+def test_nnx_modules_with_none_instead_of_an_array() -> None:
     from flax import nnx
 
     conv = nnx.Conv(4, 8, (3, 3), use_bias=False, rngs=nnx.Rngs(0))
@@ -282,4 +282,4 @@ def test_nnx_modules_that_have_none_in_the_place_of_an_array() -> None:
     assert fan_ins(conv) == {"kernel": 36}
     norm = nnx.LayerNorm(4, use_scale=False, rngs=nnx.Rngs(0))
     assert norm.scale is None
-    assert "normalisation" in left_alone(norm)["bias"]
+    assert "normalisation" in skipped_tensors(norm)["bias"]

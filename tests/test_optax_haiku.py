@@ -1,4 +1,4 @@
-"""Haiku's names `w` and `b`, and the warning about weights without a bound rule."""
+"""Haiku's parameter names `w` and `b`, and the warning about weights without a bound rule."""
 
 import math
 import warnings
@@ -22,7 +22,7 @@ def fan_ins(params: Any, **choice: Any) -> dict[str, int]:
     return {path: round(bound.s**-2) for path, bound in wo.resolve_bounds(params, **choice).items() if bound.s}
 
 
-def left_alone(params: Any) -> dict[str, str]:
+def skipped_tensors(params: Any) -> dict[str, str]:
     return {path: bound.reason for path, bound in wo.resolve_bounds(params).items() if bound.s is None}
 
 
@@ -57,17 +57,17 @@ def test_fan_in_of_haikus_gru() -> None:
     assert fan_ins(tree("gru", w_i=(2, 4, 15), w_h=(2, 5, 15), b=(2, 15))) == {"gru/w_i": 4, "gru/w_h": 5, "gru/b": 5}
 
 
-def test_what_haiku_layers_leave_alone() -> None:
+def test_skipped_tensors_of_haiku_layers() -> None:
     for norm in (
         tree("norm", scale=(1, 1, 1, 4), offset=(1, 1, 1, 4)),
         tree("norm", scale=(4,)),
         tree("n", offset=(4,)),
     ):
-        assert all("normalisation" in reason for reason in left_alone(norm).values())
+        assert all("normalisation" in reason for reason in skipped_tensors(norm).values())
         assert not fan_ins(norm)
-    assert "embedding" in left_alone(tree("embed", embeddings=(7, 3)))["embed/embeddings"]
-    assert left_alone(tree("bias", b=(4,))) == {"bias/b": "b without a w in its layer"}
-    assert "fewer than two dimensions" in left_alone(tree("own", w=(4,), b=()))["own/w"]
+    assert "embedding" in skipped_tensors(tree("embed", embeddings=(7, 3)))["embed/embeddings"]
+    assert skipped_tensors(tree("bias", b=(4,))) == {"bias/b": "b without a w in its layer"}
+    assert "fewer than two dimensions" in skipped_tensors(tree("own", w=(4,), b=()))["own/w"]
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_what_haiku_layers_leave_alone() -> None:
     ],
     ids=str,
 )
-def test_unclear_shapes_are_left_alone(module: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    reasons = left_alone(tree(module, **shapes))
+def test_ambiguous_shapes_are_skipped(module: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    reasons = skipped_tensors(tree(module, **shapes))
     assert len(reasons) == len(shapes)
     assert all(reason.startswith("no bound rule for") for reason in reasons.values())
 
 
 @pytest.mark.parametrize("masked", ["w", "b"])
-def test_masked_leaves_of_haiku_are_refused(masked: str) -> None:
+def test_masked_leaves_of_haiku_raise_an_error(masked: str) -> None:
     layer = {"w": jnp.zeros((4, 2)), "b": jnp.zeros(2)} | {masked: optax.MaskedNode()}
     other = "b" if masked == "w" else "w"
     with pytest.raises(ValueError, match=rf"linear/{other}: its bound depends on the shape of linear/{masked}"):
@@ -104,7 +104,7 @@ def test_masked_leaves_of_haiku_are_refused(masked: str) -> None:
         wo.clip_weights(1.0, include="gru/b").init({"gru": gru})
 
 
-def test_a_haiku_network_ends_in_its_box() -> None:
+def test_a_haiku_network_stays_in_its_box() -> None:
     params = {f"mlp/~/linear_{i}": {"w": jnp.zeros((4, 4)), "b": jnp.zeros(4)} for i in range(2)}
     optimizer = optax.chain(optax.sgd(100.0), wo.clip_weights(2.0))
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
@@ -133,12 +133,12 @@ def test_init_warns_about_weights_without_a_bound_rule(optimizer: Any) -> None:
     optimizer.update(params, state, params)  # no second warning, which would be an error
 
 
-def test_the_warning_names_five_of_many() -> None:
+def test_the_warning_names_at_most_five_weights() -> None:
     with pytest.warns(UserWarning, match=r"skips 44% of .*: q0, q1, q2, q3, q4, \.\.\.; bounds"):
         wo.clip_weights(1.0).init(weights(known=100, **{f"q{i}": 10 for i in range(8)}))
 
 
-def test_an_equinox_layer_with_more_arrays_than_its_rule_knows() -> None:
+def test_an_equinox_layer_with_arrays_unknown_to_its_rule() -> None:
     class LowRank(eqx.nn.Linear):
         a: jax.Array
 
@@ -179,7 +179,7 @@ def test_tree_map_params() -> None:
 
 
 @pytest.mark.host
-def test_fan_in_of_the_layers_of_haiku_itself() -> None:
+def test_fan_in_of_haikus_own_layers() -> None:
     hk = pytest.importorskip("haiku")
 
     def shapes(forward: Any, *inputs: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Clipping a part of a tree: the other leaves are optax's MaskedNode, or None."""
+"""Clipping of partial trees, whose other leaves are optax's MaskedNode or None."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def is_bias(params: Any) -> Any:
     return tree_map_with_path(lambda path, leaf: "bias" in keystr(path[-1:]), params)
 
 
-def is_no_bias(params: Any) -> Any:
+def is_not_bias(params: Any) -> Any:
     return jax.tree.map(lambda bias: not bias, is_bias(params))
 
 
@@ -44,7 +44,7 @@ def after_one_step(optimizer: Any, params: Any) -> Any:
     ],
     ids=["masked", "multi_transform"],
 )
-def test_a_bias_without_its_masked_weight_is_refused(wrap: Any, name: str) -> None:
+def test_a_bias_without_its_masked_weight_raises_an_error(wrap: Any, name: str) -> None:
     params = {"a": layer(name=name), "b": layer(name=name)}
     clip = wo.clip_weights(1.0)
     message = rf"a/bias: its bound depends on the shape of a/{name}, which is masked out; chain clip_weights outside"
@@ -55,7 +55,7 @@ def test_a_bias_without_its_masked_weight_is_refused(wrap: Any, name: str) -> No
         wrap(unchecked).update(params, wrap(unchecked).init(params), params)
 
 
-def test_each_fix_that_the_error_names() -> None:
+def test_each_fix_suggested_by_the_error_works() -> None:
     params = {"a": layer(), "b": layer()}
     sgd = optax.multi_transform({True: optax.sgd(2.0), False: optax.sgd(1.0)}, is_bias)
     outside = after_one_step(optax.chain(sgd, wo.clip_weights(1.0)), params)
@@ -74,10 +74,10 @@ def test_each_fix_that_the_error_names() -> None:
 def test_a_masked_bias_does_not_change_the_bound_of_a_matrix() -> None:
     params = {"a": layer((4, 2), (2,)), "b": layer((2, 9), (2,), name="weight"), "c": layer((2, 2, 4), (2,), "weight")}
     whole = wo.resolve_bounds(params)
-    masked = jax.tree.map(lambda keep, p: p if keep else optax.MaskedNode(), is_no_bias(params), params)
+    masked = jax.tree.map(lambda keep, p: p if keep else optax.MaskedNode(), is_not_bias(params), params)
     bounds = wo.resolve_bounds(masked)
     assert bounds == {path: bound for path, bound in whole.items() if "bias" not in path}
-    moved = after_one_step(optax.chain(optax.sgd(1.0), optax.masked(wo.clip_weights(1.0), is_no_bias)), params)
+    moved = after_one_step(optax.chain(optax.sgd(1.0), optax.masked(wo.clip_weights(1.0), is_not_bias)), params)
     assert (float(moved["a"]["kernel"][0, 0]), float(moved["a"]["bias"][0])) == (0.5, 9.0)
 
 
@@ -85,7 +85,7 @@ def test_a_masked_bias_does_not_change_the_bound_of_a_matrix() -> None:
 @pytest.mark.parametrize(
     "shapes", [((7, 4, 3), (7, 3)), ((4, 2, 8), (2, 8)), ((3, 3, 2, 8), (8,))], ids=["stacked", "heads", "convolution"]
 )
-def test_a_kernel_whose_fan_in_depends_on_its_masked_bias_is_refused(shapes: Any, masked: Any) -> None:
+def test_a_kernel_whose_fan_in_depends_on_its_masked_bias_raises_an_error(shapes: Any, masked: Any) -> None:
     params = {"a": {"kernel": jnp.zeros(shapes[0]), "bias": masked}}
     with pytest.raises(ValueError, match=r"a/kernel: its bound depends on the shape of a/bias, which is masked out"):
         wo.clip_weights(1.0).init(params)
@@ -93,7 +93,7 @@ def test_a_kernel_whose_fan_in_depends_on_its_masked_bias_is_refused(shapes: Any
 
 
 @pytest.mark.parametrize("masked", [optax.MaskedNode(), None], ids=["masked", "none"])
-def test_a_normalisation_layer_is_known_by_its_masked_scale(masked: Any) -> None:
+def test_a_normalization_layer_is_recognized_by_its_masked_scale(masked: Any) -> None:
     params = {"a": layer(), "norm": {"scale": masked, "bias": jnp.zeros(3)}}
     assert "normalisation" in wo.resolve_bounds(params)["norm/bias"].reason
 

@@ -1,4 +1,4 @@
-"""Ranges by layer and by unit in JAX: the numbers of layers, and a scale of the ranges."""
+"""Ranges by layer and by unit in JAX: layer numbers and the scale of the ranges."""
 
 import math
 
@@ -20,7 +20,7 @@ LAYERS = 12
 
 
 def dense(scale: float = 100.0) -> dict[str, dict[str, jax.Array]]:
-    """Layers of 4 units with names like those of Flax; LayerNorm has no weight of two dimensions."""
+    """Layers of 4 units with names as in Flax; LayerNorm has no two-dimensional weight."""
     layers = {f"Dense_{i}": {"kernel": jnp.full((4, 4), scale), "bias": jnp.full(4, scale)} for i in range(LAYERS)}
     return {**layers, "LayerNorm_0": {"scale": jnp.ones(4), "bias": jnp.zeros(4)}}
 

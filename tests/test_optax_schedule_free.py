@@ -33,7 +33,7 @@ def start(dtype: Any = jnp.float32) -> dict[str, jax.Array]:
 
 
 def gradients(steps: int = STEPS, dtype: Any = jnp.float32) -> list[dict[str, jax.Array]]:
-    """Noise and a constant drift, which alone would drive each entry far out of the box."""
+    """Noise with a constant drift, which would move each entry far out of the box."""
     rng = np.random.default_rng(1)
     drift = rng.choice([-1.0, 1.0], 100)
     noise = rng.normal(size=(steps, FAN_IN, 100))
@@ -41,7 +41,7 @@ def gradients(steps: int = STEPS, dtype: Any = jnp.float32) -> list[dict[str, ja
 
 
 def train(optimizer: Any, params: Any, grads: Any, inner: Callable[[Any], Any] = lambda state: state) -> list[Any]:
-    """(y, x, z) after each step."""
+    """Return (y, x, z) after each step."""
     state, update, seen = optimizer.init(params), jax.jit(optimizer.update), []
     for gradient in grads:
         updates, state = update(gradient, state, params)
@@ -77,12 +77,12 @@ def test_x_leaves_the_box_in_a_plain_chain_and_stays_in_it_with_the_wrapper(name
         assert ulps_outside(z["kernel"]) <= 0
         assert ulps_outside(wo.project(x, KAPPA)["kernel"]) <= 0
     assert largest(wrapped, 1) > 0.99 * box
-    assert float(jnp.abs(wrapped[-1][0]["scale"]).max()) > 1.5  # left alone: a normalisation layer
+    assert float(jnp.abs(wrapped[-1][0]["scale"]).max()) > 1.5  # skipped: a normalization layer
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("b1", [0.1, 1.0])
-def test_x_is_outside_by_its_rounding_at_most(b1: float, dtype: Any) -> None:
+def test_x_exceeds_the_box_by_at_most_its_rounding(b1: float, dtype: Any) -> None:
     optimizer = wo.clip_schedule_free(OPTIMIZERS["sgd"](b1), KAPPA)
     for y, x, z in train(optimizer, wo.project(start(dtype), KAPPA), gradients(20, dtype)):
         assert y["kernel"].dtype == x["kernel"].dtype == z["kernel"].dtype == dtype
@@ -92,7 +92,7 @@ def test_x_is_outside_by_its_rounding_at_most(b1: float, dtype: Any) -> None:
 
 
 def test_x_is_the_average_of_the_clipped_z() -> None:
-    """The equations of the docstring, in plain arithmetic; with a constant learning rate, c_t = 1/t."""
+    """The equations of the docstring in plain arithmetic; with a constant learning rate, c_t = 1/t."""
     optimizer, b1, lr = wo.clip_schedule_free(OPTIMIZERS["sgd"](), KAPPA), 0.9, 1.0
     box = KAPPA / math.sqrt(FAN_IN)
     params, grads = start(), gradients()
@@ -107,14 +107,14 @@ def test_x_is_the_average_of_the_clipped_z() -> None:
 
 
 @pytest.mark.parametrize("kappa", [math.inf, jnp.float32(math.inf)], ids=["number", "array"])
-def test_an_infinite_box_changes_no_bit(kappa: Any) -> None:
+def test_an_infinite_box_is_bit_identical_to_no_clipping(kappa: Any) -> None:
     plain = train(OPTIMIZERS["adamw"](), start(), gradients(10))
     wrapped = train(wo.clip_schedule_free(OPTIMIZERS["adamw"](), kappa), start(), gradients(10))
     jax.tree.map(np.testing.assert_array_equal, plain, wrapped)
 
 
 @pytest.mark.parametrize("lr", [1.0, 0.0])
-def test_the_first_update_takes_parameters_into_the_box(lr: float) -> None:
+def test_the_first_update_moves_parameters_into_the_box(lr: float) -> None:
     params = {"kernel": jnp.full((FAN_IN, 100), 0.6), "scale": jnp.ones(100)}
     ((y, x, z),) = train(wo.clip_schedule_free(schedule_free_sgd(lr), KAPPA), params, gradients(1))
     assert max(ulps_outside(y["kernel"]), ulps_outside(x["kernel"]) - 1.2, ulps_outside(z["kernel"])) <= 1
@@ -165,7 +165,7 @@ def test_a_traced_kappa_is_compiled_once() -> None:
     assert traces == 1
 
 
-def test_arguments_are_those_of_clip_weights() -> None:
+def test_arguments_match_clip_weights() -> None:
     params = {"a": jnp.zeros((4, 2)), "b": jnp.zeros((4, 2))}
     ones = jax.tree.map(jnp.ones_like, params)
     optimizer = wo.clip_schedule_free(OPTIMIZERS["sgd"](), 1.0, bounds={"*": 0.25}, include="*", exclude="b")
@@ -185,7 +185,7 @@ def test_in_a_chain_inside_masked_and_with_extra_arguments() -> None:
     assert float(updates["b"]["kernel"][0, 0]) == 3.0
 
 
-def test_other_transformations_are_refused() -> None:
+def test_other_transformations_raise_an_error() -> None:
     params = {"kernel": jnp.zeros((4, 1))}
     with pytest.raises(TypeError, match=r"schedule_free: got 0.1, expected optax.contrib.schedule_free"):
         wo.clip_schedule_free(0.1, 1.0)
@@ -197,13 +197,13 @@ def test_other_transformations_are_refused() -> None:
         wo.clip_schedule_free(OPTIMIZERS["sgd"](), -1.0)
 
 
-def test_b1_of_zero_is_refused() -> None:
+def test_b1_of_zero_raises_an_error() -> None:
     optimizer = wo.clip_schedule_free(OPTIMIZERS["sgd"](0.0), 1.0)
     with pytest.raises(ValueError, match=r"b1: got 0.0, expected 0 < b1 <= 1"):
         optimizer.init({"kernel": jnp.zeros((4, 1))})
 
 
-def test_the_parameters_are_needed_and_something_to_clip() -> None:
+def test_parameters_and_something_to_clip_are_required() -> None:
     optimizer = wo.clip_schedule_free(OPTIMIZERS["sgd"](), 1.0)
     params = {"kernel": jnp.zeros((4, 1))}
     with pytest.raises(ValueError, match="params: got None, expected the parameters"):

@@ -22,10 +22,10 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 
 class OtherSGD(torch.optim.SGD):
-    """An optimizer of another package than PyTorch."""
+    """An optimizer from another package than PyTorch."""
 
     class Nested(torch.optim.SGD):
-        """One inside another class."""
+        """An optimizer inside another class."""
 
 
 def network() -> nn.Sequential:
@@ -39,12 +39,12 @@ def test_a_class_with_a_kappa() -> None:
     assert train(model, optimizer) == 0.25
 
 
-def test_it_is_one_class_for_each_optimizer() -> None:
+def test_each_optimizer_has_one_clipped_class() -> None:
     assert wc.clipped(torch.optim.Adam) is wc.clipped(torch.optim.Adam)
     assert wc.clipped(torch.optim.Adam).__name__ == "ClippedAdam"
 
 
-def test_it_is_pickled_by_name() -> None:
+def test_the_class_is_pickled_by_name() -> None:
     assert pickle.loads(pickle.dumps(wc.clipped(torch.optim.Adam))) is wc.clipped(torch.optim.Adam)
 
 
@@ -53,7 +53,7 @@ def test_kappa_is_required() -> None:
         wc.clipped(torch.optim.Adam)(network().parameters(), lr=1.0)
 
 
-def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
+def test_a_bare_vector_before_the_first_layer_is_skipped_and_reported() -> None:
     model = nn.Linear(4, 4)
     log_std = nn.Parameter(torch.full((3,), 7.0))
     optimizer = wc.clipped(torch.optim.SGD)([log_std, *model.parameters()], lr=0.0, kappa=0.1)
@@ -62,7 +62,7 @@ def test_a_bare_vector_in_front_is_left_alone_and_reported() -> None:
     assert "parameter 0  3  no weight with as many rows precedes it" in str(optimizer.clipper)
 
 
-def test_an_ambiguous_vector_is_refused() -> None:
+def test_an_ambiguous_vector_raises_an_error() -> None:
     model = nn.RNN(4, 4)  # with two biases
     with pytest.raises(ValueError, match=r"parameter 3, shape \(4,\): its shape may be.*clip_weights"):
         wc.clipped(torch.optim.SGD)(model.parameters(), lr=1.0, kappa=1.0)
@@ -77,7 +77,7 @@ def test_an_ambiguous_vector_is_refused() -> None:
     ],
     ids=["gSDE's log-std", "zeros", "the scale of a norm behind a layer without bias"],
 )
-def test_what_cannot_be_a_layer_is_refused(parameters: Any, message: str) -> None:
+def test_tensors_that_cannot_be_a_layer_raise_an_error(parameters: Any, message: str) -> None:
     def tensors() -> list[nn.Parameter]:
         return [nn.Parameter(tensor) for tensor in parameters()]
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_a_layer_is_refused(parameters: Any, message: str) -> Non
 
 
 def test_a_weight_of_one_entry_and_one_outside_its_box_are_layers() -> None:
-    """Stable-Baselines3's orthogonal layers start outside."""
+    """Stable-Baselines3's orthogonally initialized layers start outside the box."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(4, 4))
     nn.init.orthogonal_(model[1].weight, gain=3.0)
     optimizer = wc.clipped(torch.optim.SGD)(model.parameters(), lr=0.0, kappa=1.0)
@@ -98,8 +98,8 @@ def test_a_weight_of_one_entry_and_one_outside_its_box_are_layers() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_bias_is_paired_with_a_weight_of_its_own_group_only(order: int) -> None:
-    """Groups with and without weight decay keep all weights and all biases apart."""
+def test_a_bias_is_paired_only_with_a_weight_of_the_same_group(order: int) -> None:
+    """Groups with and without weight decay separate all weights from all biases."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
     groups = [
         {"params": [layer.weight for layer in model], "weight_decay": 0.1},
@@ -113,7 +113,7 @@ def test_a_bias_is_paired_with_a_weight_of_its_own_group_only(order: int) -> Non
 
 
 @pytest.mark.parametrize("optimizer_class", [OtherSGD, OtherSGD.Nested])
-def test_classes_of_other_packages_are_pickled_too(optimizer_class: type[torch.optim.Optimizer]) -> None:
+def test_classes_of_other_packages_are_pickled(optimizer_class: type[torch.optim.Optimizer]) -> None:
     cls = wc.clipped(optimizer_class)
     assert cls.__name__ == f"Clipped{optimizer_class.__name__}"
     assert pickle.loads(pickle.dumps(cls)) is cls
@@ -125,7 +125,7 @@ def test_classes_of_other_packages_are_pickled_too(optimizer_class: type[torch.o
 
 
 def test_a_class_of_the_running_script_reaches_another_process(tmp_path: Path) -> None:
-    """There, it is copied: the other process has another `__main__`."""
+    """The class is copied, because the other process has another `__main__`."""
     make, use = tmp_path / "make.py", tmp_path / "use.py"
     make.write_text(
         "import cloudpickle, torch, weightclip as wc, pathlib, sys\n"
@@ -152,7 +152,7 @@ def test_groups_added_later_are_resolved() -> None:
     assert train(nn.Sequential(first, second), optimizer) == 0.25
 
 
-def test_names_are_shown_where_the_optimizer_has_them() -> None:
+def test_parameter_names_of_the_optimizer_are_shown() -> None:
     optimizer = wc.clipped(torch.optim.SGD)(network().named_parameters(), lr=1.0, kappa=1.0)
     assert "1.weight  4x4" in str(optimizer.clipper)
 
@@ -161,7 +161,7 @@ def test_names_are_shown_where_the_optimizer_has_them() -> None:
     "duplicate",
     [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: cloudpickle.loads(cloudpickle.dumps(x))],
 )
-def test_a_copy_goes_on_clipping_with_its_kappa(duplicate: Any) -> None:
+def test_a_copy_keeps_clipping_with_its_kappa(duplicate: Any) -> None:
     model = network()
     optimizer = wc.clipped(torch.optim.Adam)(model.parameters(), lr=9.0, kappa=1.0)
     train(model, optimizer)
@@ -195,12 +195,12 @@ def test_a_copy_of_an_optimizer_whose_clipper_was_removed_does_not_clip() -> Non
     assert wc.find_clipper(copy.deepcopy(optimizer)) is None
 
 
-def test_unknown_output_layers_are_reported_once_with_advice_that_works() -> None:
+def test_unknown_output_layers_are_reported_once_with_working_advice() -> None:
     model = network()
     with pytest.warns(UserWarning, match=r"output_layers='head\.\*' with model\.named_parameters\(\)") as caught:
         optimizer = wc.clipped(torch.optim.SGD)(list(model.parameters())[:2], lr=9.0, kappa=wc.graded())
     assert len(caught) == 1
-    optimizer.add_param_group({"params": list(model.parameters())[2:]})  # a further warning would be an error
+    optimizer.add_param_group({"params": list(model.parameters())[2:]})  # another warning would be an error
     train(model, optimizer)
     optimizer.load_state_dict(optimizer.state_dict())
     copy.deepcopy(optimizer)
@@ -209,11 +209,11 @@ def test_unknown_output_layers_are_reported_once_with_advice_that_works() -> Non
     wc.clipped(torch.optim.SGD)(model.named_parameters(), lr=9.0, kappa=wc.graded(output_layers="1.*"))
 
 
-def test_the_offset_of_a_layer_is_that_of_clip_weights() -> None:
+def test_the_offset_of_a_layer_matches_clip_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 2))
     rule = wc.graded(layer_offset=3, output_layers="3.*")
     expected = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=1.0), model, rule).bounds
-    layers = [p for p in model.named_parameters() if not p[0].startswith("1.")]  # without the normalisation layer
+    layers = [p for p in model.named_parameters() if not p[0].startswith("1.")]  # without the normalization layer
     found = wc.clipped(torch.optim.SGD)(layers, lr=1.0, kappa=rule).clipper.bounds
     assert {name: bound.range for name, bound in found.items()} == {name: expected[name].range for name in found}
     assert [found[f"{i}.bias"].range.offset for i in (0, 2)] == [0, 3]  # type: ignore[union-attr]
@@ -222,7 +222,7 @@ def test_the_offset_of_a_layer_is_that_of_clip_weights() -> None:
     assert [bound.range.offset for bound in unnamed.clipper.bounds.values()] == [0, 0, 3, 3, 6, 6]  # type: ignore[union-attr]
 
 
-def test_checkpoints_bring_their_kappa() -> None:
+def test_checkpoints_restore_their_kappa() -> None:
     model = network()
     optimizer = wc.clipped(torch.optim.Adam)(model.parameters(), lr=9.0, kappa=0.5)
     other = wc.clipped(torch.optim.Adam)(model.parameters(), lr=9.0, kappa=2.0)
@@ -231,7 +231,7 @@ def test_checkpoints_bring_their_kappa() -> None:
 
 
 def test_the_class_reaches_another_process(tmp_path: Path) -> None:
-    """Libraries save the class with cloudpickle (Stable-Baselines3, Ray)."""
+    """Some libraries (Stable-Baselines3, Ray) save the class with cloudpickle."""
     path = tmp_path / "class.pkl"
     path.write_bytes(cloudpickle.dumps(wc.clipped(torch.optim.Adam)))
     code = (
@@ -247,12 +247,12 @@ def test_the_class_reaches_another_process(tmp_path: Path) -> None:
     ("cls", "message"),
     [(wc.Madam, "Madam already has a hyper-parameter kappa"), (nn.Linear, "expected a subclass of"), (3, "got 3")],
 )
-def test_other_classes_are_refused(cls: Any, message: str) -> None:
+def test_other_classes_raise_an_error(cls: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         wc.clipped(cls)
 
 
-def test_one_whose_clipper_was_removed_is_a_plain_optimizer() -> None:
+def test_an_optimizer_whose_clipper_was_removed_is_a_plain_optimizer() -> None:
     model = network()
     optimizer = wc.clipped(torch.optim.SGD)(model.parameters(), lr=9.0, kappa=0.5)
     optimizer.clipper.remove()

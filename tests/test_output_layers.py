@@ -6,7 +6,7 @@ import weightclip as wc
 from weightclip.bounds import resolve_bounds
 
 
-def spared(model: nn.Module) -> set[str]:
+def unclipped(model: nn.Module) -> set[str]:
     return {
         name
         for name, bound in resolve_bounds(model, clip_output_layers=False).items()
@@ -47,36 +47,36 @@ class TwoMethods(nn.Module):
 
 def test_the_last_layer_of_a_sequence() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), nn.Softmax(-1))
-    assert spared(model) == {"2.0.weight", "2.0.bias"}
+    assert unclipped(model) == {"2.0.weight", "2.0.bias"}
 
 
 def test_every_head() -> None:
-    assert spared(Dueling()) == {f"{head}.{p}" for head in ("value", "advantage.2") for p in ("weight", "bias")}
+    assert unclipped(Dueling()) == {f"{head}.{p}" for head in ("value", "advantage.2") for p in ("weight", "bias")}
 
 
-def test_layers_are_seen_through_compile() -> None:
+def test_layers_are_found_through_compile() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), backend="eager")
-    assert spared(model) == {"1.weight", "1.bias"}
+    assert unclipped(model) == {"1.weight", "1.bias"}
 
 
 @pytest.mark.parametrize(
     ("model", "why"), [(Untraceable(), "cannot be traced"), (TwoMethods(), "does not reach critic")]
 )
-def test_where_they_cannot_be_told_names_are_asked_for(model: nn.Module, why: str) -> None:
+def test_undetectable_output_layers_raise_an_error_that_asks_for_names(model: nn.Module, why: str) -> None:
     with pytest.raises(ValueError, match=rf"clip_output_layers=False: .*{why}.*; name them in exclude="):
-        spared(model)
+        unclipped(model)
 
 
 def make_network(outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, outputs))
 
 
-def test_the_members_of_a_list_or_dictionary_are_networks_of_their_own() -> None:
-    assert spared(nn.ModuleList([make_network(2), make_network(1)])) == {
+def test_members_of_a_list_or_dictionary_are_separate_networks() -> None:
+    assert unclipped(nn.ModuleList([make_network(2), make_network(1)])) == {
         f"{i}.2.{p}" for i in (0, 1) for p in ("weight", "bias")
     }
     networks = nn.ModuleDict({"actor": make_network(2), "critics": nn.ModuleList([make_network(1)])})
-    assert spared(networks) == {f"{name}.2.{p}" for name in ("actor", "critics.0") for p in ("weight", "bias")}
+    assert unclipped(networks) == {f"{name}.2.{p}" for name in ("actor", "critics.0") for p in ("weight", "bias")}
 
 
 def test_ranges_by_role_apply_to_each_member_of_a_list() -> None:
@@ -97,7 +97,7 @@ def test_ranges_by_role_apply_to_each_member_of_a_list() -> None:
 )
 def test_members_that_may_be_parts_of_one_network_ask_for_names(model: nn.Module, why: str) -> None:
     with pytest.raises(ValueError, match=rf"output layers of ModuleList, because {why}.*; name them in exclude="):
-        spared(model)
+        unclipped(model)
 
 
 class Tied(nn.Module):
@@ -120,8 +120,8 @@ class Attending(nn.Module):
 
 def test_an_output_computed_outside_a_layer_asks_for_names() -> None:
     with pytest.raises(ValueError, match=r"its output is computed from words\.weight outside a layer"):
-        spared(Tied())
+        unclipped(Tied())
 
 
-def test_parts_of_a_layer_are_not_layers_that_are_missed() -> None:
-    assert spared(Attending()) == {"head.weight", "head.bias"}
+def test_parts_of_a_layer_do_not_count_as_layers() -> None:
+    assert unclipped(Attending()) == {"head.weight", "head.bias"}

@@ -1,4 +1,4 @@
-"""Checkpoints and range rules: loading restores kappa as it was saved, a number or a rule with its scale."""
+"""Checkpoints and range rules: loading restores the saved kappa, a number or a rule with its scale."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ TEXTS = {
     "other graded": "kappa=0.5 x graded(0.5, 8, output=2)",
     "by layer": "kappa=0.5 x output=0.5,hidden=1",
 }
-"""Kappa in the representation of a clipper, after 0.5 was assigned to the groups."""
+"""The kappa in the representation of a clipper after 0.5 was assigned to the groups."""
 
 
 def make(kappa: Any = None) -> tuple[nn.Sequential, torch.optim.Optimizer]:
@@ -55,7 +55,7 @@ def saved(kappa: Any) -> dict[str, Any]:
 
 
 def groups_alone(state: dict[str, Any]) -> dict[str, Any]:
-    """As from `torch.distributed.checkpoint`."""
+    """Keep only the parameter groups, as `torch.distributed.checkpoint` does."""
     return {key: value for key, value in state.items() if key != "weightclip"}
 
 
@@ -161,7 +161,7 @@ def test_a_loaded_kappa_that_is_deleted_from_the_groups_is_not_used() -> None:
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 class TestCopies:
-    """PyTorch copies the groups and drops the hooks."""
+    """Copying an optimizer copies its groups and drops its hooks."""
 
     def copied(self, kappa: Any, duplicate: Callable[[Any], Any]) -> tuple[nn.Sequential, torch.optim.Optimizer]:
         model, optimizer = make(kappa)
@@ -221,7 +221,7 @@ def test_a_group_with_its_own_kappa_keeps_it_and_the_others_follow_the_rule() ->
         assert resumed.bounds == clipper.bounds
 
 
-def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_says_so() -> None:
+def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_is_issued() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     groups = [{"params": model[0].parameters(), "kappa": 2.0}, {"params": model[2].parameters(), "kappa": float("inf")}]
     with pytest.warns(UserWarning, match=r"have kappa=2, inf, which replaces kappa=graded\(0.5, 8, output=2\)"):
@@ -234,7 +234,7 @@ def test_if_all_groups_have_their_own_kappa_the_rule_is_not_used_and_a_warning_s
     assert (model[2].weight == 9.0).all()
 
 
-def test_a_group_that_is_added_later_scales_the_rule() -> None:
+def test_a_group_added_later_scales_the_rule() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.0)
     clipper = wc.clip_weights(optimizer, model, {"*": 3.0})
@@ -246,7 +246,7 @@ def test_a_group_that_is_added_later_scales_the_rule() -> None:
     assert repr(clipper).startswith("Clipper(SGD, kappa=*=3, 0.5 x *=3: clips 4 of 4")
 
 
-def test_a_group_that_is_added_after_loading_has_the_kappa_of_the_checkpoint() -> None:
+def test_a_group_added_after_loading_has_the_kappa_of_the_checkpoint() -> None:
     state = saved(2.0)
     for attached, loaded, expected in ((wc.graded(), state, 0.5), (2.0, saved(wc.graded()), 1.0)):
         model, optimizer = make()
@@ -260,7 +260,7 @@ def test_a_group_that_is_added_after_loading_has_the_kappa_of_the_checkpoint() -
         assert (clipper.rule is None) == (loaded is state)
 
 
-def test_a_failed_attachment_leaves_the_groups_as_they_were() -> None:
+def test_a_failed_attachment_leaves_the_groups_unchanged() -> None:
     model, optimizer = make()
     optimizer.load_state_dict(saved(wc.graded(0.25, 4.0)))
     before = copy.deepcopy(optimizer.state_dict()["param_groups"])

@@ -46,7 +46,7 @@ from weightclip.lab.experiments.streaming.rules import parse_rules
 
 
 def network() -> nn.Sequential:
-    """Of the table: 4 inputs, 3 units, 1 output."""
+    """The network of the reference values: 4 inputs, 3 hidden units, 1 output."""
     model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)).double()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor(HIDDEN_WEIGHTS, dtype=torch.float64))
@@ -54,8 +54,8 @@ def network() -> nn.Sequential:
     return model
 
 
-class TestTheTable:
-    """One table of test vectors for all implementations."""
+class TestReferenceValues:
+    """All implementations reproduce the same reference values."""
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_torch(self, kappa: str) -> None:
@@ -73,7 +73,7 @@ class TestTheTable:
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_reference(self, kappa: str) -> None:
-        """The gradients of the table replace those of the loss."""
+        """The reference gradients replace the gradients of the loss."""
         vector, model = RANGE_VECTORS[kappa], network()
         assert MNIST.bundled is not None
         digits = MNIST.bundled(MNIST, "train")
@@ -91,7 +91,7 @@ class TestTheTable:
 
     @pytest.mark.parametrize("kappa", RANGE_VECTORS)
     def test_optax(self, kappa: str) -> None:
-        """By the names of leaves, as a tree does not show its output layers."""
+        """With leaf names, because the output layers of a tree are unknown."""
         jax = pytest.importorskip("jax", reason="needs jax")
         optax = pytest.importorskip("optax", reason="needs optax")
         import weightclip.optax as wco
@@ -139,12 +139,12 @@ class TestTheTable:
 
 
 def _columns(rows: list[list[float]]) -> np.ndarray:
-    """As Flax has it: (in, out)."""
+    """Transpose to Flax's layout (in, out)."""
     return np.array(rows).T
 
 
 def clip(model: nn.Module, kappa: object, **options: object) -> Clipper:
-    """Clip weights that are all far outside."""
+    """Clip weights that are all far outside their ranges."""
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(100.0)
@@ -161,7 +161,7 @@ GRADED = wc.graded(0.5, 8.0, output_layers="head.*")
 
 
 class Headed(nn.Module):
-    """A layer and a head, which is not traced."""
+    """A layer and a head without a forward method, so the rule names the head as the output layer."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def test_units_are_rows_of_weights_and_entries_of_biases() -> None:
         (nn.Linear(4, 1), "weight", lambda index: index[0]),
     ],
 )
-def test_where_each_layer_has_its_units(layer: nn.Module, name: str, unit: Callable[[tuple[int, ...]], int]) -> None:
+def test_the_unit_dimension_of_each_layer(layer: nn.Module, name: str, unit: Callable[[tuple[int, ...]], int]) -> None:
     model = Headed(layer)
     clipper = clip(model, GRADED)
     tensor = getattr(layer, name)
@@ -203,7 +203,7 @@ def test_where_each_layer_has_its_units(layer: nn.Module, name: str, unit: Calla
 
 
 def test_layers_with_inputs_first_have_their_units_in_the_second_dimension() -> None:
-    """As Hugging Face's Conv1D, whose weight is (in, out)."""
+    """Like Hugging Face's Conv1D, whose weight is (in, out)."""
 
     class Conv1D(nn.Module):
         def __init__(self) -> None:
@@ -257,7 +257,7 @@ def test_an_output_layer_graded_by_its_inputs_has_the_geometric_mean_for_its_bia
     assert ranges(model[2].bias, s) == pytest.approx([1.0, 1.0])
 
 
-def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
+def test_if_the_output_layer_is_not_found_all_layers_are_graded_with_a_warning() -> None:
     model = Headed(nn.Linear(4, 3))
     with pytest.warns(UserWarning, match=r"the output layers are unknown .*; name them, .* output_layers='head\.\*'"):
         clip(model, wc.graded())
@@ -270,7 +270,7 @@ def test_where_the_output_layer_is_not_found_all_layers_are_graded_with_a_warnin
     assert ranges(model.head.bias, 1 / math.sqrt(2)) == pytest.approx([2.0] * 2)
 
 
-def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
+def test_a_class_without_a_model_grades_all_layers_with_a_warning() -> None:
     layer = nn.Linear(4, 3)
     with pytest.warns(UserWarning, match="shapes do not show the output layers"):
         optimizer = wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa=wc.graded())
@@ -283,7 +283,7 @@ def test_a_class_that_sees_no_model_grades_all_layers_with_a_warning() -> None:
         wc.clipped(torch.optim.SGD)(layer.parameters(), lr=0.0, kappa={"output": 1.0})
 
 
-def test_a_mapping_leaves_alone_what_it_does_not_name_and_the_first_match_decides() -> None:
+def test_a_mapping_skips_unnamed_tensors_and_uses_the_first_match() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     clipper = clip(model, {"0.weight": 3.0, "*.weight": 1.0})
     assert ranges(model[0].weight, 0.5) == pytest.approx([3.0] * 12)
@@ -303,7 +303,7 @@ def test_kappa_in_the_groups_scales_the_rule_and_can_be_scheduled() -> None:
     assert torch.equal(model.weight.detach(), before / 2)
 
 
-def test_the_rule_is_in_the_checkpoint_which_brings_it_along() -> None:
+def test_the_rule_is_saved_in_the_checkpoint_and_restored() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     graded = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded(0.3, 7.0, output=(0.1, 3.0)))
     buffer = io.BytesIO()
@@ -364,7 +364,7 @@ def test_the_clipper_shows_the_ranges() -> None:
     shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
     assert "kappa=graded(0.5, 8, output=2)" in shown
     (line,) = (line for line in shown.splitlines() if line.startswith("0.weight"))
-    assert line.split()[3:6] == ["0.5", "0.5-2.774", "0.25-1.387"]  # of its 3 units
+    assert line.split()[3:6] == ["0.5", "0.5-2.774", "0.25-1.387"]  # ranges of its 3 units
     model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 1), nn.ReLU(), nn.Linear(1, 2))
     shown = str(wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, wc.graded()))
     columns = {line.split()[0]: line.split()[4] for line in shown.splitlines() if ".weight" in line}
@@ -375,7 +375,7 @@ def test_the_certificate_has_the_norms_of_the_ranges() -> None:
     layer = nn.Linear(4, 3, bias=False)
     kappas = [unit_range(i, 0.5, 8.0) for i in range(3)]
     prior = wc.lipschitz_bounds(layer, wc.graded(0.5, 8.0, output=(0.5, 8.0))).prior
-    assert prior is not None  # the one layer is the output layer, graded by its inputs: columns
+    assert prior is not None  # the only layer is the output layer, whose columns are graded by its inputs
     columns = [unit_range(j, 0.5, 8.0) for j in range(4)]
     assert prior[1] == pytest.approx(0.5 * 3 * max(columns))
     assert prior[math.inf] == pytest.approx(0.5 * sum(columns))
@@ -410,7 +410,7 @@ def test_the_change_of_the_output_between_any_two_weights_in_the_ranges_is_bound
     output=st.one_of(st.floats(1e-9, 1e9), st.tuples(st.floats(1e-9, 1), st.floats(1, 1e9))),
     names=st.lists(st.sampled_from(["head.*", "4.*", "a,b.weight", "[a,b].*", "graded_head.bias"]), unique=True),
 )
-def test_a_rule_survives_its_text_and_its_checkpoint(
+def test_a_rule_is_restored_from_its_text_and_its_checkpoint(
     low: float, factor: float, output: float | tuple[float, float], names: list[str]
 ) -> None:
     rule = wc.graded(low, low * factor, output, output_layers=names)
@@ -422,13 +422,13 @@ def test_a_rule_survives_its_text_and_its_checkpoint(
         assert rule_from_state(str(one)) == one  # checkpoints of version 0.1.0
 
 
-def test_the_text_graded_is_told_from_names_and_may_name_the_output_layers() -> None:
+def test_the_text_graded_is_distinguished_from_names_and_may_name_the_output_layers() -> None:
     assert parse_kappa("graded_head.weight=2") == ByLayer((("graded_head.weight", 2.0),))
     assert parse_kappa("graded(output=head.*)") == wc.graded(output="head.*")
     assert parse_kappa("graded(0.5, 4, output=2.*)") == wc.graded(0.5, 4.0, output="2.*")
 
 
-def test_ranges_spread_evenly_on_a_logarithmic_scale() -> None:
+def test_ranges_are_spaced_evenly_on_a_logarithmic_scale() -> None:
     logs = sorted(math.log(unit_kappa(i, 0.5, 8.0) / 0.5) / math.log(16) for i in range(100))
     assert max(abs(u - (i + 0.5) / 100) for i, u in enumerate(logs)) < 0.03
     assert unit_kappa(0, 3.0, 3.0) == 3.0
@@ -442,7 +442,7 @@ def test_a_weight_with_gaps_in_memory_is_clipped_in_place() -> None:
     torch.testing.assert_close(model[0].weight.detach(), limits[:, None].expand(100, 30))
 
 
-def test_a_normalisation_layer_has_no_number_for_the_offset() -> None:
+def test_a_normalization_layer_does_not_count_for_the_offset() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     found = clip(model, wc.graded(layer_offset=3)).bounds
     assert [found[f"{i}.weight"].range.offset for i in (0, 2)] == [0, 3]  # type: ignore[union-attr]
@@ -463,7 +463,7 @@ def test_unknown_output_layers_are_reported_once() -> None:
         optimizer.step()
 
 
-def test_a_parameter_named_output_is_meant_by_its_name() -> None:
+def test_a_pattern_output_can_match_a_parameter_name() -> None:
     names = ["output", "0.weight"]
     rule = by_layer({"output": 3.0})
     assert not needs_outputs(rule, names)
@@ -501,14 +501,14 @@ def test_a_parameter_named_output_is_meant_by_its_name() -> None:
         (lambda: wc.graded(layer_offset=-1), "layer_offset: got -1, expected a whole number of at least 0"),
     ],
 )
-def test_bad_input_is_one_clear_line(make: Callable[[], object], message: str) -> None:
+def test_invalid_input_raises_one_clear_error(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_one_kappa_needs_no_output_layers() -> None:
+def test_a_single_kappa_does_not_require_output_layers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         clip(Headed(nn.Linear(4, 3)), 2.0)

@@ -28,9 +28,9 @@ def _forget_old_modules(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(vars(package), old.rpartition(".")[2], raising=False)
 
 
-@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")  # of the package that a module is in
+@pytest.mark.filterwarnings("ignore:weightclip.lab:DeprecationWarning")  # attribute of the parent package
 @pytest.mark.parametrize(("old", "new"), [pair for pair in MODULES.items() if "results" not in pair[0]])
-def test_an_old_module_is_the_new_one_and_warns(old: str, new: str) -> None:
+def test_an_old_module_name_is_an_alias_that_warns(old: str, new: str) -> None:
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         found = import_module(old)
@@ -41,18 +41,18 @@ def test_an_old_module_is_the_new_one_and_warns(old: str, new: str) -> None:
     assert found.__spec__.name == new
 
 
-def test_a_submodule_of_an_old_module_is_the_new_one() -> None:
+def test_a_submodule_of_an_old_module_is_an_alias() -> None:
     with pytest.warns(DeprecationWarning, match="weightclip.lab.streaming is now"):
         found = import_module("weightclip.lab.streaming.rules")
     assert found is import_module("weightclip.lab.experiments.streaming.rules")
 
 
-def test_an_old_module_is_an_attribute_of_the_laboratory() -> None:
+def test_an_old_module_is_an_attribute_of_lab() -> None:
     with pytest.warns(DeprecationWarning, match="weightclip.lab.nets is now weightclip.lab.networks"):
         assert lab.nets is lab.networks  # type: ignore[attr-defined]
 
 
-def test_results_has_the_names_of_records_and_analysis() -> None:
+def test_results_exports_the_names_of_records_and_analysis() -> None:
     with pytest.warns(DeprecationWarning, match="weightclip.lab.results is now weightclip.lab.load"):
         results = import_module("weightclip.lab.results")
     assert results.load is lab.load
@@ -97,7 +97,7 @@ def test_a_file_of_rules_may_use_the_old_name(tmp_path: Path) -> None:
         assert list(load_rules(path)) == ["mine"]
 
 
-def test_a_module_that_never_existed_is_not_found() -> None:
+def test_an_unknown_module_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         import_module("weightclip.lab.stream")
     with pytest.raises(AttributeError, match="no attribute 'stream'"):
@@ -105,7 +105,7 @@ def test_a_module_that_never_existed_is_not_found() -> None:
 
 
 @pytest.mark.parametrize(("module", "old", "new"), [(m, old, new) for m in NAMES for old, new in NAMES[m].items()])
-def test_an_old_name_is_the_new_one_and_warns(module: str, old: str, new: str) -> None:
+def test_an_old_name_is_an_alias_that_warns(module: str, old: str, new: str) -> None:
     home = import_module(module)
     with pytest.warns(DeprecationWarning, match=rf"^{module}\.{old} is now {module}\.{new}$") as raised:
         assert getattr(home, old) is getattr(home, new)
@@ -125,7 +125,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def test_old_arguments_of_clip_weights_warn_where_it_is_called() -> None:
+def test_old_arguments_of_clip_weights_warn_at_the_call() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
     with pytest.warns(DeprecationWarning, match="clip_weights: the argument") as raised:
         clipper = wc.clip_weights(sgd(model), model, 1.0, last_layer=False, statistics=True)  # type: ignore[call-arg]
@@ -141,7 +141,7 @@ def test_old_arguments_of_clip_weights_warn_where_it_is_called() -> None:
         assert wc.resolve_bounds(model, last_layer=False)["2.weight"].s is None  # type: ignore[call-arg]
 
 
-def test_an_old_argument_beside_the_new_one_is_an_error() -> None:
+def test_an_old_argument_together_with_the_new_one_raises_an_error() -> None:
     model = nn.Linear(4, 3)
     with (
         pytest.warns(DeprecationWarning, match="the argument statistics is now track_clipped"),
@@ -170,7 +170,7 @@ def test_a_pickle_of_0_1_0_finds_the_class_of_a_clipped_optimizer() -> None:
     assert found is wc.clipped(torch.optim.Adam)
 
 
-def test_every_old_field_has_a_new_one_in_its_experiment() -> None:
+def test_every_old_field_is_renamed_in_its_experiment() -> None:
     for name, renamed in FIELDS.items():
         known = field_types(find_experiment(name).config)
         assert not renamed.keys() & known.keys()

@@ -1,4 +1,4 @@
-"""Hosts that load the optimizer before clipping can be attached."""
+"""Resuming in libraries that load the optimizer before clipping can be attached."""
 
 import copy
 import io
@@ -30,7 +30,7 @@ def clip(model: nn.Module, optimizer: torch.optim.Optimizer, kappa: float = 0.5)
 
 
 def checkpoint() -> tuple[nn.Sequential, wc.Clipper, Any]:
-    """A model after 20 steps, and its checkpoint after 7."""
+    """Return a model after 20 steps and its checkpoint after 7."""
     model, optimizer = make()
     clipper = clip(model, optimizer)
     train(model, optimizer, range(7))
@@ -41,7 +41,7 @@ def checkpoint() -> tuple[nn.Sequential, wc.Clipper, Any]:
     return model, clipper, torch.load(file, weights_only=True)
 
 
-def test_attaching_after_loading_resumes_like_attaching_before() -> None:
+def test_attaching_after_loading_resumes_like_attaching_before_loading() -> None:
     whole, clipper, saved = checkpoint()
     for attach_first in (True, False):
         model, optimizer = make()
@@ -58,8 +58,8 @@ def test_attaching_after_loading_resumes_like_attaching_before() -> None:
         assert all("weightclip" not in group for group in optimizer.param_groups)
 
 
-def test_what_was_loaded_is_used_once() -> None:
-    """A clipper that is attached anew measures anew."""
+def test_loaded_bounds_are_used_once() -> None:
+    """A newly attached clipper measures new bounds."""
     _, clipper, (weights, state) = checkpoint()
     model, optimizer = make()
     model.load_state_dict(weights)
@@ -68,8 +68,8 @@ def test_what_was_loaded_is_used_once() -> None:
     assert clip(model, optimizer).bounds != clipper.bounds
 
 
-def test_groups_alone_are_enough() -> None:
-    """`torch.distributed.checkpoint` keeps nothing else."""
+def test_the_parameter_groups_are_sufficient() -> None:
+    """`torch.distributed.checkpoint` keeps only the parameter groups."""
     _, clipper, (_, state) = checkpoint()
     del state["weightclip"]
     model, optimizer = make()
@@ -79,7 +79,7 @@ def test_groups_alone_are_enough() -> None:
     assert resumed.state_dict()["steps"] == 7
 
 
-def test_plain_clipping_adds_nothing_but_kappa_to_the_groups() -> None:
+def test_plain_clipping_adds_only_kappa_to_the_groups() -> None:
     model, optimizer = make()
     wc.clip_weights(optimizer, model, kappa=1.0)
     assert "weightclip" not in optimizer.state_dict()["param_groups"][0]

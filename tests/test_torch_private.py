@@ -1,4 +1,4 @@
-"""Private names of PyTorch appear in one file only."""
+"""Private names of PyTorch are used in only one file."""
 
 import ast
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PRIVATE = {
     "_orig_mod",
     "_parameters",
 }
-"""Attributes of modules and optimizers, whose type an attribute access does not show."""
+"""Private attributes of modules and optimizers, whose type is not visible in an attribute access."""
 
 
 def is_private(name: str) -> bool:
@@ -50,6 +50,6 @@ def test_the_search_finds_private_names() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_private_names_of_pytorch_are_in_one_file(path: Path) -> None:
+def test_private_pytorch_names_are_in_one_file(path: Path) -> None:
     found = set(private_names(ast.parse(path.read_text())))
     assert bool(found) == (path.name == "_torch_private.py"), found

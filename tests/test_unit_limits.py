@@ -1,4 +1,4 @@
-"""Limits per unit: where units lie in memory, the cost of clipping, and changes of kappa."""
+"""Limits per unit: unit dimensions, the cost of clipping, and changes of kappa."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ from weightclip import _ranges
 
 
 class Conv1D(nn.Module):
-    """Like that of Hugging Face, whose weight is [in, out]."""
+    """Like Hugging Face's layer, whose weight is [in, out]."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ def test_a_tensor_with_gaps_in_memory_is_clipped() -> None:
     torch.testing.assert_close(layer.weight.detach(), expected[:, None].expand(200, 300))
 
 
-def test_clipping_by_unit_costs_little_more_than_by_one_kappa_wherever_the_units_are() -> None:
-    """The true factor is below 2; the units of a transposed convolution once made it 17."""
+def test_clipping_by_unit_costs_little_more_than_by_one_kappa_for_any_unit_dimension() -> None:
+    """The expected factor is below 2; a regression with transposed convolutions had 17."""
     layer = nn.ConvTranspose2d(256, 128, 3)
     clips = {name: attach(layer, kappa).clip for name, kappa in (("one", 2.0), ("graded", None))}
     times: dict[str, list[float]] = {name: [] for name in clips}
@@ -93,8 +93,8 @@ def test_clipping_by_unit_costs_little_more_than_by_one_kappa_wherever_the_units
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_limits_of_large_tensors_stay_in_the_innermost_cache(dtype: torch.dtype) -> None:
-    """Short rows of limits are repeated, because each row has a cost; rows beyond 4 KB are slower again."""
+def test_limits_of_large_tensors_stay_in_the_l1_cache(dtype: torch.dtype) -> None:
+    """Short rows of limits are repeated because each row has an overhead; rows beyond 4 KB are slower."""
     layer = nn.ConvTranspose1d(512, 100, 1).to(dtype)
     clipper = attach(layer)
     (limits,) = (high for part, _, high in clipper._boxes[0].plan if part.numel() == layer.weight.numel())
@@ -102,7 +102,7 @@ def test_limits_of_large_tensors_stay_in_the_innermost_cache(dtype: torch.dtype)
     assert 1024 < limits.numel() * limits.element_size() <= 4096
 
 
-def test_changing_kappa_does_not_compute_the_ranges_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_kappa_does_not_recompute_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     clipper = attach(nn.Linear(4, 3))
     clipper.clip()
 

@@ -1,4 +1,4 @@
-"""Every method written for PyTorch gives the numbers of the shared table."""
+"""Every PyTorch implementation reproduces the reference values."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def attach(name: str, optimizer: torch.optim.Optimizer, model: nn.Module, settin
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vector = VECTORS[name]
     model = nn.Linear(4, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -44,7 +44,7 @@ def test_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_the_table_has_weights_at_their_bound_and_inside() -> None:
+def test_the_vectors_have_weights_at_and_inside_their_bounds() -> None:
     last = VECTORS["sgd+clip"].after[-1]
     assert any(abs(w) == 1.1 * 0.5 for w in last)
     assert any(abs(w) < 1.1 * 0.5 for w in last)

@@ -1,4 +1,4 @@
-"""Optimizers with a second set of weights; those of other libraries are in tests/hosts."""
+"""Optimizers with a second set of weights; tests for other libraries are in tests/hosts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import weightclip as wc
 
 
 class Averaging(torch.optim.SGD):
-    """An optimizer that evaluates with other weights than it trains."""
+    """An optimizer with different weights for training and evaluation."""
 
     def train(self) -> None:
         pass
@@ -71,7 +71,7 @@ def largest(tensor: torch.Tensor) -> float:
     return tensor.abs().max().item()
 
 
-def test_both_sequences_of_schedule_free_are_in_the_box() -> None:
+def test_both_schedule_free_sequences_are_in_the_box() -> None:
     model = nn.Linear(16, 1)
     optimizer = AdamWScheduleFree(model.parameters(), lr=0.05)
     wc.clip_weights(optimizer, model, kappa=1.0)
@@ -84,8 +84,8 @@ def test_both_sequences_of_schedule_free_are_in_the_box() -> None:
     assert largest(model.weight) == 0.25
 
 
-def test_steps_that_stay_inside_change_no_bit() -> None:
-    """y is not computed anew from x and z where nothing is cut."""
+def test_steps_inside_the_box_are_bit_identical() -> None:
+    """y is not recomputed from x and z if nothing is clipped."""
     torch.manual_seed(1)
     models = [nn.Linear(16, 1), nn.Linear(16, 1)]
     models[1].load_state_dict(models[0].state_dict())
@@ -108,7 +108,7 @@ def test_clipping_during_evaluation_clips_x_and_z() -> None:
     assert largest(model.weight) == largest(optimizer.state[model.weight]["z"]) == 0.25
 
 
-def test_removing_the_clipper_leaves_no_trace() -> None:
+def test_removing_the_clipper_restores_the_optimizer() -> None:
     model = nn.Linear(16, 1)
     optimizer = AdamWScheduleFree(model.parameters(), lr=0.05)
     before = set(optimizer.__dict__)
@@ -126,7 +126,7 @@ def test_the_averaged_weights_of_asgd_are_in_the_box() -> None:
     assert largest(optimizer.state[model.weight]["ax"]) == 0.25
 
 
-def test_others_are_refused_by_name() -> None:
+def test_other_averaging_optimizers_raise_an_error() -> None:
     model = nn.Linear(16, 1)
     optimizer = Averaging(model.parameters(), lr=1.0)
     with pytest.raises(ValueError, match=r"Averaging swaps the model's weights.*in eval\(\).*Schedule-Free"):

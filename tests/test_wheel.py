@@ -1,4 +1,4 @@
-"""A wheel of the package works in an empty environment, with PyTorch alone and with the lab."""
+"""The wheel works in an empty environment with only PyTorch and with the lab's dependencies."""
 
 import os
 import subprocess

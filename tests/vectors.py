@@ -1,6 +1,6 @@
-"""What each method must do to a few weights: the table that every implementation is held to.
+"""Reference values that every implementation must reproduce.
 
-Computed in float64 with Python's own arithmetic, straight from the equations; nothing here imports the package.
+They are computed in float64 with Python arithmetic from the equations, without importing the package.
 """
 
 import math
@@ -129,7 +129,7 @@ RANGE_LR = 0.1
 
 @dataclass(frozen=True)
 class RangeVector:
-    """SGD on a network of 4 inputs, 3 hidden units and 1 output, clipped by a rule; both weights after each step."""
+    """Weights after each step of SGD on a network of 4 inputs, 3 hidden units and 1 output, clipped by a rule."""
 
     kappa: str
     hidden: list[list[list[float]]]
@@ -141,7 +141,7 @@ def unit_range(i: int, low: float, high: float) -> float:
 
 
 def run_ranges(kappa: str, hidden_k: Callable[[int, int], float], output_k: Callable[[int, int], float]) -> RangeVector:
-    """`hidden_k(i, j)` and `output_k(i, j)` are the ranges of the entries in row i and column j."""
+    """Run SGD; `hidden_k(i, j)` and `output_k(i, j)` are the ranges of the entries in row i and column j."""
 
     def steps(weights: list[list[float]], gradients: list[list[list[float]]], k: Callable[[int, int], float]) -> list:
         s = 1 / math.sqrt(len(weights[0]))

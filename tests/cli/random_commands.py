@@ -1,4 +1,4 @@
-"""Random command lines from the real options of all commands, valid and not."""
+"""Random valid and invalid command lines from the options of all commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {
     "--eval-episodes 1",
     "warm-start": "--scale laptop --images 8 --test-images 4 --epochs 1 --batch-size 4 --width 4",
 }
-"""What keeps a run short that is accepted; after the random options, so that it holds."""
+"""Options that keep an accepted run short; they follow the random options and so override them."""
 
 STREAM = "--steps 40 --period 20 --hidden 4 --backend reference"
 
@@ -29,37 +29,37 @@ def options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return [action for action in parser._actions if action.option_strings]
 
 
-def value(chance: random.Random) -> str:
-    return chance.choice(VALUES) if chance.random() < 0.7 else str(round(chance.uniform(0, 5), 2))
+def value(rng: random.Random) -> str:
+    return rng.choice(VALUES) if rng.random() < 0.7 else str(round(rng.uniform(0, 5), 2))
 
 
-def some_options(parser: argparse.ArgumentParser, chance: random.Random) -> Iterator[str]:
-    for action in chance.choices(options_of(parser), k=chance.choice((0, 1, 1, 2, 3))):
-        name = chance.choice(action.option_strings)
-        if chance.random() < 0.05:
+def some_options(parser: argparse.ArgumentParser, rng: random.Random) -> Iterator[str]:
+    for action in rng.choices(options_of(parser), k=rng.choice((0, 1, 1, 2, 3))):
+        name = rng.choice(action.option_strings)
+        if rng.random() < 0.05:
             name = name[:-1] or name
         if name in ("--executor", "--address", "--slurm", "--wandb"):
-            continue  # clusters and services of others
+            continue  # clusters and external services
         yield name
-        if action.nargs != 0 and chance.random() < 0.95:
-            yield value(chance)
+        if action.nargs != 0 and rng.random() < 0.95:
+            yield value(rng)
 
 
 def command_line(seed: int) -> list[str]:
-    """The same for the same seed."""
-    chance = random.Random(seed)
-    command = chance.choice([*_COMMANDS, "run", "run", "sweep", "sweep", "rnu"])
+    """Return a random command line, determined by the seed."""
+    rng = random.Random(seed)
+    command = rng.choice([*_COMMANDS, "run", "run", "sweep", "sweep", "rnu"])
     if command not in _COMMANDS:
-        return [command, value(chance)]
+        return [command, value(rng)]
     parser = _command_parser(command)
     if command not in ("run", "sweep"):
-        words = [value(chance) for _ in range(chance.choice((0, 1, 1, 2)))]
-        return [command, *words, *some_options(parser, chance)]
-    problem = chance.choice([*problems(), "polcy-collapse", "--out"])
-    words = [command, *(some_options(parser, chance) if chance.random() < 0.2 else ()), problem]
+        words = [value(rng) for _ in range(rng.choice((0, 1, 1, 2)))]
+        return [command, *words, *some_options(parser, rng)]
+    problem = rng.choice([*problems(), "polcy-collapse", "--out"])
+    words = [command, *(some_options(parser, rng) if rng.random() < 0.2 else ()), problem]
     if problem in problems():
         (choose,) = (action for action in parser._actions if action.dest == "problem")
-        words += some_options(choose._build(problem), chance)  # type: ignore[attr-defined]
+        words += some_options(choose._build(problem), rng)  # type: ignore[attr-defined]
         words += SHORT.get(problem, STREAM).split()
         words += ["--seeds", "1"] if "--seed" not in words and "--seeds" not in words else []
         words += ["--dry-run"] if command == "sweep" else []

@@ -40,7 +40,7 @@ def test_counts_can_be_written_short(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.5", "1x", "ten", "1kk", "nan", "inf", "1 000"])
-def test_a_value_that_is_no_whole_number_is_rejected(text: str) -> None:
+def test_a_value_that_is_not_an_integer_raises_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number such as 2500, 50k or 1M"):
         count(text)
 
@@ -67,7 +67,7 @@ def test_seeds(text: str, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "3-0", "a", "0-", "-1", "1.5", "0,,2", "99999999"])
-def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_seeds_raise_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a number of seeds such as 4, or 0-3 or 0,2,5"):
         seeds(text)
 
@@ -81,7 +81,7 @@ def test_settings() -> None:
         setting("beta1=x")
 
 
-def test_negative_numbers_reach_their_option() -> None:
+def test_options_accept_negative_numbers() -> None:
     joined = join_negative_numbers(["run", "--lr", "-1e-3", "--kappa=2", "-5", "--flag", "--seed", "-1"])
     assert joined == ["run", "--lr=-1e-3", "--kappa=2", "-5", "--flag", "--seed=-1"]
 
@@ -93,7 +93,7 @@ class Settings:
     lr: Annotated[float | None, Help("50% of it")] = None
     widths: Annotated[tuple[int, ...], Help("wide")] = (3, 4)
     loud: Annotated[bool, Help("shout")] = True
-    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})  # as in other packages
+    file: str | None = field(default=None, metadata={"help": "one", "metavar": "FILE"})  # plain metadata
     settings: Annotated[dict[str, float], Help("more")] = field(default_factory=dict)
 
 
@@ -130,14 +130,14 @@ def test_omitted_options_keep_the_defaults_of_the_configuration() -> None:
     assert given(parser().parse_args(["--where", "here"]), Settings) == {"where": "here"}
 
 
-def test_metavars_come_from_the_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metavars_are_taken_from_the_field(capsys: pytest.CaptureFixture[str]) -> None:
     parser(exclude=()).print_help()
     shown = capsys.readouterr().out
     for line in ("--where {here,there}", "--steps N", "--widths N,N,...", "--file FILE", "--set NAME=NUMBER"):
         assert line in shown
 
 
-def test_every_argument_has_its_line_of_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_argument_has_help_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     parser({"steps": 1_000_000, "lr": 1e-4, "widths": (3, 4), "loud": True, "settings": {"a": 0.5}}).print_help()
     shown = " ".join(capsys.readouterr().out.split())
     for line in (
@@ -166,7 +166,7 @@ def test_options_are_listed_in_the_groups_of_their_fields(capsys: pytest.Capture
     assert order == sorted(order)
 
 
-def test_several_values_of_an_option() -> None:
+def test_an_option_with_several_values() -> None:
     read = parser(several=True).parse_args(["--lr", "0.1, 0.2,0.1", "--steps", "1k,2k", "--widths", "5,6"])
     assert (read.lr, read.steps, read.widths) == ((0.1, 0.2), (1000, 2000), (5, 6))
     with pytest.raises(ValueError, match="--lr: got 'x', expected a number"):
@@ -174,7 +174,7 @@ def test_several_values_of_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "known", "meant"),
+    ("option", "known", "suggestion"),
     [
         ("--kapa", ["--kappa", "--lr"], "--kappa"),
         ("--learning-rate", ["--kappa", "--lr"], "--lr"),
@@ -183,11 +183,11 @@ def test_several_values_of_an_option() -> None:
         ("--xyz", ["--kappa", "--lr"], None),
     ],
 )
-def test_the_option_that_was_meant(option: str, known: list[str], meant: str | None) -> None:
-    assert nearest_option(option, known) == meant
+def test_a_misspelled_option_gets_a_suggestion(option: str, known: list[str], suggestion: str | None) -> None:
+    assert nearest_option(option, known) == suggestion
 
 
-def test_an_error_is_one_line_that_refers_to_the_help() -> None:
+def test_an_error_prints_one_line_that_refers_to_the_help() -> None:
     with pytest.raises(ValueError, match=r"^--steps: got 'x', expected .* \(see prog --help\)$"):
         parser().parse_args(["--steps", "x"])
     with pytest.raises(ValueError, match=r"^--step: unknown option; did you mean --steps\? \(see prog --help\)$"):
@@ -197,21 +197,21 @@ def test_an_error_is_one_line_that_refers_to_the_help() -> None:
 
 
 @pytest.mark.parametrize("text", ["1e400", "1e999999999", "-1e30", "nan"])
-def test_a_count_too_large_is_refused(text: str) -> None:
+def test_a_count_that_is_too_large_raises_an_error(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
         count(text)
 
 
-def test_too_many_seeds_are_refused() -> None:
+def test_too_many_seeds_raise_an_error() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="or 0-3 or 0,2,5"):
         seeds("0-99999999999")
 
 
-def test_no_hidden_layers() -> None:
+def test_a_network_without_hidden_layers() -> None:
     assert counts("none") == ()
 
 
-def test_old_names_of_options_are_accepted_with_one_note_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_option_names_are_accepted_with_one_note_each(capsys: pytest.CaptureFixture[str]) -> None:
     old = "--rollout 64 --minibatches=4 --no-clip-values --rollout 32 --set largest=5 --lr 1"
     new = "--num-steps 64 --num-minibatches=4 --no-clip-vloss --num-steps 32 --set max_update=5 --lr 1"
     assert rename_options("policy-collapse", old.split()) == new.split()

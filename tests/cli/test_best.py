@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, store
+from lab.records.synthetic_records import make_record, store
 from weightclip.cli import best
 
 if sys.version_info >= (3, 11):
@@ -22,14 +22,14 @@ def run(*words: object) -> int:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Three step sizes of sgd, a fourth with one seed, and two other methods, one on stand-in data."""
+    """Three step sizes of sgd, a fourth with one seed, and two other methods, one of them on stand-in data."""
     store(
         tmp_path / "results",
-        *(made_record((0.5, 0.51 + seed / 50), lr=lr, seed=seed) for lr in (0.001, 0.01) for seed in (0, 1)),
-        *(made_record((0.7, 0.7), lr=0.1, seed=seed) for seed in (0, 1)),
-        made_record((0.9, 0.9), lr=1.0),
-        made_record((0.6, 0.6), method="sgd+wc", kappa=2.0),
-        made_record((0.6, 0.6), method="adam", problem="label-permuted-emnist", checksum="e", official=False),
+        *(make_record((0.5, 0.51 + seed / 50), lr=lr, seed=seed) for lr in (0.001, 0.01) for seed in (0, 1)),
+        *(make_record((0.7, 0.7), lr=0.1, seed=seed) for seed in (0, 1)),
+        make_record((0.9, 0.9), lr=1.0),
+        make_record((0.6, 0.6), method="sgd+wc", kappa=2.0),
+        make_record((0.6, 0.6), method="adam", problem="label-permuted-emnist", checksum="e", official=False),
     )
     return tmp_path / "results"
 
@@ -58,9 +58,9 @@ def test_the_best_setting_is_compared_with_the_papers(results: Path, capsys: pyt
     assert "≠ lr 0.0001 (not run)" in lines[second + 2]
 
 
-def test_the_slope_has_its_interval_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_slope_is_printed_with_its_interval_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rising = ([number / 100 + seed / 50 * (number % 2) for number in range(8)] for seed in (0, 1))
-    store(tmp_path, *(made_record(values, seed=seed) for seed, values in enumerate(rising)))
+    store(tmp_path, *(make_record(values, seed=seed) for seed, values in enumerate(rising)))
     run(tmp_path)
     out = capsys.readouterr().out
     assert "slope per 100 tasks" in out
@@ -77,7 +77,7 @@ def test_the_criterion_and_the_metric_can_be_chosen(results: Path, capsys: pytes
 
 
 def test_other_setups_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(results, made_record((0.1, 0.2, 0.3)))
+    store(results, make_record((0.1, 0.2, 0.3)))
     run(results, "--where", "method=sgd")
     assert (
         "using steps=20 (7 runs), skipping steps=30 (1 run); select another with --where steps=30"
@@ -85,8 +85,8 @@ def test_other_setups_are_reported(results: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_seeds_that_only_some_settings_have_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(results, *(made_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
+def test_seeds_missing_from_some_settings_are_reported(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(results, *(make_record((0.9, 0.9), lr=0.001, seed=seed) for seed in range(2, 9)))
     run(results, "--where", "method=sgd")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[2].startswith("sgd     lr 0.1 ")
@@ -95,13 +95,13 @@ def test_seeds_that_only_some_settings_have_are_reported(results: Path, capsys: 
 
 
 def test_settings_without_shared_seeds_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store(tmp_path, made_record(lr=0.1), made_record(lr=0.2, seed=1))
+    store(tmp_path, make_record(lr=0.1), make_record(lr=0.2, seed=1))
     run(tmp_path)
     assert "  sgd: compared on different seeds, because the settings have too few in common" in capsys.readouterr().out
 
 
 def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = [made_record(activation=name, method=method) for name in ("relu", "tanh") for method in ("sgd", "adam")]
+    records = [make_record(activation=name, method=method) for name in ("relu", "tanh") for method in ("sgd", "adam")]
     store(tmp_path, *(replace(one, schema=replace(one.schema, axes=("method", "activation"))) for one in records))
     run(tmp_path)
     lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
@@ -116,7 +116,7 @@ def test_each_value_of_another_axis_has_a_table(tmp_path: Path, capsys: pytest.C
 def test_several_problems_have_an_interquartile_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for problem, official in (("input-permuted-mnist", True), ("label-permuted-emnist", False)):
         runs = [
-            made_record((0.4 + seed / 10, 0.5), problem=problem, method=method, seed=seed, official=official)
+            make_record((0.4 + seed / 10, 0.5), problem=problem, method=method, seed=seed, official=official)
             for method in ("adam", "sgd")
             for seed in (0, 1)
         ]
@@ -138,7 +138,7 @@ def test_missing_common_problems_are_reported(results: Path, capsys: pytest.Capt
     assert "over problems" not in capsys.readouterr().out
 
 
-def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp_path: Path) -> None:
+def test_the_best_settings_are_written_as_presets(results: Path, tmp_path: Path) -> None:
     run(results, "-o", tmp_path / "best.toml")
     assert tomllib.loads((tmp_path / "best.toml").read_text()) == {
         "best": {
@@ -148,7 +148,9 @@ def test_the_best_settings_are_written_in_the_form_of_presets(results: Path, tmp
     }
 
 
-def test_or_as_a_table(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_settings_are_written_as_a_table(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(results, "-o", tmp_path / "best.csv")
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'best.csv'}\n")
     table = pl.read_csv(tmp_path / "best.csv")

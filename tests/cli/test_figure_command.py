@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tidy_runs import EMNIST, runs
+from synthetic_runs import EMNIST, runs
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 
 @pytest.fixture
 def results(tmp_path: Path) -> str:
-    """A saved table: nine methods on input-permuted MNIST."""
+    """A saved table of nine methods on input-permuted MNIST."""
     runs(PAPER_METHODS).write_csv(tmp_path / "table.csv")
     return "table.csv"
 
@@ -56,7 +56,9 @@ def test_the_best_setting_by_the_criterion_is_drawn_and_reported(capsys: pytest.
         assert reported in capsys.readouterr().out
 
 
-def test_all_draws_what_is_possible_and_reports_the_rest(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_draws_the_available_figures_and_reports_the_others(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["figure", "all", results]) == 0
     shown = capsys.readouterr().out
     assert "label-permuted-diagnostics: not drawn: results: got input-permuted-mnist, expected runs of label-" in shown
@@ -65,7 +67,7 @@ def test_all_draws_what_is_possible_and_reports_the_rest(results: str, capsys: p
     assert {path.stem for path in Path("figures").iterdir()} == drawn
 
 
-def test_the_diagram_needs_no_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_diagram_does_not_require_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figure", "diagram"]) == 0
     assert Path("figures/diagram.png").exists()
 
@@ -94,7 +96,7 @@ def test_the_list_has_every_name_and_number(capsys: pytest.CaptureFixture[str]) 
         (["3", "table.csv", "-o", "table.csv"], "choose a directory, not a file"),
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_no_file(
+def test_invalid_input_prints_one_line_and_exits_with_code_2_without_a_file(
     arguments: list[str], message: str, results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -112,7 +114,7 @@ def test_tables_of_several_files_are_drawn_together(results: str) -> None:
     assert set(pl.read_csv("figures/streaming.csv")["problem"]) == {"input-permuted-mnist", EMNIST}
 
 
-def test_a_figure_imports_no_training_code(tmp_path: Path) -> None:
+def test_drawing_a_figure_does_not_import_training_code(tmp_path: Path) -> None:
     results = Path(__file__).parents[2] / "docs" / "results" / "streaming_figures" / "runs.parquet"
     program = (
         "import sys; from weightclip.cli import main; code = main(sys.argv[1:]);"

@@ -51,7 +51,7 @@ def test_help_names_the_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["report", "x", "-o", "x.pdf"], "-o: got 'x.pdf', expected a file that ends in .html"),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_2(
+def test_an_error_prints_one_line_and_exits_with_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -96,7 +96,7 @@ def test_a_missing_dependency_suggests_an_install_command(
     assert capsys.readouterr().err == 'weightclip: error: this command requires polars: pip install "weightclip[lab]"\n'
 
 
-def test_without_the_packages_of_the_lab_every_command_reports_it() -> None:
+def test_every_command_reports_missing_lab_dependencies() -> None:
     program = """
 import sys
 sys.modules["rich"] = None  # as if it were not installed
@@ -110,14 +110,14 @@ sys.exit(main())
         assert result.stderr.endswith('pip install "weightclip[lab]"\n')
 
 
-def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_not_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     raising(KeyboardInterrupt(), monkeypatch)
     assert main(["data"]) == 130
     assert capsys.readouterr().err == "weightclip: stopped\n"
 
 
-def test_ctrl_c_before_all_is_imported_ends_without_a_traceback() -> None:
-    """PyTorch's import is where a KeyboardInterrupt may come out as another error, or as none."""
+def test_ctrl_c_during_imports_ends_without_a_traceback() -> None:
+    """While PyTorch is imported, a KeyboardInterrupt may become another error or be lost."""
     import_interrupted = """
 import builtins, os, signal
 own = builtins.__import__
@@ -136,7 +136,7 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_the_entry_point_leaves_ctrl_c_as_it_was() -> None:
+def test_the_entry_point_restores_the_sigint_handler() -> None:
     code = """
 import signal, sys, weightclip_command
 before = signal.getsignal(signal.SIGINT)
@@ -149,7 +149,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("experiment", experiments().values(), ids=lambda one: one.name)
-def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_examples_work(experiment: Experiment[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert set(experiment.presets()["examples"]) == {"run", "sweep"}
     for command, examples in experiment.presets()["examples"].items():
         main([command, experiment.schema.problems[0], "--help"])
@@ -162,13 +162,13 @@ def test_examples_of_the_help_work(experiment: Experiment[Any], capsys: pytest.C
                 assert experiment_of(arguments.problem).configure(arguments.problem, settings)
 
 
-def test_a_defect_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     raising(TypeError("a defect"), monkeypatch)
     with pytest.raises(TypeError, match="a defect"):
         main(["data"])
 
 
-def test_the_traceback_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_can_be_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     raising(ValueError("where?"), monkeypatch)
     monkeypatch.setenv("WEIGHTCLIP_TRACEBACK", "1")
     with pytest.raises(ValueError, match="where"):
@@ -204,7 +204,7 @@ HEAVY = ("torch", "numba", "polars", "matplotlib")
         (["sweep", "replay-ratio", "--methods", "adma"], 2),
     ],
 )
-def test_help_and_argument_errors_load_nothing_heavy(words: list[str], code: int) -> None:
+def test_help_and_argument_errors_import_no_heavy_modules(words: list[str], code: int) -> None:
     program = (
         "import sys; from weightclip_command import main; code = main();"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
@@ -214,13 +214,13 @@ def test_help_and_argument_errors_load_nothing_heavy(words: list[str], code: int
     assert result.returncode == code
 
 
-def test_it_runs_as_a_module() -> None:
+def test_the_command_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "weightclip", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, f"weightclip {weightclip.__version__}\n")
 
 
-def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_positional_problem_selects_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--wandb", "policy-collapse", "input-permuted-mnist", "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("usage: weightclip run input-permuted-mnist")
@@ -229,13 +229,13 @@ def test_only_the_positional_problem_chooses_the_options(capsys: pytest.CaptureF
     assert (arguments.problem, arguments.suite, str(arguments.out)) == ("replay-ratio", "minatar", "policy-collapse")
 
 
-def test_options_of_all_problems_may_stand_before_it() -> None:
+def test_common_options_may_precede_the_problem() -> None:
     arguments = cli._parser().parse_args(["run", "--out", "here", "warm-start", "--seeds", "3"])
     assert (str(arguments.out), arguments.seeds) == ("here", [0, 1, 2])
     assert str(cli._parser().parse_args(["run", "--out", "here", "warm-start", "--out", "there"]).out) == "there"
 
 
-def test_help_shows_the_defaults_that_follow_from_the_options_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_defaults_that_depend_on_preceding_options(capsys: pytest.CaptureFixture[str]) -> None:
     def defaults(*options: str) -> str:
         assert main(["run", "policy-collapse", *options, "--help"]) == 0
         return " ".join(capsys.readouterr().out.split())

@@ -23,7 +23,7 @@ def test_random_command_lines_end_without_a_traceback(block: int, capsys: pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
-def test_500_random_command_lines_in_processes_of_their_own(block: int) -> None:
+def test_500_random_command_lines_in_separate_processes(block: int) -> None:
     environment = {**os.environ, "WEIGHTCLIP_OFFLINE": "1"}
     for seed in range(50 * block, 50 * block + 50):
         words = command_line(seed)

@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
     return store
 
 
-def test_it_writes_the_report_and_prints_a_summary(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_report_and_prints_a_summary(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results, "-o", "new/it.html", "--title", "My results") == 0
     assert "<h1>My results</h1>" in Path("new/it.html").read_text()
     reported = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_skipped_files_are_reported(results: Path, capsys: pytest.CaptureFixture
     assert Path("report.html").exists()
 
 
-def test_results_that_are_not_there_are_one_clear_error(tmp_path: Path) -> None:
+def test_missing_results_raise_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         run("nowhere")
     (tmp_path / "empty").mkdir()
@@ -54,7 +54,7 @@ def test_results_that_are_not_there_are_one_clear_error(tmp_path: Path) -> None:
     assert not Path("report.html").exists()
 
 
-def test_a_store_where_everything_failed_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_with_only_failed_runs_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failure = Failure("place", "0" * 12, "streaming", {}, "MemoryError: no memory", "Traceback", "2024-05-01T12:00:00")
     write_failure(tmp_path / "failed", failure)
     assert run("failed", "--where", "steps=600") == 0
@@ -69,7 +69,7 @@ def test_the_criterion_can_be_chosen(results: Path) -> None:
         run(results, "--criterion", "area")
 
 
-def test_a_wrong_choice_suggests_a_right_one(results: Path) -> None:
+def test_an_invalid_choice_suggests_a_valid_one(results: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'steps'"):
         run(results, "--where", "stepz=600")
 

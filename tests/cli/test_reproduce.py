@@ -16,7 +16,7 @@ SWEEP = "sweep input-permuted-mnist --methods all --best --seeds {} --out {}"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands that are started, none of which is run."""
+    """Record the started commands without running them."""
     commands: list[str] = []
 
     def start(words: list[str]) -> int:
@@ -28,12 +28,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def streaming_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the other experiments were not installed."""
+def only_streaming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide all experiments except streaming."""
     monkeypatch.setattr(paper, "experiments", lambda: {"streaming": find_experiment("streaming")})
 
 
-@pytest.mark.usefixtures("streaming_alone")
+@pytest.mark.usefixtures("only_streaming")
 def test_every_item_of_the_paper_is_listed_with_its_commands_or_as_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
     shown = capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_without_an_item_everything_is_listed(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("item", [["figure", "4"], ["figure 4"], ["4"]])
-def test_the_commands_of_an_item_are_run_one_after_the_other(
+def test_the_commands_of_an_item_are_run_sequentially(
     item: list[str], started: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", *item]) == 0
@@ -63,7 +63,7 @@ def test_the_commands_of_an_item_are_run_one_after_the_other(
     assert capsys.readouterr().out.splitlines() == [f"weightclip {command}" for command in started]
 
 
-def test_a_panel_is_run_alone_and_all_panels_one_after_the_other(started: list[str]) -> None:
+def test_one_panel_or_all_panels_can_be_run(started: list[str]) -> None:
     draw = "figure streaming results -o figures"
     assert main(["reproduce", "figure", "3(a)"]) == 0
     panel = [SWEEP.format(20, "results"), draw]
@@ -74,7 +74,7 @@ def test_a_panel_is_run_alone_and_all_panels_one_after_the_other(started: list[s
     assert started == [*panel, others[0].format(20, "results"), draw, others[1].format(20, "results"), draw]
 
 
-def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]) -> None:
+def test_seeds_directories_and_sweep_options_are_passed_on(started: list[str]) -> None:
     options = ["--seeds", "0-4", "--results", "r", "-o", "f", "--steps", "50k", "--data-dir", "d", "--workers", "2"]
     assert main(["reproduce", "figure", "4", *options]) == 0
     assert started == [
@@ -84,14 +84,14 @@ def test_seeds_places_and_options_of_the_sweeps_are_passed_on(started: list[str]
 
 
 @pytest.mark.parametrize(("item", "length"), [("2", "epochs"), ("5", "steps"), ("8", "frames")])
-def test_the_length_of_runs_has_the_name_in_the_experiment(item: str, length: str, started: list[str]) -> None:
+def test_the_length_option_has_the_experiments_name(item: str, length: str, started: list[str]) -> None:
     assert main(["reproduce", item, "--steps", "50k"]) == 0
     sweep, figure = started
     assert sweep.endswith(f" --{length} 50k")
     assert figure.endswith(f" --where {length}=50k")
 
 
-def test_figures_of_one_kind_have_their_experiment_runs_and_names(started: list[str]) -> None:
+def test_each_covariance_figure_selects_its_agent_and_games(started: list[str]) -> None:
     for item in ("12", "14"):
         assert main(["reproduce", item]) == 0
     games = "asterix,beam_rider,demon_attack,ice_hockey"
@@ -101,13 +101,15 @@ def test_figures_of_one_kind_have_their_experiment_runs_and_names(started: list[
         assert figure == f"figure gradient-covariance-{number} results -o figures {chosen}"
 
 
-def test_a_dry_run_counts_the_sweeps_and_draws_nothing(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_counts_runs_and_draws_nothing(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "4", "--dry-run"]) == 0
     assert started == [SWEEP.format(20, "results") + " --dry-run"]
     assert "weightclip figure streaming-diagnostics results -o figures" in capsys.readouterr().out
 
 
-def test_a_command_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_command_stops_the_reproduction(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("weightclip.cli.main", lambda words: 130)
     assert main(["reproduce", "figure", "3"]) == 130
     assert len(capsys.readouterr().out.splitlines()) == 1
@@ -119,7 +121,7 @@ def test_options_for_retries_and_slurm_are_passed_on(started: list[str]) -> None
     assert started[0] == f"{SWEEP.format(20, 'results')} {' '.join(options)}"
 
 
-def test_failed_runs_are_reported_and_the_others_are_drawn(
+def test_failed_runs_are_reported_and_the_figure_is_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[str] = []
@@ -144,8 +146,8 @@ def test_failed_runs_are_reported_and_the_others_are_drawn(
         ("16", "item: got '16', expected one of figure 1, "),
     ],
 )
-@pytest.mark.usefixtures("streaming_alone")
-def test_an_unsupported_item_is_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("only_streaming")
+def test_an_unsupported_item_prints_one_line(item: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *item.split()]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -153,8 +155,8 @@ def test_an_unsupported_item_is_one_line(item: str, message: str, capsys: pytest
 
 
 @pytest.mark.slow
-def test_figure_4_from_nothing() -> None:
-    """With the bundled digits, few samples and two seeds; a second time there is nothing left to run."""
+def test_figure_4_from_scratch() -> None:
+    """With the bundled digits, few samples and two seeds; a repeated command has nothing to run."""
     command = ["reproduce", "figure", "4", "--seeds", "2", "--steps", "600", "--workers", "1"]
     assert main(command) == 0
     table = pl.read_csv("figures/streaming-diagnostics.csv")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
-from processes import SECONDS, started, wait_for
+from processes import SECONDS, start_process, wait_for
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.records.record import read_record
@@ -24,7 +24,7 @@ def records(directory: Path) -> list[Path]:
 
 
 def has_ended_or_saved(process: "subprocess.Popen[str]", directory: Path) -> bool:
-    """Whether a run has a checkpoint, or its process has ended."""
+    """Return whether a run has a checkpoint or its process has ended."""
     return process.poll() is not None or bool(list(directory.rglob("*.checkpoint.npz")))
 
 
@@ -53,7 +53,7 @@ def test_a_run_prints_its_result_and_path(tmp_path: Path, capsys: pytest.Capture
     assert len(list(directory.iterdir())) == 3
 
 
-def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
+def test_the_record_equals_the_table_returned_in_python(tmp_path: Path) -> None:
     assert main([*SMALL, "--out", str(tmp_path / "out"), "--set", "beta1=0.5", "--seed", "3"]) == 0
     table = streaming_runs.run(
         "input-permuted-mnist",
@@ -67,7 +67,7 @@ def test_the_record_holds_what_python_returns(tmp_path: Path) -> None:
     assert_frame_equal(read_record(records(tmp_path / "out")[0]).table, table)
 
 
-def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path) -> None:
+def test_a_finished_run_is_repeated_only_on_request(tmp_path: Path) -> None:
     assert main(SMALL) == 0
     written = records(tmp_path)[0].stat().st_mtime_ns
     assert main(SMALL) == 0
@@ -105,7 +105,7 @@ def test_without_diagnostics(tmp_path: Path) -> None:
         (["input-permuted-mnist", "--out", "file/inside"], "file/inside: Not a directory; choose a directory, not a"),
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_no_record(
+def test_invalid_input_prints_one_line_and_exits_with_code_2_without_a_record(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -128,10 +128,10 @@ def test_a_read_only_directory_is_reported(tmp_path: Path, capsys: pytest.Captur
 def test_an_unwritable_directory_is_reported_before_data_is_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def permission_denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    monkeypatch.setattr("tempfile.TemporaryFile", permission_denied)
     assert main([*SMALL, "--out", "locked"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -139,14 +139,14 @@ def test_an_unwritable_directory_is_reported_before_data_is_fetched(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
+def test_a_full_disk_is_reported_and_the_run_resumes_without_a_broken_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     done: list[object] = []
     replace = os.replace
 
-    def fills_up(source: object, target: object) -> None:
-        if ".running" in str(target):  # progress notes are not counted, and their loss is harmless
+    def failing_replace(source: object, target: object) -> None:
+        if ".running" in str(target):  # progress notes are not counted; losing them is harmless
             replace(source, target)  # type: ignore[call-overload]
             return
         if len(done) == writes:
@@ -155,7 +155,7 @@ def test_a_full_disk_is_reported_leaves_no_broken_record_and_the_run_resumes(
         replace(source, target)  # type: ignore[call-overload]
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fills_up)
+        patch.setattr(os, "replace", failing_replace)
         assert main(SMALL) == 2
     shown = capsys.readouterr().err
     assert "No space left on device; free some space, then run the same command again" in shown
@@ -180,11 +180,11 @@ def test_ctrl_c_explains_how_to_resume(
     assert hint in capsys.readouterr().out
 
 
-def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
-    """The interrupted run ends with the numbers of an undisturbed one."""
+def test_a_run_interrupted_by_ctrl_c_resumes_with_the_same_command(tmp_path: Path) -> None:
+    """The interrupted run has the same results as an uninterrupted one."""
     long = [*SMALL[:5], "900", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(partial(has_ended_or_saved, process, tmp_path), "a checkpoint", interval=0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)
@@ -193,8 +193,8 @@ def test_a_real_ctrl_c_and_the_same_command_again(tmp_path: Path) -> None:
     assert "Traceback" not in out + err
     assert not records(tmp_path)
     assert main(long) == 0
-    undisturbed = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=900, period=30, backend="reference")
-    assert_frame_equal(read_record(records(tmp_path)[0]).table, undisturbed, check_exact=True)
+    uninterrupted = streaming_runs.run("input-permuted-mnist", hidden=(8,), steps=900, period=30, backend="reference")
+    assert_frame_equal(read_record(records(tmp_path)[0]).table, uninterrupted, check_exact=True)
 
 
 def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +217,7 @@ def test_help_lists_problems_methods_and_every_setting(capsys: pytest.CaptureFix
         assert name in shown
 
 
-def test_seeds_are_a_number_of_seeds_and_seed_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_is_a_count_and_seed_is_a_single_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--seeds", "3"]) == 0
     assert "seeds: 0–2" in capsys.readouterr().out
     assert main([*SMALL, "--seed", "3"]) == 0
@@ -226,7 +226,7 @@ def test_seeds_are_a_number_of_seeds_and_seed_is_one(capsys: pytest.CaptureFixtu
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_task_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL[:5], "70", *SMALL[6:]]) == 0
     assert "in the last of 3, which was cut short" in capsys.readouterr().out
     assert read_record(records(tmp_path)[0]).table["cut_short"].to_list() == [False, False, True]
@@ -234,11 +234,11 @@ def test_a_task_that_is_cut_short_is_marked(tmp_path: Path, capsys: pytest.Captu
     assert "cut short" not in capsys.readouterr().out
 
 
-def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two processes given the same command: one runs, the other waits for its record."""
+def test_a_command_waits_for_a_run_of_another_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two processes with the same command, one executes the run and the other waits for its record."""
     long = [*SMALL[:5], "1500", *SMALL[6:]]
     command = [sys.executable, "-m", "weightclip", *long]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as other:
         wait_for(partial(has_ended_or_saved, other, tmp_path), "a checkpoint", interval=0.01)
         assert main(long) == 0
         other.communicate(timeout=SECONDS)
@@ -254,8 +254,8 @@ def test_a_run_that_another_process_works_on_is_waited_for(tmp_path: Path, capsy
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of one process")
 def test_a_million_samples_take_less_than_600_mb(tmp_path: Path) -> None:
-    """Of a process of its own: PyTorch, numba and a first compilation included."""
-    code = (  # not getrusage, whose peak may be that of the process that started this one
+    """Measured in a separate process, including PyTorch, Numba and a first compilation."""
+    code = (  # not getrusage, whose peak may be inherited from the parent process
         "import sys; from weightclip.cli import main;"
         "code = main(['run', 'input-permuted-mnist', '--method', 'sgd+wc', '--out', sys.argv[1]]);"
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'));"

@@ -56,7 +56,7 @@ def test_status_counts_done_running_failed_and_left(capsys: pytest.CaptureFixtur
     assert "  Traceback ..." in capsys.readouterr().out
 
 
-def test_when_nothing_runs_the_time_is_that_of_one_core(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_workers_the_time_left_is_for_one_core(capsys: pytest.CaptureFixture[str]) -> None:
     done, *_ = make_sweep()
     assert main(["status"]) == 0
     assert "time left: unknown; nothing is running" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixt
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 0 records" in capsys.readouterr().out
     (STORE / "a_0123456789ab.parquet").mkdir()
-    (STORE / "b_0123456789ab.episodes.parquet").touch()  # a part of a record
+    (STORE / "b_0123456789ab.episodes.parquet").touch()  # a supplementary file of a record
     (STORE / "b_0123456789ab.parquet").touch()
     assert main(["status", str(STORE)]) == 0
     assert "results has no sweep; it has 1 record\n" in capsys.readouterr().out
@@ -78,10 +78,10 @@ def test_a_directory_without_sweeps_shows_its_records(capsys: pytest.CaptureFixt
     assert "DIR: got 'elsewhere', expected a directory with results" in capsys.readouterr().err
 
 
-def test_the_time_left_counts_what_a_run_did_in_this_session(
+def test_the_time_left_counts_progress_of_this_session(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten runs of 600 s, one resumed at 60 % ten seconds ago."""
+    """Ten runs of 600 s, one of which resumed at 60 % ten seconds ago."""
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     first, *_ = make_sweep(10)
     with locked(STORE, first.identity, first.relative_path) as mine:
@@ -95,7 +95,7 @@ def test_the_time_left_counts_what_a_run_did_in_this_session(
     assert "about 1:33:50 left with 1 running" in capsys.readouterr().out
 
 
-def test_runs_in_a_queue_share_no_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queued_runs_do_not_count_as_running(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = make_sweep()
     with (
         locked(STORE, first.identity, first.relative_path) as mine,
@@ -125,7 +125,7 @@ def test_a_damaged_record_is_named_and_not_done(capsys: pytest.CaptureFixture[st
     assert line.split() == ["all", "0", "0", "0", "5"]
 
 
-def test_several_directories_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_directories_are_shown_in_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     make_sweep()
     Path("more").mkdir()
     assert main(["status", "results", "more"]) == 0
@@ -134,7 +134,7 @@ def test_several_directories_are_shown_one_after_the_other(capsys: pytest.Captur
     assert lines[-2:] == ["more:", "more has no sweep; it has 0 records"]
 
 
-def test_a_sweep_that_was_widened_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_extended_sweep_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     runs = make_sweep()
     write_manifest(STORE, "weightclip sweep less", "input-permuted-mnist", runs[:2])
     (less,) = (path for path in (STORE / FOLDER).iterdir() if "sweep less" in path.read_text())

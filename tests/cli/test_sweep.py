@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import SECONDS, is_running, started, wait_for
+from processes import SECONDS, is_running, start_process, wait_for
 from weightclip.cli import main
 from weightclip.lab.progress import duration
 from weightclip.lab.records.record import read_record
@@ -20,7 +20,7 @@ def records(directory: str = "results") -> list[Path]:
     return sorted(Path(directory).rglob("*.parquet"))
 
 
-def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_counts_runs_without_executing_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--methods", "sgd,sgd+wc", "--grid", "paper", "--seeds", "2", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "input-permuted-mnist: 48 runs: 0 done, 48 to run" in out
@@ -31,7 +31,7 @@ def test_a_dry_run_counts_runs_and_runs_nothing(capsys: pytest.CaptureFixture[st
     assert not Path("results").exists()
 
 
-def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_settings(
+def test_time_and_space_are_estimated_from_runs_with_other_seeds_and_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["run", *SMALL[1:], "--method", "sgd", "--seed", "7"]) == 0
@@ -47,10 +47,10 @@ def test_time_and_space_are_those_of_finished_runs_that_differ_in_seed_and_setti
     assert "for 6 of them, unknown for the others" in " ".join(lines["time"])
     assert main([*words, "--steps", "900"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
-    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # scaled from the shorter run
+    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # extrapolated from the shorter run
 
 
-def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_with_several_values_makes_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--methods", "sgd,sgd+wc", "--kappa", "1,2,4", "--dry-run"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
     assert (lines["sgd"][1], lines["sgd+wc"][1]) == ("1", "3")  # only methods that have the setting
@@ -60,8 +60,8 @@ def test_several_values_of_an_option_make_a_grid(capsys: pytest.CaptureFixture[s
     assert "--kappa: got a value, but sgd has no such setting, only lr" in capsys.readouterr().err
 
 
-def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """A sweep and a run leave the same records: one continues where the other stopped."""
+def test_a_sweep_executes_missing_runs_with_the_papers_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep and a run write the same records: one continues where the other stopped."""
     for method in ("sgd", "adam+wc"):
         assert main(["run", *SMALL[1:], "--method", method]) == 0
     capsys.readouterr()
@@ -115,7 +115,7 @@ def test_a_sweep_runs_what_is_missing_with_the_papers_settings(capsys: pytest.Ca
         ),
     ],
 )
-def test_an_error_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_prints_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -161,14 +161,14 @@ def test_methods_without_a_best_setting_are_named(capsys: pytest.CaptureFixture[
     assert "mine.toml has no setting for adam: using the defaults" in capsys.readouterr().out
 
 
-def test_a_problem_that_best_took_for_its_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_parsed_as_the_value_of_best_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--best", "input-permuted-mnist"]) == 2
     assert "'input-permuted-mnist' was parsed as the value of --best" in capsys.readouterr().err
     assert main(["sweep", "--workers", "2"]) == 2
     assert "PROBLEM: got none" in capsys.readouterr().err
 
 
-def test_to_count_runs_on_slurm_no_slurm_is_needed(
+def test_a_dry_run_on_slurm_does_not_require_slurm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit", reason="needs submitit")
@@ -179,7 +179,7 @@ def test_to_count_runs_on_slurm_no_slurm_is_needed(
     assert main(words) == 2
 
 
-def test_an_unknown_problem_is_reported_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_problem_of_a_sweep_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "input-permuted-mnits"]) == 2
     assert "did you mean 'input-permuted-mnist'?" in capsys.readouterr().err
 
@@ -187,9 +187,9 @@ def test_an_unknown_problem_is_reported_with_the_nearest(capsys: pytest.CaptureF
 def test_ctrl_c_stops_everything_and_explains_how_to_resume() -> None:
     words = [*SMALL, "--methods", "sgd", "--seeds", "6", "--workers", "2"]
     command = [sys.executable, "-m", "weightclip", *words, "--steps", "1200"]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: len(records()) >= 1, "a record")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 130, err
         assert err == ""

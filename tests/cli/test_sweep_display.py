@@ -42,14 +42,14 @@ def test_runs_are_counted_by_method() -> None:
     assert (tally.done["adam"], tally.failed["adam"], tally.left["adam"], tally.ended) == (1, 1, 2, 2)
 
 
-def test_runs_of_another_process_are_left() -> None:
+def test_runs_of_another_process_do_not_count_as_left() -> None:
     tally = Tally(INVENTORY, SECONDS, 2, Clock())
     tally.add(Started("1", LEFT[:1]))
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "locked"),)))
     assert (tally.left["adam"], tally.ended) == (4, 0)
 
 
-def test_the_time_left_is_unknown_until_something_is_known() -> None:
+def test_the_time_left_is_unknown_before_the_first_progress() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, {}, 2, clock)
     assert tally.seconds_left is None
@@ -61,7 +61,7 @@ def test_the_time_left_is_unknown_until_something_is_known() -> None:
     assert tally.seconds_left == pytest.approx((80 + 300) / 2)
 
 
-def test_the_time_left_follows_the_speed_so_far() -> None:
+def test_the_time_left_is_estimated_from_the_speed_so_far() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     assert tally.seconds_left == 200.0  # 400 s of work for two workers
@@ -71,7 +71,7 @@ def test_the_time_left_follows_the_speed_so_far() -> None:
     clock.now = 50.0
     tally.add(Ended("1", LEFT[:1], (Outcome("adam-0", "done", seconds=50.0),)))
     tally.add(Advanced("2", 0.5))
-    each = (50 + 50 + 0.1 * 100) / (1 + 0.5 + 0.1)  # what was known before counts as a tenth of a run
+    each = (50 + 50 + 0.1 * 100) / (1 + 0.5 + 0.1)  # the earlier estimate has the weight of a tenth of a run
     assert tally.seconds_left == pytest.approx(2.5 * each / 2)
 
 
@@ -87,7 +87,7 @@ def test_runs_in_lockstep_share_their_workers_time() -> None:
 
 
 def test_earlier_progress_does_not_count_as_speed() -> None:
-    """Ten runs of 600 s, one of which goes on at 60 %."""
+    """Ten runs of 600 s, one of which resumes at 60 %."""
     ten = runs("adam", 10)
     clock = Clock()
     tally = Tally(Inventory((), (), ten), {run.identity: 600.0 for run in ten}, 1, clock)
@@ -101,11 +101,11 @@ def test_earlier_progress_does_not_count_as_speed() -> None:
     assert tally.seconds_left == pytest.approx(9 * 600)
 
 
-def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
+def test_a_slow_start_does_not_inflate_the_time_left() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     tally.add(Started("1", LEFT[:1]))
-    clock.now = 20.0  # where a cluster starts, and its workers import and compile
+    clock.now = 20.0  # the time in which a cluster starts and its workers import and compile
     assert tally.seconds_left == pytest.approx(200)
     tally.add(Advanced("1", 0.001))
     clock.now = 25.0
@@ -113,17 +113,17 @@ def test_a_slow_start_does_not_make_hours_of_minutes() -> None:
     assert 200 < tally.seconds_left < 300
 
 
-def test_a_run_that_failed_or_that_another_process_had_done_is_not_taken_for_speed() -> None:
+def test_failed_runs_and_runs_of_other_processes_do_not_count_as_speed() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 2, clock)
     for number, outcome in enumerate((Outcome("adam-0", "done"), Outcome("adam-1", "failed", reason="x"))):
         tally.add(Started(str(number), LEFT[number : number + 1]))
         clock.now += 0.1
         tally.add(Ended(str(number), LEFT[number : number + 1], (outcome,)))
-    assert tally.seconds_left == 100.0  # for two of four, on two workers
+    assert tally.seconds_left == 100.0  # two of four runs on two workers
 
 
-def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -> None:
+def test_fewer_workers_than_requested_increase_the_time_left() -> None:
     clock = Clock()
     tally = Tally(INVENTORY, SECONDS, 100, clock)
     assert tally.seconds_left == 100.0
@@ -133,7 +133,7 @@ def test_a_cluster_that_gives_fewer_workers_than_were_asked_for_takes_longer() -
     assert tally.seconds_left == pytest.approx(300.0)
 
 
-def test_the_last_run_takes_its_time_however_many_workers_there_are() -> None:
+def test_additional_workers_do_not_speed_up_the_last_run() -> None:
     assert Tally(Inventory(DONE, (), LEFT[:1]), SECONDS, 2, Clock()).seconds_left == 100.0
 
 
@@ -159,13 +159,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_on_a_terminal_there_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with show_sweep(INVENTORY, SECONDS, 2, Clock()) as shown:
         shown.report(Started("1", LEFT[:1]))
         shown.say("a [bold] line")
         out = ""
         deadline = time.monotonic() + 60
-        while "lr0.0001_seed0" not in out and time.monotonic() < deadline:  # a thread draws it now and then
+        while "lr0.0001_seed0" not in out and time.monotonic() < deadline:  # a thread draws it periodically
             time.sleep(0.05)
             out += capsys.readouterr().out
     for part in ("method", "done", "running", "failed", "left", "adam", "to go", "a [bold] line", "lr0.0001_seed0"):
@@ -179,7 +179,7 @@ def stop() -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_table_that_stays_after_ctrl_c_shows_nothing_as_running(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_final_table_after_ctrl_c_shows_no_running_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         stop()
     pictures = capsys.readouterr().out.split("method")

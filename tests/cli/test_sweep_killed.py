@@ -1,4 +1,4 @@
-"""A sweep survives `kill -9` of its driver and of its workers: the same command again ends with the same records."""
+"""A sweep survives `kill -9` of its driver and its workers: repeating the command yields the same records."""
 
 import os
 import random
@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from processes import EVERY_ROW, SECONDS, saved_rows, started, wait_for
+from processes import EVERY_ROW, SECONDS, saved_rows, start_process, wait_for
 from weightclip.lab import load
 from weightclip.lab.records.record import read_record
 from weightclip.lab.sweep.locks import locked_runs
@@ -35,11 +35,11 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts the sweep with a store. Sweeps that still run at the end of the test are killed."""
+    """Start a sweep with the given store. Sweeps that still run at the end of the test are killed."""
     with ExitStack() as running:
         command = [sys.executable, "-m", "weightclip", *WORDS, "--out"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        yield lambda out: running.enter_context(started([*command, out], **quiet))
+        yield lambda out: running.enter_context(start_process([*command, out], **quiet))
 
 
 def records(out: str) -> list[Path]:
@@ -47,19 +47,19 @@ def records(out: str) -> list[Path]:
 
 
 def tables(out: str) -> dict[str, pl.DataFrame]:
-    """The table of each record in a store by the record's path."""
+    """Return the table of each record in a store by the record's path."""
     return {str(path.relative_to(out)): read_record(path).table for path in records(out)}
 
 
 def workers(driver: subprocess.Popen[bytes]) -> dict[str, int]:
-    """Run -> its process, of what this driver's workers have begun; not of one that imports, nor of a driver before."""
+    """Run -> process id of the runs that this driver's workers have started, without those of earlier drivers."""
     children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
-    notes = [note for note in locked_runs(Path("disturbed")).values() if note is not None]
+    notes = [note for note in locked_runs(Path("interrupted")).values() if note is not None]
     return {note.relative_path: note.process for note in notes if str(note.process) in children}
 
 
 class Killer:
-    """Kills drivers, or workers, of the sweep in the store `disturbed`."""
+    """Kills drivers or workers of the sweep in the store `interrupted`."""
 
     def __init__(self, what: str, draw: random.Random) -> None:
         self._draw = draw
@@ -67,11 +67,11 @@ class Killer:
         self._killed: set[str] = set()
 
     def can_kill_or_has_ended(self, driver: subprocess.Popen[bytes], moment: int) -> bool:
-        """Whether there are so many records and something to kill, or nothing runs."""
-        return driver.poll() is not None or (len(records("disturbed")) >= moment and bool(self._victims(driver)))
+        """Return whether `moment` records exist and a process can be killed, or the sweep has ended."""
+        return driver.poll() is not None or (len(records("interrupted")) >= moment and bool(self._victims(driver)))
 
     def kill(self, driver: subprocess.Popen[bytes]) -> bool:
-        """Whether there was something to kill."""
+        """Kill a process; return whether there was one."""
         victims = self._victims(driver)
         if not victims:
             return False
@@ -85,46 +85,46 @@ class Killer:
         return True
 
     def _victims(self, driver: subprocess.Popen[bytes]) -> dict[str, int]:
-        """The runs under way. No run is killed twice with its worker: one that dies three times is a failure."""
+        """Return the current runs, except those killed before, because a run that dies three times fails."""
         return {run: process for run, process in workers(driver).items() if run not in self._killed}
 
 
 @pytest.mark.parametrize("what", ["driver", "worker"])
-def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(what: str, start: Start) -> None:
-    """The moments are numbers of records in the store: elapsed time means little on a loaded machine."""
-    assert start("undisturbed").wait(SECONDS) == 0
-    expected = tables("undisturbed")
+def test_kill_9_at_five_random_moments_loses_and_duplicates_no_run(what: str, start: Start) -> None:
+    """The moments are numbers of records in the store, because elapsed time is unreliable on a busy machine."""
+    assert start("uninterrupted").wait(SECONDS) == 0
+    expected = tables("uninterrupted")
     assert len(expected) == RUNS
 
     draw = random.Random(what)
     killer = Killer(what, draw)
-    driver = start("disturbed")
+    driver = start("interrupted")
     moments = sorted(draw.sample(range(RUNS - 10), MOMENTS))
     there: list[int] = []
     while len(there) < MOMENTS:
         moment = moments[len(there)]
         wait_for(partial(killer.can_kill_or_has_ended, driver, moment), f"{moment} records", 0.01)
-        number = len(tables("disturbed"))
-        if driver.poll() is not None:  # it finished before the kill; restart it with fewer records
+        number = len(tables("interrupted"))
+        if driver.poll() is not None:  # finished before the kill; restart with fewer records
             assert driver.returncode == 0
-            for path in records("disturbed"):
+            for path in records("interrupted"):
                 if draw.random() < 0.7:
                     path.unlink()
-            driver = start("disturbed")
+            driver = start("interrupted")
         elif killer.kill(driver):
             there.append(number)
             print(f"a {what} was killed when there were {number} records")
             if driver.poll() is not None:
-                driver = start("disturbed")
+                driver = start("interrupted")
     assert any(0 < number < RUNS for number in there)
     assert driver.wait(SECONDS) == 0
-    again = start("disturbed")
+    again = start("interrupted")
     assert again.wait(SECONDS) == 0
 
-    found = tables("disturbed")
+    found = tables("interrupted")
     assert found.keys() == expected.keys()
     assert all(found[name].equals(expected[name]) for name in expected)
-    leftovers = [path for path in Path("disturbed").rglob("*") if path.suffix in (".tmp", ".npz", ".json")]
+    leftovers = [path for path in Path("interrupted").rglob("*") if path.suffix in (".tmp", ".npz", ".json")]
     assert [path for path in leftovers if ".sweeps" not in path.parts] == []
 
 
@@ -144,24 +144,24 @@ TIMED = ("seconds", "speed", "frames_per_second", "updates_per_second", "resumed
 
 
 def progress(rows: int) -> int:
-    """The number of rows in the store `disturbed`, whose finished runs have this many."""
-    done = sum(re.search(r"_[0-9a-f]{12}$", path.stem) is not None for path in records("disturbed"))
-    return rows * done + sum(saved_rows(Path("disturbed")))
+    """Return the number of rows in the store `interrupted`, given the rows of a finished run."""
+    done = sum(re.search(r"_[0-9a-f]{12}$", path.stem) is not None for path in records("interrupted"))
+    return rows * done + sum(saved_rows(Path("interrupted")))
 
 
 @pytest.mark.parametrize("name", RL_SWEEPS)
-def test_a_sweep_of_reinforcement_learning_that_is_killed_five_times_ends_as_if_undisturbed(name: str) -> None:
+def test_an_rl_sweep_killed_five_times_ends_like_an_uninterrupted_one(name: str) -> None:
     def start(out: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, EVERY_ROW, "sweep", *RL_SWEEPS[name], "--workers", "2", "--out", out]
-        return running.enter_context(started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return running.enter_context(start_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     draw = random.Random(name)
     with ExitStack() as running:
-        assert start("undisturbed").wait(SECONDS) == 0
-        whole = load("undisturbed")
+        assert start("uninterrupted").wait(SECONDS) == 0
+        whole = load("uninterrupted")
         runs = whole["identity"].n_unique()
         rows = whole.height // runs
-        driver = start("disturbed")
+        driver = start("interrupted")
         for what, moment in zip(KILLS, sorted(draw.sample(range(1, runs * rows // 2), len(KILLS)))):
             killer = Killer(what, draw)
             moment = max(moment, progress(rows) + 1)
@@ -169,11 +169,11 @@ def test_a_sweep_of_reinforcement_learning_that_is_killed_five_times_ends_as_if_
                 assert driver.poll() is None, "the sweep ended before it was killed"
                 time.sleep(0.01)
             if what == "driver":
-                driver = start("disturbed")
+                driver = start("interrupted")
         assert driver.wait(SECONDS) == 0
-    found = load("disturbed")
+    found = load("interrupted")
     assert set(found["resumed"]) <= {"never", "exact"}
     assert "exact" in set(found["resumed"])
     for table in (None, "episodes") if name != "DQN" else (None,):
-        ours, theirs = (load(out, table=table).drop(TIMED, strict=False) for out in ("disturbed", "undisturbed"))
+        ours, theirs = (load(out, table=table).drop(TIMED, strict=False) for out in ("interrupted", "uninterrupted"))
         assert_frame_equal(ours.sort(pl.all()), theirs.sort(pl.all()), check_exact=True)

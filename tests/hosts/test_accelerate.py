@@ -1,4 +1,4 @@
-"""Accelerate wraps the optimizer; its wrapper only calls the step inside."""
+"""Accelerate wraps the optimizer and only calls the inner step."""
 
 import pytest
 import torch

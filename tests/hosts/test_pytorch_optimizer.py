@@ -1,4 +1,4 @@
-"""The optimizers of pytorch_optimizer: each step ends in the box, or the optimizer is refused when attaching."""
+"""Optimizers of pytorch_optimizer: each step ends in the box, or attaching raises an error."""
 
 import pickle
 from typing import Any
@@ -14,13 +14,13 @@ pytestmark = [pytest.mark.host, pytest.mark.filterwarnings("ignore")]
 
 KAPPA, BOX = 0.5, 0.125
 
-# Optimizers that need other arguments than parameters and a step size, or only take matrices.
+# Optimizers that require more arguments than parameters and a learning rate, or accept only matrices.
 SPECIAL = {
     "adago", "adalomo", "adammini", "adamuon", "alig", "bsam", "demo", "distributedmuon", "lomo", "muon", "muonclip",
     "normuon", "ranger21", "spectralsphere",
 }  # fmt: skip
 NEED_A_CLOSURE = {"AliG", "BSAM", "LBFGS"}
-REFUSED = {"accsgd": "already has a hyper-parameter kappa", "splus": "SPlus swaps the model's weights for a second"}
+UNSUPPORTED = {"accsgd": "already has a hyper-parameter kappa", "splus": "SPlus swaps the model's weights for a second"}
 
 
 def network() -> nn.Sequential:
@@ -49,7 +49,7 @@ def largest(model: nn.Module) -> float:
     return max(p.abs().max().item() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(set(po.get_supported_optimizers()) - SPECIAL - set(REFUSED)))
+@pytest.mark.parametrize("name", sorted(set(po.get_supported_optimizers()) - SPECIAL - set(UNSUPPORTED)))
 def test_every_step_ends_in_the_box(name: str) -> None:
     model = network()
     optimizer = po.load_optimizer(name)(model.parameters(), lr=0.5)
@@ -61,8 +61,8 @@ def test_every_step_ends_in_the_box(name: str) -> None:
         assert largest(model) <= BOX
 
 
-@pytest.mark.parametrize(("name", "message"), REFUSED.items())
-def test_what_cannot_be_clipped_is_refused_by_name(name: str, message: str) -> None:
+@pytest.mark.parametrize(("name", "message"), UNSUPPORTED.items())
+def test_optimizers_that_cannot_be_clipped_raise_an_error_with_their_name(name: str, message: str) -> None:
     model = network()
     optimizer = po.load_optimizer(name)(model.parameters(), lr=0.5)
     with pytest.raises(ValueError, match=message):
@@ -123,14 +123,14 @@ def test_a_class_with_a_kappa_is_pickled() -> None:
 
 
 @pytest.mark.parametrize("wrap", [po.TRAC, po.OrthoGrad, po.Lookahead], ids=["TRAC", "OrthoGrad", "Lookahead"])
-def test_schedule_free_inside_a_wrapper_is_refused(wrap: Any) -> None:
+def test_schedule_free_inside_a_wrapper_raises_an_error(wrap: Any) -> None:
     model = network()
     optimizer = wrap(po.ScheduleFreeAdamW(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="ScheduleFreeAdamW swaps the model's weights"):
         wc.clip_weights(optimizer, model, KAPPA)
 
 
-def test_sam_by_its_two_steps() -> None:
+def test_sam_with_separate_first_and_second_steps() -> None:
     model = network()
     optimizer = po.SAM(model.parameters(), base_optimizer=torch.optim.SGD, lr=0.5)
     wc.clip_weights(optimizer, model, KAPPA)

@@ -1,4 +1,4 @@
-"""Schedule-Free optimizers: the weights are in the box in training, in evaluation and in what is saved."""
+"""Schedule-Free optimizers: the weights are in the box in training, in evaluation and in checkpoints."""
 
 import copy
 from typing import Any
@@ -53,7 +53,7 @@ def test_training_and_evaluation_weights_are_in_the_box(name: str, foreach: bool
 
 
 def test_without_clipping_the_weights_leave_the_box() -> None:
-    """So the other tests would notice."""
+    """A check that the other tests can fail."""
     model = nn.Linear(16, 1)
     optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=0.05)
     optimizer.train()
@@ -103,7 +103,7 @@ def test_a_resumed_run_has_the_same_weights() -> None:
     assert torch.equal(model.weight, resumed.weight)
 
 
-def test_the_wrapper_that_is_no_optimizer_is_refused() -> None:
+def test_the_wrapper_that_is_not_an_optimizer_raises_an_error() -> None:
     model = nn.Linear(16, 1)
     optimizer = schedulefree.ScheduleFreeWrapper(torch.optim.SGD(model.parameters(), lr=0.01))
     with pytest.raises(TypeError, match=r"got ScheduleFreeWrapper, expected a torch\.optim\.Optimizer"):

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.host, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
-def test_the_log_std_matrix_of_gsde_is_refused_by_shape_and_left_alone_by_module(algorithm: str) -> None:
+def test_the_log_std_matrix_of_gsde_raises_an_error_by_shape_and_is_skipped_by_module(algorithm: str) -> None:
     options = {"policy": "MlpPolicy", "env": "Pendulum-v1", "use_sde": True, "device": "cpu"}
     policy = {"optimizer_class": wc.clipped(torch.optim.Adam), "optimizer_kwargs": {"kappa": 2.0}}
     with pytest.raises(ValueError, match=r"its entries are all equal, like log-stds.*weightclip\.clip_weights"):

@@ -1,4 +1,4 @@
-"""torchrl's losses keep the parameters of several critics stacked, in tensors that no module owns."""
+"""torchrl's losses stack the parameters of several critics in tensors that no module owns."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Hugging Face models and the Trainer, on models that are made here: nothing is downloaded."""
+"""Hugging Face models and the Trainer, with randomly initialized models and no downloads."""
 
 import math
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_advice_for_tied_embeddings_works() -> None:
     assert model.transformer.h[0].attn.c_attn.weight.abs().max() == 0.25
 
 
-def test_decision_transformers_are_known_too() -> None:
+def test_decision_transformers_are_supported() -> None:
     config = transformers.DecisionTransformerConfig(state_dim=4, act_dim=2, hidden_size=16, n_layer=1, n_head=1)
     model = transformers.DecisionTransformerModel(config)
     bounds = wc.resolve_bounds(model)
@@ -79,4 +79,4 @@ def test_the_saved_model_of_a_trainer_is_in_the_box(optim: str, tmp_path: Path) 
         bounds = wc.resolve_bounds(saved)
         largest = {n: p.abs().max().item() for n, p in saved.named_parameters() if bounds[n].s is not None}
         assert all(size <= (bounds[n].s or math.inf) for n, size in largest.items())
-        assert any(size == bounds[n].s for n, size in largest.items())  # reached, so it was clipped
+        assert any(size == bounds[n].s for n, size in largest.items())  # the bound is reached, so clipping is active

@@ -60,7 +60,7 @@ def test_the_weights_are_in_the_box(tmp_path: Path) -> None:
     assert module.layers[0].weight.abs().max() == 0.25
 
 
-def test_an_optimizer_without_anything_to_clip_is_left_alone(tmp_path: Path) -> None:
+def test_an_optimizer_without_anything_to_clip_is_skipped(tmp_path: Path) -> None:
     module = make_module(optimizers=3)
     assert len(fit(module, tmp_path, 2).clippers) == 2
     assert module.layers[0].weight.abs().max() == 0.25

@@ -67,7 +67,7 @@ def test_every_trained_layer_is_in_its_box(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PPO", "SAC"])
-def test_the_log_std_of_gsde_is_left_alone(name: str) -> None:
+def test_the_log_std_of_gsde_is_skipped(name: str) -> None:
     agent = make(name, use_sde=True)
     clip = callback(kappa=1e-6)
     agent.learn(STEPS, callback=clip)
@@ -100,7 +100,7 @@ def test_training_without_the_callback_after_load_warns(name: str, tmp_path: Pat
 
 
 def test_a_resumed_agent_has_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    """With measured bounds and every third step, although the optimizer is loaded before the callback attaches."""
+    """With measured bounds and clipping every third step; the optimizer is loaded before the callback attaches."""
 
     def update(agent: Any, updates: range) -> None:
         optimizer = agent.policy.optimizer
@@ -126,7 +126,7 @@ def test_a_resumed_agent_has_the_weights_of_an_uninterrupted_one(tmp_path: Path)
     assert resumed.policy.optimizer.param_groups[0]["kappa"] == KAPPA
 
 
-def test_wrong_options_are_refused_when_training_starts() -> None:
+def test_invalid_options_raise_an_error_when_training_starts() -> None:
     with pytest.raises(ValueError, match="kappa: got -1, expected a positive number"):
         make("A2C").learn(STEPS, callback=callback(kappa=-1))
     with pytest.raises(ValueError, match="'nothing' matches no parameter"):
@@ -173,7 +173,7 @@ def test_the_output_layers_of_every_agent_are_found(name: str) -> None:
         ({"value_net.*": 3.0, "output": 1.0}, {"action_net.weight": 1.0, "value_net.weight": 3.0}),
     ],
 )
-def test_roles_of_layers_through_the_callback(kappa: dict[str, float], expected: dict[str, float]) -> None:
+def test_ranges_by_role_through_the_callback(kappa: dict[str, float], expected: dict[str, float]) -> None:
     agent, clip = make("A2C"), callback(kappa)
     agent.learn(STEPS, callback=clip)
     assert {name: clip.clippers[0].bounds[name].range for name in expected} == expected
@@ -225,12 +225,12 @@ def test_a_loaded_agent_keeps_its_kappa_and_one_warning_names_both(
     assert repr(second.clippers) == repr(first.clippers)
 
 
-def test_an_unknown_option_is_refused_at_once() -> None:
+def test_an_unknown_option_raises_an_error_immediately() -> None:
     with pytest.raises(ValueError, match=r"ClipCallback: got 'evry'.*did you mean 'every'"):
         callback(evry=3)
 
 
-def test_the_callback_clips_what_clip_weights_does() -> None:
+def test_the_callback_clips_the_same_tensors_as_clip_weights() -> None:
     by_callback = make("A2C").learn(STEPS, callback=callback())
     by_hand = make("A2C")
     wc.clip_weights(by_hand.policy.optimizer, by_hand.policy, KAPPA)

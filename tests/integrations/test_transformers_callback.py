@@ -71,7 +71,7 @@ def test_training_twice_attaches_once(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    """With measured bounds and every third step, although the optimizer is loaded before the callback attaches."""
+    """With measured bounds and clipping every third step; the optimizer is loaded before the callback attaches."""
     options = {"kappa": 0.8, "bounds": "init", "every": 3}
     whole = make(tmp_path / "whole", 10, **options)
     whole.train()

@@ -62,7 +62,7 @@ def test_how_a_run_is_resumed(before: dict[str, str] | None, device: str, reason
     assert lines[-1] == "run: starting new episodes, so the numbers differ from an uninterrupted run: why"
 
 
-def test_a_nested_state_comes_back_with_its_types() -> None:
+def test_a_nested_state_is_restored_with_its_types() -> None:
     tree = {
         "model": {"0.weight": torch.randn(2, 3), "0.bias": torch.zeros(2, dtype=torch.float64)},
         "state": {0: {"step": 3, "v": torch.tensor(2.0)}, 12: {"rate": 0.1, "on": True}},
@@ -89,9 +89,9 @@ def test_objects_that_require_pickling_are_rejected() -> None:
 
 
 def test_training_resumes_in_any_memory_format() -> None:
-    """A fused optimizer reads a parameter and its state side by side."""
+    """A fused optimizer requires the same memory layout of a parameter and its state."""
 
-    def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def make(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)
         model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         return model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
@@ -102,7 +102,7 @@ def test_training_resumes_in_any_memory_format() -> None:
         model(x).square().sum().backward()
         optimizer.step()
 
-    one, other = made(0), made(1)
+    one, other = make(0), make(1)
     step(*one, seed=0)
     load_training_state(*other, training_state(*one))
     for trained in (one, other):
@@ -112,14 +112,14 @@ def test_training_resumes_in_any_memory_format() -> None:
 
 @pytest.mark.parametrize("kappa", [2.0, {"output": 1.0, "hidden": math.inf}, graded(output=(0.25, 8.0))])
 def test_training_resumes_with_any_range(kappa: Any) -> None:
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         clip_weights(optimizer, model, kappa=kappa)
         return model, optimizer
 
-    one, other = made(), made()
+    one, other = make(), make()
     one[0](torch.ones(1, 3)).sum().backward()
     one[1].step()
     load_training_state(*other, training_state(*one))

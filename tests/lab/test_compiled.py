@@ -29,7 +29,7 @@ X = np.random.default_rng(0).normal(size=10_000)
 
 
 def load(directory: Path, source: str = SOURCE) -> ModuleType:
-    """The kernel, as a new process loads it."""
+    """Load the kernel as in a new process."""
     kernel = load_kernel(source, directory)
     del sys.modules[kernel.__name__]
     return load_kernel(source, directory)
@@ -41,7 +41,7 @@ def total(kernel: ModuleType) -> float:
     return float(out[0])
 
 
-def test_a_kernel_is_compiled_when_learn_is(tmp_path: Path) -> None:
+def test_a_kernel_is_compiled_with_learn(tmp_path: Path) -> None:
     kernel = load(tmp_path)
     total(kernel)
     assert not is_compiled(load(tmp_path))
@@ -78,8 +78,8 @@ print(before, is_compiled(load(Path({str(tmp_path)!r}))))
 
 
 @pytest.mark.parametrize("flags", ["", "fastmath=True, "])
-def test_a_damaged_cache_is_done_without_and_changes_no_number(flags: str, tmp_path: Path) -> None:
-    """Fast math adds the numbers in another order."""
+def test_a_damaged_cache_is_not_used_and_changes_no_number(flags: str, tmp_path: Path) -> None:
+    """With fast math, the order of additions would differ."""
     source = SOURCE.replace("cache", f"{flags}cache")
     expected = total(load(tmp_path, source))
     assert (expected == X.cumsum()[-1]) == (not flags)

@@ -8,7 +8,7 @@ from weightclip.lab import device
 from weightclip.lab.device import check_precision, describe_device, find_device, threads
 
 
-def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_gpu_if_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert find_device("auto").type == kind
@@ -30,7 +30,7 @@ def test_a_missing_device_is_reported(name: str, monkeypatch: pytest.MonkeyPatch
         (1, "", r"it fails on this CPU \(RuntimeError: no memory\)"),
     ],
 )
-def test_bfloat16_is_for_where_it_is_faster(
+def test_bfloat16_raises_an_error_unless_it_is_faster(
     code: int, out: str, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device.bfloat16_gain.cache_clear()
@@ -44,14 +44,14 @@ def test_bfloat16_is_for_where_it_is_faster(
     device.bfloat16_gain.cache_clear()
 
 
-def test_the_probe_runs_here() -> None:
-    """An instruction that this CPU does not allow ends the probe's process, not this one."""
+def test_the_probe_runs_on_this_machine() -> None:
+    """An unsupported CPU instruction ends the probe's process and not this one."""
     device.bfloat16_gain.cache_clear()
     gain = device.bfloat16_gain(1)
     assert gain == "SIGILL" or float(gain) > 0
 
 
-def test_threads_are_put_back() -> None:
+def test_the_number_of_threads_is_reset() -> None:
     before = torch.get_num_threads()
     with threads(1):
         assert torch.get_num_threads() == 1

@@ -1,4 +1,4 @@
-"""Configurations are checked from the annotations of their fields, and resolved once."""
+"""Configurations are validated with the annotations of their fields and resolved once."""
 
 import pickle
 import re
@@ -68,7 +68,7 @@ def test_an_error_names_the_field_the_value_and_what_is_accepted(name: str, valu
         check_fields(replace(Example(), **{name: value}))
 
 
-def test_equal_values_of_other_types_make_the_same_configuration() -> None:
+def test_equal_values_of_different_types_make_the_same_configuration() -> None:
     plain = Example(count=4, fraction=1.0, weight=2.0, widths=(5, 6), path="rules.py", stages=2)
     other = Example(
         count=4.0,  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_equal_values_of_other_types_make_the_same_configuration() -> None:
     assert repr(check_fields(other)) == repr(check_fields(plain)) == repr(plain)
 
 
-def test_help_and_choices_come_from_the_annotation() -> None:
+def test_help_and_choices_are_derived_from_the_annotation() -> None:
     @dataclass(frozen=True)
     class Config:
         agent: Annotated[str | None, OneOf("dqn", "rainbow"), Help("algorithm", "problem")] = None
@@ -96,7 +96,7 @@ def test_help_and_choices_come_from_the_annotation() -> None:
 
 
 @pytest.mark.parametrize("name", ["streaming", "warm-start", "policy-collapse", "replay-ratio"])
-def test_every_configuration_is_resolved_once_and_keeps_its_content(name: str) -> None:
+def test_every_configuration_is_resolved_once_and_keeps_its_contents(name: str) -> None:
     experiment = experiments()[name]
     config = experiment.configure(experiment.schema.problems[0], {})
     assert isinstance(config, MethodConfig)

@@ -4,7 +4,7 @@ import pytest
 from weightclip.lab.figure_1 import EDGE, REGULARIZERS, STEPS, W_0, WEIGHTS, figure_1, steps_of
 
 
-def test_clipping_moves_only_what_is_outside_and_at_once_to_the_edge() -> None:
+def test_clipping_moves_only_outside_weights_and_directly_to_the_edge() -> None:
     w_1, w_2 = WEIGHTS["outside"]
     assert w_1 > EDGE > abs(w_2)
     start, *later = steps_of("wc", (w_1, w_2))
@@ -18,7 +18,7 @@ def test_clipping_leaves_a_weight_inside_the_box() -> None:
 
 @pytest.mark.parametrize(("regularizer", "goal"), [("l2", (0.0, 0.0)), ("l2init", W_0)])
 @pytest.mark.parametrize("start", WEIGHTS.values(), ids=list(WEIGHTS))
-def test_l2_leads_straight_to_the_origin_and_l2_init_to_the_initial_weight(
+def test_l2_moves_straight_to_the_origin_and_l2_init_to_the_initial_weight(
     regularizer: str, goal: tuple[float, float], start: tuple[float, float]
 ) -> None:
     away = np.array(steps_of(regularizer, start)) - goal

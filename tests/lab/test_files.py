@@ -11,7 +11,7 @@ import pytest
 from weightclip.lab.files import make_directory, remove_leftovers, write_whole
 
 
-def test_a_file_is_replaced_and_its_directories_are_made(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_its_directories_are_created(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     write_whole(path, b"old")
     write_whole(path, b"new")
@@ -20,9 +20,7 @@ def test_a_file_is_replaced_and_its_directories_are_made(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_full_disk_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     path = tmp_path / "file"
     write_whole(path, b"old")
 
@@ -37,7 +35,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -47,7 +45,7 @@ def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file/inside"):
         make_directory(tmp_path / "file" / "inside")
@@ -55,7 +53,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert list((tmp_path / "new" / "inside").iterdir()) == []
 
 
-def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Path) -> None:
+def test_only_leftovers_of_killed_local_processes_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     names = {
@@ -75,7 +73,7 @@ def test_only_what_killed_processes_of_this_machine_left_is_removed(tmp_path: Pa
 def test_leftovers_of_a_zombie_process_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
         assert ended.stdout is not None
-        ended.stdout.read()  # it closes its end when it ends; nobody has waited for it yet
+        ended.stdout.read()  # returns when the process ends; the process has not been reaped yet
         leftover = tmp_path / f".file.{platform.node()}.{ended.pid}.0.tmp"
         leftover.touch()
         deadline = time.monotonic() + 30

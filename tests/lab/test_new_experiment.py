@@ -1,4 +1,4 @@
-"""The example package of docs/howto/extending.md: a new experiment in four small files."""
+"""The example package of docs/howto/extending.md, a new experiment in four small files."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "drifting_regression"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package and its metadata, as an installer leaves them."""
+    """A directory with the package and its metadata, as created by an installer."""
     site = tmp_path_factory.mktemp("site")
     shutil.copytree(EXAMPLE / "drifting_regression", site / "drifting_regression")
     metadata = site / "drifting_regression-1.0.dist-info"
@@ -46,14 +46,14 @@ def weightclip(site: Path, directory: Path, command: str) -> str:
     return done.stdout
 
 
-def test_it_is_swept_compared_drawn_and_reported(site: Path, tmp_path: Path) -> None:
+def test_the_example_experiment_is_swept_compared_drawn_and_reported(site: Path, tmp_path: Path) -> None:
     sweep = "sweep drifting-regression --tasks 3 --period 20 --kappa 1,5 --lr 0.05 --seeds 2 --workers 1"
     assert "6 runs done, 0 failed" in weightclip(site, tmp_path, sweep)
     assert "slope per 100 tasks" in weightclip(site, tmp_path, "best results")
     weightclip(site, tmp_path, "figure drifting-regression results")
     assert (tmp_path / "figures" / "drifting-regression.png").stat().st_size > 10_000
     assert "6 runs, 1 problem, 2 methods" in weightclip(site, tmp_path, "report results")
-    # The schema travels with the records: they are loaded without the package.
+    # Records contain the schema, so they can be loaded without the package.
     table = load(tmp_path / "results")
     assert set(table["method"]) == {"sgd", "sgd+wc"}
     assert table.columns[-4:] == ["task", "samples", "loss", "weight_l2"]

@@ -39,7 +39,7 @@ def test_a_figure_is_found_by_name_and_by_number() -> None:
         ("table 1", ("table 1", "")),
     ],
 )
-def test_an_item_or_a_part_is_found_as_people_write_it(name: str, found: tuple[str, str]) -> None:
+def test_an_item_or_a_part_is_found_by_common_spellings(name: str, found: tuple[str, str]) -> None:
     assert find_item(name) == found
 
 
@@ -59,26 +59,28 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> None:
+def test_every_command_can_be_parsed(words: list[str]) -> None:
     cli._parser().parse_args(words)
 
 
 def test_every_figure_of_the_paper_has_a_reproduction() -> None:
     for figure in all_figures():
         if figure.number:
-            for made in reproductions()[f"figure {figure.number}"].values():
-                assert made is not None
-                assert made.filled()[-1][:2] == ["figure", figure.name]
+            for reproduction in reproductions()[f"figure {figure.number}"].values():
+                assert reproduction is not None
+                assert reproduction.filled()[-1][:2] == ["figure", figure.name]
 
 
-def test_the_user_decides_on_seeds_and_places() -> None:
-    made = Reproduction("figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30)
-    assert made.filled() == [
+def test_seeds_and_directories_can_be_chosen() -> None:
+    reproduction = Reproduction(
+        "figure 3", ("sweep x --seeds {seeds} --out {results}", "figure y {results} -o {figures}"), 30
+    )
+    assert reproduction.filled() == [
         ["sweep", "x", "--seeds", "30", "--out", "results"],
         ["figure", "y", "results", "-o", "figures"],
     ]
-    assert made.filled("0-3", "my results", "out")[1] == ["figure", "y", "my results", "-o", "out"]
-    assert made.filled("0-3")[0][3] == "0-3"
+    assert reproduction.filled("0-3", "my results", "out")[1] == ["figure", "y", "my results", "-o", "out"]
+    assert reproduction.filled("0-3")[0][3] == "0-3"
 
 
 @pytest.mark.parametrize(
@@ -88,15 +90,15 @@ def test_the_user_decides_on_seeds_and_places() -> None:
         (Reproduction("table 1", (), part="Atarri"), "mine: part: got 'Atarri', .*did you mean 'Atari'"),
     ],
 )
-def test_an_experiment_cannot_make_what_is_not_in_the_paper(
+def test_reproducing_an_item_missing_from_the_paper_raises_an_error(
     one: Reproduction, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Mine(SimpleNamespace):
+    class Custom(SimpleNamespace):
         name = "mine"
 
         def presets(self) -> Mapping[str, Any]:
             return {"reproductions": [asdict(one)]}
 
-    monkeypatch.setattr(paper, "experiments", lambda: {"mine": Mine()})
+    monkeypatch.setattr(paper, "experiments", lambda: {"mine": Custom()})
     with pytest.raises(ValueError, match=message):
         reproductions()

@@ -1,4 +1,4 @@
-"""Experiments, problems and methods that another package adds through entry points."""
+"""Experiments, problems and methods added by another package through entry points."""
 
 import os
 import subprocess
@@ -107,7 +107,7 @@ half = my_plugin:HALF
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A directory with the package and its metadata, as an installer leaves them."""
+    """A directory with the package and its metadata, as created by an installer."""
     site = tmp_path / "site"
     metadata = site / "my_plugin-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -118,7 +118,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def environment_with(site: Path) -> dict[str, str]:
-    """The environment of a process that finds the packages in `site` as well."""
+    """Return the environment of a process that also finds the packages in `site`."""
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -145,7 +145,7 @@ def test_an_experiment_of_another_package_runs_and_sweeps(installed: Path) -> No
     }
 
 
-def test_a_problem_and_a_method_of_another_package_run_like_our_own(installed: Path) -> None:
+def test_a_problem_and_a_method_of_another_package_run_like_built_in_ones(installed: Path) -> None:
     command = "run label-permuted-blobs --method half+wc --kappa 5 --steps 120 --hidden 4 --out out"
     assert "accuracy" in weightclip(installed, command)
     (path,) = (installed.parent / "out").rglob("*.parquet")
@@ -153,7 +153,7 @@ def test_a_problem_and_a_method_of_another_package_run_like_our_own(installed: P
     assert record.config["method"] == "half+wc"
     assert record.data["name"] == "blobs"
     assert record.rules is not None
-    assert "0.5" in record.rules  # what the rule does is kept, and part of the identity
+    assert "0.5" in record.rules  # the source of the rule is saved and part of the identity
 
 
 def test_plugins_are_in_the_help(installed: Path) -> None:
@@ -177,7 +177,7 @@ def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(instal
     assert "weightclip sweep input-permuted-mnist" in done.stdout
 
 
-def test_unknown_names_are_reported_with_the_nearest() -> None:
+def test_unknown_names_get_a_suggestion() -> None:
     assert find_experiment("streaming").name == "streaming"
     with pytest.raises(ValueError, match=r"experiment: got 'steaming'.*did you mean 'streaming'"):
         find_experiment("steaming")
@@ -209,7 +209,7 @@ def test_the_help_of_a_problem_lists_methods_and_examples(
 
 
 @pytest.mark.parametrize("name", experiments())
-def test_no_metric_has_the_name_of_an_option(name: str) -> None:
-    """In the tidy table both are columns."""
+def test_no_metric_is_named_like_an_option(name: str) -> None:
+    """Both are columns of the tidy table."""
     experiment = find_experiment(name)
     assert not {one.name for one in fields(experiment.config)} & set(experiment.schema.metrics)

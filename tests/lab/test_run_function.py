@@ -37,19 +37,19 @@ def test_every_experiment_runs_from_python_and_returns_its_table(
     assert_frame_equal(pl.concat([read_record(path).table for path in paths]), table)
 
 
-def test_progress_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_can_be_disabled(capsys: pytest.CaptureFixture[str]) -> None:
     wc.lab.run("input-permuted-mnist", progress=False, **STREAM)
     assert capsys.readouterr().out == ""
 
 
-def test_an_error_names_the_setting() -> None:
+def test_an_error_of_run_names_the_setting() -> None:
     with pytest.raises(ValueError, match=r"settings: got 'envs', .*did you mean 'env'"):
         wc.lab.run("policy-collapse", envs="Hopper-v4")
     with pytest.raises(ValueError, match=r"problem: got 'policy-colapse'.*did you mean 'policy-collapse'"):
         wc.lab.run("policy-colapse")
 
 
-def test_in_a_notebook_one_line_is_replaced(tmp_path: Path) -> None:
+def test_in_a_notebook_progress_replaces_one_line(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
     code = """

@@ -1,4 +1,4 @@
-"""L2 and L2 Init: what the table of vectors does not show."""
+"""L2 and L2 Init: behavior that is not covered by the reference values."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ def step(model: nn.Linear, optimizer: torch.optim.Optimizer, gradient: float = 0
     return model.weight[0, 0].item()
 
 
-def test_l2_is_the_weight_decay_of_adam_bit_for_bit() -> None:
+def test_l2_equals_the_weight_decay_of_adam_bit_for_bit() -> None:
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
     a = torch.optim.Adam(ours.parameters(), lr=0.1)
@@ -38,7 +38,7 @@ def test_l2_is_the_weight_decay_of_adam_bit_for_bit() -> None:
 
 
 def test_l2_init_is_the_gradient_of_its_penalty() -> None:
-    """The same weights as with lambda |w - w_0|^2 in the loss."""
+    """The weights equal those with lambda |w - w_0|^2 in the loss."""
     ours, theirs = nn.Linear(5, 3).double(), nn.Linear(5, 3).double()
     theirs.load_state_dict(ours.state_dict())
     start = [p.detach().clone() for p in theirs.parameters()]
@@ -58,7 +58,7 @@ def test_l2_init_is_the_gradient_of_its_penalty() -> None:
 
 
 def test_with_sgd_the_papers_l2_init_is_half_of_kumars() -> None:
-    """Apart from the first step, after which the paper takes its w_0."""
+    """Except for the first step, after which the paper's variant records w_0."""
     paper, kumar = linear(), linear()
     a = torch.optim.SGD(paper.parameters(), lr=0.1)
     b = torch.optim.SGD(kumar.parameters(), lr=0.1)
@@ -74,7 +74,7 @@ def test_with_sgd_the_papers_l2_init_is_half_of_kumars() -> None:
         assert step(paper, a, gradient) == pytest.approx(step(kumar, b, gradient), rel=1e-12)
 
 
-def test_maximizing_does_not_turn_the_penalty_round() -> None:
+def test_maximize_does_not_reverse_the_penalty() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=True)
     wc.l2(optimizer, 1.0)
@@ -99,7 +99,7 @@ def test_grad_scaler_does_not_scale_the_penalty(fused: bool) -> None:
     torch.testing.assert_close(*results, rtol=1e-6, atol=1e-7)
 
 
-def test_a_step_that_a_fused_optimizer_skips_is_no_step() -> None:
+def test_a_step_skipped_by_a_fused_optimizer_does_not_count() -> None:
     model = nn.Linear(4, 1)
     before = model.weight.detach().clone()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
@@ -111,7 +111,7 @@ def test_a_step_that_a_fused_optimizer_skips_is_no_step() -> None:
     assert torch.equal(model.weight, before)
 
 
-def test_closures_get_the_penalty_at_each_call() -> None:
+def test_closures_apply_the_penalty_at_each_call() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wc.l2(optimizer, 1.0)
@@ -125,15 +125,15 @@ def test_closures_get_the_penalty_at_each_call() -> None:
     assert model.weight[0, 0].item() == pytest.approx(0.45)
 
 
-def test_a_line_search_is_refused() -> None:
-    """It compares losses, in which our penalty is not."""
+def test_l2_init_with_a_line_search_raises_an_error() -> None:
+    """A line search compares losses, which do not contain our penalty."""
     optimizer = torch.optim.LBFGS(linear().parameters(), line_search_fn="strong_wolfe")
     with pytest.raises(ValueError, match="optimizer: a line search needs the penalty in the loss"):
         wc.l2_init(optimizer, 0.1)
     assert not optimizer._optimizer_step_post_hooks
 
 
-def test_parameters_without_a_gradient_are_left_alone() -> None:
+def test_parameters_without_a_gradient_are_skipped() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wc.l2(optimizer, 1.0)
@@ -142,7 +142,7 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
     assert model.weight[0, 0].item() == 0.5
 
 
-def test_sparse_gradients_are_changed_where_they_have_entries() -> None:
+def test_sparse_gradients_are_penalized_only_at_their_entries() -> None:
     model = nn.Embedding(3, 2, sparse=True)
     start = model.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -152,7 +152,7 @@ def test_sparse_gradients_are_changed_where_they_have_entries() -> None:
     torch.testing.assert_close(model.weight, start * torch.tensor([[1.0], [0.9], [1.0]]))
 
 
-def test_parameters_added_later_are_pulled_towards_where_they_were_then() -> None:
+def test_parameters_added_later_are_pulled_toward_their_values_at_that_time() -> None:
     first, second = linear(0.5), linear(0.5)
     optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
     wc.l2_init(optimizer, 1.0)
@@ -163,7 +163,7 @@ def test_parameters_added_later_are_pulled_towards_where_they_were_then() -> Non
     assert step(second, optimizer) == pytest.approx(4.0 - 0.1 * 2 * 1.0)
 
 
-def test_a_step_size_that_is_a_tensor() -> None:
+def test_a_tensor_learning_rate() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, dtype=torch.float64))
     wc.l2_init(optimizer, 0.3, variant="paper")
@@ -183,13 +183,13 @@ def test_a_step_size_that_is_a_tensor() -> None:
         (lambda o: (wc.l2(o, 0.1), wc.l2(o, 0.1)), "l2 is already attached"),
     ],
 )
-def test_wrong_arguments_are_named(attach: Any, message: str) -> None:
+def test_errors_name_the_invalid_argument(attach: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         attach(torch.optim.SGD(linear().parameters(), lr=0.1))
 
 
-def test_the_gradient_is_left_as_it_was() -> None:
-    """The penalty is for the step alone: several steps on one gradient are those of weight decay."""
+def test_the_gradient_is_restored_after_the_step() -> None:
+    """The penalty is added only during the step: several steps on one gradient equal weight decay."""
     ours, theirs = linear(), linear()
     a = torch.optim.SGD(ours.parameters(), lr=0.1)
     b = torch.optim.SGD(theirs.parameters(), lr=0.1, weight_decay=1.0)
@@ -206,7 +206,7 @@ def test_the_gradient_is_left_as_it_was() -> None:
     assert torch.equal(ours.weight, theirs.weight)
 
 
-def test_gradients_changed_inside_a_step_are_not_penalised_twice() -> None:
+def test_gradients_changed_inside_a_step_are_not_penalized_twice() -> None:
     class Clipping(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 100.0)
@@ -234,12 +234,12 @@ def test_hooks_that_clear_the_gradients_do_not_stop_a_regularizer() -> None:
         lambda o: wc.shrink_and_perturb(o, 0.1, 0.1, variant="paper"),
     ],
 )
-def test_a_line_search_is_refused_by_every_penalty(attach: Any) -> None:
+def test_every_penalty_with_a_line_search_raises_an_error(attach: Any) -> None:
     with pytest.raises(ValueError, match="a line search"):
         attach(torch.optim.LBFGS(linear().parameters(), line_search_fn="strong_wolfe"))
 
 
-def test_a_step_size_is_asked_for_when_attaching() -> None:
+def test_attaching_without_a_learning_rate_raises_an_error() -> None:
     optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
     del optimizer.param_groups[0]["lr"]
     with pytest.raises(ValueError, match="has no 'lr' in its groups"):

@@ -1,4 +1,4 @@
-"""What all regularizers have in common with clipping: names, settings in the groups, warnings."""
+"""Behavior shared by all regularizers and clipping: names, settings in the groups, warnings."""
 
 import copy
 import io
@@ -58,12 +58,12 @@ def plain_step() -> dict[str, torch.Tensor]:
 
 @every_regularizer
 @pytest.mark.parametrize("choose", [{"include": "0.weight"}, {"exclude": ["2.*", "*bias"]}])
-def test_only_chosen_parameters_are_regularised(attach: Attach, settings: Any, choose: Any) -> None:
+def test_only_selected_parameters_are_regularized(attach: Attach, settings: Any, choose: Any) -> None:
     model = network()
     optimizer = sgd(model)
     attach(optimizer, model=model, **choose)
     if "l2_init" in next(iter(settings)):
-        model[0].weight.data.add_(1.0)  # away from where it started
+        model[0].weight.data.add_(1.0)  # moves away from the initial weights
         plain_model = network()
         plain_model[0].weight.data.add_(1.0)
         plain = train(plain_model, sgd(plain_model), 1)
@@ -74,7 +74,7 @@ def test_only_chosen_parameters_are_regularised(attach: Attach, settings: Any, c
 
 
 @every_regularizer
-def test_names_may_come_from_the_optimizer(attach: Attach, settings: Any) -> None:
+def test_names_may_be_taken_from_the_optimizer(attach: Attach, settings: Any) -> None:
     model = network()
     attach(torch.optim.SGD(model.named_parameters(), lr=0.1), exclude="*bias")
     with pytest.raises(ValueError, match=r"include, exclude: the parameters have no names; pass model="):
@@ -84,7 +84,7 @@ def test_names_may_come_from_the_optimizer(attach: Attach, settings: Any) -> Non
 
 
 @every_regularizer
-def test_parameters_added_later_are_chosen_by_name_too(attach: Attach, settings: Any) -> None:
+def test_parameters_added_later_are_selected_by_name(attach: Attach, settings: Any) -> None:
     model = network()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     attach(optimizer, model=model, include="*.weight")
@@ -138,7 +138,7 @@ def test_settings_can_be_scheduled(attach: Attach, settings: dict[str, float]) -
 
 @every_regularizer
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_an_optimizer_that_was_copied_without_its_regularizer_warns(
+def test_an_optimizer_copied_without_its_regularizer_warns(
     attach: Attach, settings: dict[str, float], duplicate: Any
 ) -> None:
     model = network()
@@ -153,7 +153,7 @@ def test_an_optimizer_that_was_copied_without_its_regularizer_warns(
 
 
 @every_regularizer
-def test_remove_leaves_no_trace(attach: Attach, settings: dict[str, float]) -> None:
+def test_remove_restores_the_optimizer(attach: Attach, settings: dict[str, float]) -> None:
     model = network()
     optimizer = sgd(model)
     before = repr(optimizer)
@@ -163,7 +163,7 @@ def test_remove_leaves_no_trace(attach: Attach, settings: dict[str, float]) -> N
 
 
 @every_regularizer
-def test_a_group_without_its_setting_is_not_regularised(attach: Attach, settings: dict[str, float]) -> None:
+def test_a_group_without_the_setting_is_not_regularized(attach: Attach, settings: dict[str, float]) -> None:
     model = network()
     optimizer = sgd(model)
     attach(optimizer)
@@ -174,7 +174,7 @@ def test_a_group_without_its_setting_is_not_regularised(attach: Attach, settings
 
 
 @every_regularizer
-def test_a_model_that_does_not_own_the_parameters_is_refused(attach: Attach, settings: dict[str, float]) -> None:
+def test_a_model_that_does_not_own_the_parameters_raises_an_error(attach: Attach, settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="model: it does not own all parameters of the optimizer"):
         attach(sgd(network()), model=network(), exclude="*bias")
 
@@ -188,7 +188,7 @@ def test_a_scheduled_decay_of_shrink_and_perturb_is_at_most_one() -> None:
         train(model, optimizer)
 
 
-def test_what_was_lost_is_named_once_for_all() -> None:
+def test_one_warning_names_all_lost_regularizers() -> None:
     model = network()
     optimizer = sgd(model)
     wc.l2(optimizer, 0.1)

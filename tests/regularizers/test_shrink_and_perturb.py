@@ -16,18 +16,18 @@ def perturbed(seed: int, device_noise: int = 0) -> torch.Tensor:
     return model.weight.detach()
 
 
-def test_the_noise_is_normal_with_the_given_deviation() -> None:
+def test_the_noise_is_normal_with_the_given_standard_deviation() -> None:
     w = perturbed(0)
     assert w.std().item() == pytest.approx(2.0, rel=0.03)
     assert w.mean().item() == pytest.approx(0.0, abs=0.06)
 
 
-def test_the_seed_fixes_the_noise_whatever_else_is_drawn() -> None:
+def test_the_seed_determines_the_noise_independently_of_other_draws() -> None:
     assert torch.equal(perturbed(1, device_noise=1), perturbed(1, device_noise=2))
     assert not torch.equal(perturbed(1), perturbed(2))
 
 
-def test_every_nth_step_and_once_now() -> None:
+def test_perturbing_every_nth_step_and_immediately() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -42,7 +42,7 @@ def test_every_nth_step_and_once_now() -> None:
     assert model.weight.item() == 0.125
 
 
-def test_going_back_to_a_checkpoint_brings_the_noise_back() -> None:
+def test_loading_a_checkpoint_restores_the_noise() -> None:
     model = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     wc.shrink_and_perturb(optimizer, 0.0, 1.0, every=2)
@@ -51,7 +51,7 @@ def test_going_back_to_a_checkpoint_brings_the_noise_back() -> None:
         with torch.no_grad():
             model.weight.copy_(start[0])
         optimizer.load_state_dict(start[1])
-        for _ in range(3):  # an odd number: the count of steps must come back too
+        for _ in range(3):  # an odd number, so that the step count must also be restored
             model.weight.grad = torch.zeros_like(model.weight)
             optimizer.step()
         results.append(model.weight.detach().clone())

@@ -1,1 +1,1 @@
-"""An experiment in a package of its own: linear regression on a target that drifts (docs/howto/extending.md)."""
+"""An experiment in a separate package: linear regression on a drifting target (docs/howto/extending.md)."""

@@ -1,4 +1,4 @@
-"""The configuration of a run, and the columns of its table."""
+"""The configuration of a run and the columns of its table."""
 
 from dataclasses import dataclass
 from typing import Annotated

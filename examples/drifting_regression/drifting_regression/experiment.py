@@ -1,4 +1,4 @@
-"""The experiment, as sweeps and the command line see it. Importing it does not import PyTorch."""
+"""The experiment's interface for sweeps and the command line. Importing it does not import PyTorch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DriftingRegression(Experiment[Config]):
-    """Linear regression on a target that drifts."""
+    """Linear regression on a drifting target."""
 
     name = NAME
     config = Config

@@ -1,4 +1,4 @@
-"""The figure of the experiment: loss by task. It reads tables and imports no training code."""
+"""The experiment's figure: the loss by task. It reads tables and does not import training code."""
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from weightclip.lab.records.schema import Criterion
 
 
 def draw_loss(table: pl.DataFrame, criterion: Criterion) -> Drawing:
-    """The loss of each method's best setting."""
+    """Draw the loss of each method at its best setting."""
     runs, notes = chosen_runs(table, NAME, criterion)
     data = curves(runs, "loss").select("method", "task", "mean", "low", "high", "seeds")
     styles = styles_of(runs)

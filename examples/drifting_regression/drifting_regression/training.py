@@ -1,4 +1,4 @@
-"""Training: one row of the table per task, with a checkpoint after each."""
+"""Training: one table row and one checkpoint per task."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ FEATURES = 10
 
 
 class Learner:
-    """A linear model y = w x + b. Its state is that of the model and the optimizer."""
+    """A linear model y = w x + b. Its state contains the model and the optimizer."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -29,7 +29,7 @@ class Learner:
         self.optimizer = config.make_optimizer(self.model)
 
     def learn(self, task: int) -> Row:
-        """Train on one task, whose target and samples depend on the seed and the task alone."""
+        """Train on one task, whose target and samples depend only on the seed and the task."""
         random = np.random.default_rng([self.config.seed, task])
         target = torch.tensor(self.config.drift * random.normal(size=FEATURES), dtype=torch.float32)
         inputs = torch.tensor(random.normal(size=(self.config.period, FEATURES)), dtype=torch.float32)

@@ -4,14 +4,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy
+from lab.records.synthetic_records import make_record, tidy
 from weightclip.lab.plotting.captions import caption
 from weightclip.lab.registry import find_experiment
 from weightclip.lab.text import settings_text
 
 
 def deviations(experiment: str, problem: str = "", **given: Any) -> Mapping[str, Any]:
-    """The settings of a run that differ from the paper's."""
+    """Return the settings of a run that differ from the paper's."""
     found = find_experiment(experiment)
     return found.compare_with_paper(found.configure(problem or found.schema.problems[0], given))[1]
 
@@ -34,14 +34,14 @@ def test_the_papers_runs_do_not_deviate(env: str, method: str) -> None:
     assert ppo(env=env, method=method, seed=3) == {}
 
 
-def test_deviations_do_not_depend_on_how_they_were_given() -> None:
+def test_deviations_do_not_depend_on_how_settings_are_given() -> None:
     assert ppo(scale="laptop") == {"lr": 0.001, "anneal_lr": False}
     assert ppo(steps=1_000_000, anneal_lr=False, lr=0.001) == ppo(scale="laptop")
     assert ppo(settings={"eps": 1e-8, "beta2": 0.9}) == {"settings.eps": 1e-8, "settings.beta2": 0.9}
     assert ppo(hidden=(256, 256), bounds="fan_in") == {"hidden": "256,256", "bounds": "fan_in"}
 
 
-def test_environments_and_games_that_the_paper_does_not_have_deviate() -> None:
+def test_environments_and_games_missing_from_the_paper_deviate() -> None:
     assert ppo(env="Hopper-v4", method="adam") == {"env": "Hopper-v4"}
     assert game(game="Pong", method="adam") == "game pong"
 
@@ -50,16 +50,16 @@ def test_the_length_of_ppo_runs_is_not_compared() -> None:
     assert ppo(steps=5_000_000) == {}
 
 
-def test_settings_that_searches_vary_are_not_compared() -> None:
+def test_searched_settings_are_not_compared() -> None:
     assert ppo(kappa=1.0) == ppo(method="adam+l2", decay=0.1) == {}
 
 
-def test_a_method_that_is_not_the_papers_is_compared_in_the_rest() -> None:
+def test_only_the_other_settings_of_a_method_missing_from_the_paper_are_compared() -> None:
     assert ppo(method="sgd+wc", lr=0.1, kappa=1.0) == {}
     assert ppo(method="sgd+wc", lr=0.1, kappa=1.0, update_epochs=3) == {"update_epochs": 3}
 
 
-def test_short_streaming_runs_deviate_on_the_papers_problems_alone() -> None:
+def test_short_streaming_runs_deviate_only_on_the_papers_problems() -> None:
     assert deviations("streaming", "input-permuted-mnist", method="adam+wc") == {}
     assert deviations("streaming", "input-permuted-mnist", method="adam+wc", backend="reference") == {}
     short = deviations("streaming", "label-permuted-emnist", method="sgd+l2+wc", decay=0.1, steps=400_000, hidden=(50,))
@@ -82,7 +82,7 @@ def test_scale_and_variant_of_warm_starting_are_reported() -> None:
     assert all(part in reported for part in ("variant default", "lr 0.02", "epochs 50", "images 20,000", "width 16"))
 
 
-def test_a_method_of_warm_starting_without_usual_settings_is_compared_in_the_rest() -> None:
+def test_only_the_other_settings_of_a_warm_start_method_without_defaults_are_compared() -> None:
     assert warm(method="rmsprop", lr=0.1, variant="paper", width=8) == "width 8"
 
 
@@ -101,7 +101,7 @@ def test_a_short_run_and_another_suite_are_reported() -> None:
 
 def test_a_figure_names_the_deviations_of_its_runs() -> None:
     def text(*found: str | None) -> str:
-        runs = tidy(*(made_record(seed=seed) for seed in range(len(found))))
+        runs = tidy(*(make_record(seed=seed) for seed in range(len(found))))
         names = dict(zip(runs["identity"].unique(maintain_order=True), found))
         deviations = pl.Series("deviations", [names[one] for one in runs["identity"]], dtype=pl.String)
         return caption("3 seeds", runs=runs.with_columns(deviations))

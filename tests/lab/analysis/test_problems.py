@@ -4,7 +4,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy, with_schema
+from lab.records.synthetic_records import make_record, tidy, with_schema
 from weightclip.lab.analysis.statistics import across_problems, iqm, is_comparable
 from weightclip.lab.records.schema import FRACTION, Metric
 
@@ -12,10 +12,10 @@ MNIST, EMNIST = "input-permuted-mnist", "label-permuted-emnist"
 
 
 def scores(method: str, problem: str, *values: float, **config: Any) -> pl.DataFrame:
-    """A run of one task for each value, with the seeds 0, 1, ..."""
+    """Create a run of one task for each value, with seeds 0, 1, ..."""
     return tidy(
         *(
-            made_record((value,), method=method, problem=problem, checksum=problem, seed=seed, **config)
+            make_record((value,), method=method, problem=problem, checksum=problem, seed=seed, **config)
             for seed, value in enumerate(values)
         )
     )
@@ -38,7 +38,7 @@ def test_each_method_has_the_interquartile_mean_of_its_runs_on_all_problems() ->
     assert found.select("iqm", "low", "high").row(0) == (0.5, 0.5, 0.5)
 
 
-def test_runs_are_those_at_the_best_setting_of_the_main_setup() -> None:
+def test_runs_are_at_the_best_setting_of_the_main_setup() -> None:
     lines: list[str] = []
     worse = scores("adam", MNIST, 0.0, 0.0, 0.0, lr=0.5)
     other = scores("adam", EMNIST, 0.9, hidden=[50])
@@ -62,16 +62,16 @@ def test_nan_makes_the_result_of_a_method_nan() -> None:
     assert found["iqm"].is_finite().to_list() == [False, True]
 
 
-def test_values_of_another_axis_are_kept_apart() -> None:
+def test_values_of_another_axis_are_separate() -> None:
     table = pl.concat([*both(), *(scores("sgd", name, 0.7, 0.7, activation="tanh") for name in (MNIST, EMNIST))])
     table = with_schema(table, axes=("method", "activation"))
     found = across_problems(table).select("activation", "method", "iqm", "runs").rows()
     assert found[1:] == [("leaky_relu", "adam", pytest.approx(0.3), 5), ("tanh", "sgd", pytest.approx(0.7), 4)]
 
 
-def test_a_mean_over_problems_needs_several_and_a_scale_that_they_share() -> None:
-    share, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
+def test_a_mean_over_problems_requires_several_problems_on_one_scale() -> None:
+    accuracy, loss = Metric("accuracy", "", "", FRACTION), Metric("loss", "", "")
     table = pl.concat(both())
-    assert is_comparable(table, share)
+    assert is_comparable(table, accuracy)
     assert not is_comparable(table, loss)
-    assert not is_comparable(table.filter(problem=MNIST), share)
+    assert not is_comparable(table.filter(problem=MNIST), accuracy)

@@ -3,12 +3,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.records.made_records import made_record, tidy, with_schema
+from lab.records.synthetic_records import make_record, tidy, with_schema
 from weightclip.lab.analysis.setups import by_experiment, check_metric, columns_of, main_setup, where
 
 
 def test_a_setup_is_the_configuration_without_seed_method_and_settings() -> None:
-    columns = columns_of(tidy(made_record(settings={"beta1": 0.9})))
+    columns = columns_of(tidy(make_record(settings={"beta1": 0.9})))
     assert set(columns.setup) == {
         *("experiment", "problem", "steps", "period", "hidden", "activation", "diagnostics"),
         "checksum",
@@ -18,29 +18,29 @@ def test_a_setup_is_the_configuration_without_seed_method_and_settings() -> None
     assert (columns.x_column, columns.schema.score) == ("task", "accuracy")
 
 
-def test_a_table_without_a_schema_is_an_error() -> None:
+def test_columns_of_a_table_without_a_schema_raise_an_error() -> None:
     with pytest.raises(ValueError, match="table: got a table without a schema, expected"):
-        columns_of(tidy(made_record()).with_columns(schema=None))
+        columns_of(tidy(make_record()).with_columns(schema=None))
 
 
-def test_experiments_that_are_not_installed_have_columns_of_their_own() -> None:
-    toy = tidy(made_record(experiment="toy")).with_columns(
+def test_experiments_that_are_not_installed_keep_their_columns() -> None:
+    toy = tidy(make_record(experiment="toy")).with_columns(
         pl.lit(3).alias("width"), pl.lit(1.0).alias("return"), pl.col("task").alias("epoch")
     )
     toy = with_schema(toy, settings=("width",), x_column="epoch", score="return")
-    table = pl.concat([tidy(made_record()), toy], how="diagonal_relaxed")
+    table = pl.concat([tidy(make_record()), toy], how="diagonal_relaxed")
     seen = {}
 
-    def look(part: pl.DataFrame, columns: Any) -> pl.DataFrame:
+    def record_columns(part: pl.DataFrame, columns: Any) -> pl.DataFrame:
         seen[part["experiment"][0]] = columns.x_column, columns.schema.score
         return part
 
-    assert by_experiment(table, look).height == 4
+    assert by_experiment(table, record_columns).height == 4
     assert seen == {"streaming": ("task", "accuracy"), "toy": ("epoch", "return")}
 
 
-def test_a_metric_is_a_column_that_was_measured() -> None:
-    table = tidy(made_record(columns={"loss": [1.0, 2.0]}))
+def test_a_metric_is_a_measured_column() -> None:
+    table = tidy(make_record(columns={"loss": [1.0, 2.0]}))
     columns = columns_of(table)
     assert check_metric(table, None, columns) == "accuracy"
     assert check_metric(table, "loss", columns) == "loss"
@@ -67,11 +67,11 @@ def test_a_metric_is_a_column_that_was_measured() -> None:
         ({}, [0, 1, 2]),
     ],
 )
-def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[int]) -> None:
+def test_runs_are_selected_by_text_values(chosen: dict[str, str], seeds: list[int]) -> None:
     table = tidy(
-        made_record(),
-        made_record(seed=1, steps=50_000, hidden=[50], diagnostics=False, official=False),
-        made_record(seed=2, method="adam", lr=0.01, kappa=float("inf")),
+        make_record(),
+        make_record(seed=1, steps=50_000, hidden=[50], diagnostics=False, official=False),
+        make_record(seed=2, method="adam", lr=0.01, kappa=float("inf")),
     )
     assert where(table, chosen)["seed"].unique(maintain_order=True).to_list() == seeds
 
@@ -91,12 +91,12 @@ def test_runs_are_chosen_by_values_as_text(chosen: dict[str, str], seeds: list[i
 )
 def test_invalid_selections_are_reported(chosen: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        where(tidy(made_record(), made_record((0.1, 0.2, 0.3))), chosen)
+        where(tidy(make_record(), make_record((0.1, 0.2, 0.3))), chosen)
 
 
-def test_a_stray_longer_run_takes_nothing_over() -> None:
+def test_a_stray_longer_run_does_not_become_the_main_setup() -> None:
     lines: list[str] = []
-    table = tidy(made_record(seed=0), made_record(seed=1), made_record((0.1, 0.2, 0.3), seed=2))
+    table = tidy(make_record(seed=0), make_record(seed=1), make_record((0.1, 0.2, 0.3), seed=2))
     assert set(main_setup(table, lines.append)["seed"]) == {0, 1}
     assert lines == [
         "input-permuted-mnist: using steps=20 (2 runs), skipping steps=30 (1 run); select another with --where steps=30"
@@ -105,7 +105,7 @@ def test_a_stray_longer_run_takes_nothing_over() -> None:
 
 def test_the_hint_contains_the_differing_fields() -> None:
     lines: list[str] = []
-    table = tidy(*(made_record(seed=seed) for seed in range(3)), made_record((0.1, 0.2, 0.3)), made_record(hidden=[50]))
+    table = tidy(*(make_record(seed=seed) for seed in range(3)), make_record((0.1, 0.2, 0.3)), make_record(hidden=[50]))
     main_setup(table, lines.append)
     (line,) = lines
     hint = line.rpartition("--where ")[2]
@@ -116,34 +116,34 @@ def test_the_hint_contains_the_differing_fields() -> None:
 
 def test_the_hint_names_the_first_of_several_differences() -> None:
     lines: list[str] = []
-    main_setup(tidy(made_record(), made_record(seed=1), made_record(hidden=[50], dtype="float64")), lines.append)
+    main_setup(tidy(make_record(), make_record(seed=1), make_record(hidden=[50], dtype="float64")), lines.append)
     assert lines[0].endswith("select another with --where hidden=50")
 
 
 def test_skipped_setups_are_reported_by_their_differences() -> None:
     lines: list[str] = []
-    most = [made_record(seed=seed) for seed in range(3)]
-    main_setup(tidy(*most, made_record(hidden=[50]), made_record(dtype="float64")), lines.append)
+    most = [make_record(seed=seed) for seed in range(3)]
+    main_setup(tidy(*most, make_record(hidden=[50]), make_record(dtype="float64")), lines.append)
     assert "skipping hidden=50 (1 run); dtype=float64 (1 run); " in lines[0]
 
 
-def test_more_methods_count_for_more_than_many_runs_of_one() -> None:
-    search = [made_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
-    compared = [made_record(method=method) for method in ("sgd", "adam", "sgd+wc")]
+def test_the_main_setup_has_the_most_methods_rather_than_the_most_runs() -> None:
+    search = [make_record((0.1, 0.2, 0.3), lr=10.0**-number) for number in range(5)]
+    compared = [make_record(method=method) for method in ("sgd", "adam", "sgd+wc")]
     table = tidy(*search, *compared)
     assert set(main_setup(table, lambda line: None)["steps"]) == {20}
 
 
 def test_the_longest_of_equally_large_setups_is_the_main_one() -> None:
-    table = tidy(made_record(seed=0), made_record((0.1, 0.2, 0.3), seed=1))
+    table = tidy(make_record(seed=0), make_record((0.1, 0.2, 0.3), seed=1))
     assert set(main_setup(table, lambda line: None)["seed"]) == {1}
 
 
-def test_setups_along_an_axis_belong_together() -> None:
+def test_setups_along_an_axis_are_grouped() -> None:
     lines: list[str] = []
     table = tidy(
-        *(made_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
-        *(made_record(period=5, steps=20, seed=seed, hidden=[50]) for seed in (0, 1, 2)),
+        *(make_record(period=period, steps=20, seed=seed) for period in (5, 10) for seed in (0, 1)),
+        *(make_record(period=5, steps=20, seed=seed, hidden=[50]) for seed in (0, 1, 2)),
     )
     chosen = main_setup(with_schema(table, axes=("method", "period")), lines.append)
     assert chosen.select("period", "hidden").unique(maintain_order=True).rows() == [(5, "300,150"), (10, "300,150")]
@@ -155,7 +155,7 @@ def test_setups_along_an_axis_belong_together() -> None:
 
 def test_the_largest_of_equally_long_setups_is_the_main_one() -> None:
     lines: list[str] = []
-    table = tidy(made_record(hidden=[50]), made_record(), made_record(seed=1), made_record(seed=2, problem="other"))
+    table = tidy(make_record(hidden=[50]), make_record(), make_record(seed=1), make_record(seed=2, problem="other"))
     chosen = main_setup(table, lines.append)
     assert chosen.select("problem", "hidden", "seed").unique(maintain_order=True).rows() == [
         ("input-permuted-mnist", "300,150", 0),
@@ -166,19 +166,19 @@ def test_the_largest_of_equally_long_setups_is_the_main_one() -> None:
     assert "--where hidden=50" in lines[0]
 
 
-def test_other_data_is_another_setup() -> None:
-    table = tidy(made_record(), made_record(seed=1), made_record(seed=2, checksum="other"))
+def test_different_data_is_a_different_setup() -> None:
+    table = tidy(make_record(), make_record(seed=1), make_record(seed=2, checksum="other"))
     assert set(main_setup(table, lambda line: None)["seed"]) == {0, 1}
 
 
-def test_a_single_setup_is_not_spoken_of() -> None:
+def test_a_single_setup_is_not_reported() -> None:
     lines: list[str] = []
-    table = tidy(made_record(), made_record(seed=1), made_record(method="adam", lr=1.0))
+    table = tidy(make_record(), make_record(seed=1), make_record(method="adam", lr=1.0))
     assert main_setup(table, lines.append).equals(table)
     assert lines == []
 
 
 def test_the_order_of_columns_does_not_matter() -> None:
-    table = tidy(made_record(), made_record(seed=1, settings={"beta1": 0.9}))
+    table = tidy(make_record(), make_record(seed=1, settings={"beta1": 0.9}))
     assert "settings.beta1" in columns_of(table).settings
     assert columns_of(table.select(sorted(table.columns))).settings[-1] == "sigma"

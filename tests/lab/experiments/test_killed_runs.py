@@ -1,6 +1,6 @@
-"""Runs that are killed at random moments end with the numbers of undisturbed runs.
+"""Runs killed at random moments end with the same results as uninterrupted runs.
 
-The moments are numbers of saved rows: elapsed time means little on a loaded machine.
+The moments are numbers of saved rows, because elapsed time is unreliable on a busy machine.
 """
 
 import random
@@ -52,7 +52,7 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_after_row(process: subprocess.Popen[bytes], out: Path, row: int, fraction: float) -> None:
-    """Kill the process when it has saved a new row, at least this one, and a fraction of a row's time has passed."""
+    """Kill the process after it has saved a new row, at least the given one, and a fraction of the time of a row."""
     times = [time.monotonic()]
     rows = max(saved_rows(out), default=0)
     row = max(row, rows + 1)
@@ -80,7 +80,7 @@ def numbers(out: Path) -> pl.DataFrame:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_killed_five_times_ends_as_if_undisturbed(name: str, tmp_path: Path) -> None:
+def test_a_run_killed_five_times_ends_as_if_uninterrupted(name: str, tmp_path: Path) -> None:
     generator = random.Random(name)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(RUNS[name], whole))

@@ -4,7 +4,7 @@ from weightclip.clipping import clip_weights
 from weightclip.lab.networks.actor_critic import ActorCritic, Stack, batched, layers_of
 
 
-def test_it_has_the_shape_and_the_first_weights_of_ppo() -> None:
+def test_the_network_has_the_shape_and_initialization_of_ppo() -> None:
     network = ActorCritic(17, 6)
     means, values = network(torch.zeros(5, 17))
     assert (means.shape, values.shape) == ((5, 6), (5, 1))
@@ -16,7 +16,7 @@ def test_it_has_the_shape_and_the_first_weights_of_ppo() -> None:
     assert all(layer.bias.abs().max() == 0 for layer in network.critic if isinstance(layer, torch.nn.Linear))
 
 
-def test_its_seed_decides_and_leaves_the_global_generator_alone() -> None:
+def test_the_seed_determines_the_weights_and_the_global_generator_is_unchanged() -> None:
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
     one, other, third = ActorCritic(3, 2, seed=1), ActorCritic(3, 2, seed=1), ActorCritic(3, 2, seed=2)
@@ -25,7 +25,7 @@ def test_its_seed_decides_and_leaves_the_global_generator_alone() -> None:
     assert not torch.equal(one.critic[0].weight, third.critic[0].weight)
 
 
-def test_a_stack_computes_what_its_members_compute() -> None:
+def test_a_stack_computes_the_same_as_its_members() -> None:
     members = [ActorCritic(3, 2, (8, 8), seed) for seed in range(4)]
     stack = Stack(members)
     x = torch.randn(4, 5, 3)

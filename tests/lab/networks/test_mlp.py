@@ -7,7 +7,7 @@ from torch import nn
 from weightclip.lab.networks.mlp import mlp
 
 
-def test_the_seed_gives_the_weights_and_leaves_the_global_generator() -> None:
+def test_the_seed_determines_the_weights_and_the_global_generator_is_not_used() -> None:
     state = torch.get_rng_state()
     one, same, other = mlp(5, (4,), 3, seed=1), mlp(5, (4,), 3, seed=1), mlp(5, (4,), 3, seed=2)
     assert torch.equal(torch.get_rng_state(), state)
@@ -15,7 +15,7 @@ def test_the_seed_gives_the_weights_and_leaves_the_global_generator() -> None:
     assert not torch.equal(one[0].weight, other[0].weight)
 
 
-def test_the_weights_are_pytorchs_default_ones() -> None:
+def test_the_weights_have_pytorchs_default_initialization() -> None:
     torch.manual_seed(7)
     theirs = nn.Sequential(nn.Linear(5, 4), nn.LeakyReLU(), nn.Linear(4, 3))
     assert all(torch.equal(a, b) for a, b in zip(mlp(5, (4,), 3, seed=7).parameters(), theirs.parameters()))
@@ -38,6 +38,6 @@ def test_any_depth_with_the_activation_between_the_layers(name: str, kind: type[
     assert mlp(6, (), 2)(torch.zeros(1, 6)).shape == (1, 2)
 
 
-def test_an_unknown_activation_is_refused() -> None:
+def test_an_unknown_activation_raises_an_error() -> None:
     with pytest.raises(ValueError, match="activation: got 'gelu'"):
         mlp(6, (5,), 2, "gelu")

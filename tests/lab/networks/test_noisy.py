@@ -8,7 +8,7 @@ from weightclip.clipping import clip_weights
 from weightclip.lab.networks.q_networks import NoisyLinear, draw_noise, noise_disabled
 
 
-def test_it_is_the_layer_of_the_paper_with_a_matrix_of_noise() -> None:
+def test_a_noisy_layer_equals_the_papers_with_a_noise_matrix() -> None:
     layer = NoisyLinear(5, 3, sigma=0.5)
     layer.draw_noise(torch.Generator().manual_seed(0))
     x = torch.randn(7, 5)
@@ -18,7 +18,7 @@ def test_it_is_the_layer_of_the_paper_with_a_matrix_of_noise() -> None:
     torch.testing.assert_close(layer(x), x @ weight.T + bias)
 
 
-def test_noise_is_the_signed_root_of_a_normal_one() -> None:
+def test_noise_is_the_signed_square_root_of_normal_noise() -> None:
     layer = NoisyLinear(20_000, 2)
     layer.draw_noise(torch.Generator().manual_seed(0))
     drawn = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def test_noise_is_the_signed_root_of_a_normal_one() -> None:
     assert layer.noise_in.square().mean().item() == pytest.approx(math.sqrt(2 / math.pi), abs=0.02)
 
 
-def test_initial_weights_are_those_of_the_paper() -> None:
+def test_initial_weights_match_the_paper() -> None:
     layer = NoisyLinear(100, 50, sigma=0.5)
     assert layer.mu_weight.abs().max().item() <= 0.1
     assert layer.mu_weight.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.05)
@@ -35,7 +35,7 @@ def test_initial_weights_are_those_of_the_paper() -> None:
     assert layer.sigma_bias.unique().tolist() == pytest.approx([0.05])
 
 
-def test_all_layers_of_a_network_are_drawn_and_stilled() -> None:
+def test_noise_of_all_layers_is_drawn_and_disabled() -> None:
     network = torch.nn.Sequential(NoisyLinear(4, 4), torch.nn.ReLU(), NoisyLinear(4, 2))
     x = torch.ones(1, 4)
     quiet = network(x)

@@ -8,7 +8,9 @@ from weightclip.lab.networks.q_networks import FlattenPixels, QNetwork, RainbowN
 @pytest.mark.parametrize(
     ("channels", "size", "actions", "count"), [(4, (84, 84), 6, 1_687_206), (4, (10, 10), 6, 132_566)]
 )
-def test_dqns_network_has_the_published_shape(channels: int, size: tuple[int, int], actions: int, count: int) -> None:
+def test_the_dqn_network_has_the_published_shape(
+    channels: int, size: tuple[int, int], actions: int, count: int
+) -> None:
     network = QNetwork(channels, size, actions)
     assert network(torch.zeros(2, channels, *size, dtype=torch.uint8)).shape == (2, actions)
     assert sum(p.numel() for p in network.parameters()) == count
@@ -21,7 +23,7 @@ def test_pixels_are_scaled_on_request() -> None:
     torch.testing.assert_close(scaled(frames), raw(frames.float() / 255))
 
 
-def test_flattening_moves_nothing_where_the_channels_come_last_in_memory() -> None:
+def test_flattening_does_not_copy_channels_last_tensors() -> None:
     images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     rows = FlattenPixels()(images)
     assert rows.data_ptr() == images.data_ptr()
@@ -29,7 +31,7 @@ def test_flattening_moves_nothing_where_the_channels_come_last_in_memory() -> No
     assert torch.equal(FlattenPixels()(images.contiguous()), rows)
 
 
-def test_dueling_takes_the_mean_over_actions_away() -> None:
+def test_dueling_subtracts_the_mean_over_actions() -> None:
     network = RainbowNetwork(4, (10, 10), 3, atoms=5, noisy=False)
     frames = torch.randint(0, 2, (2, 4, 10, 10), dtype=torch.uint8)
     features = network.torso(frames.float())
@@ -55,12 +57,12 @@ def test_rainbows_outputs_are_distributions() -> None:
     torch.testing.assert_close(out.exp().sum(2), torch.ones(2, 6))
 
 
-def test_every_tensor_of_both_is_clipped() -> None:
+def test_every_tensor_of_both_networks_is_clipped() -> None:
     for network in (QNetwork(4, (84, 84), 6), RainbowNetwork(4, (84, 84), 6)):
         assert all(bound.s is not None for bound in resolve_bounds(network).values())
 
 
-def test_seeds_decide() -> None:
+def test_the_seed_determines_the_weights() -> None:
     one, same, other = (QNetwork(4, (10, 10), 3, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one.head[0].weight, same.head[0].weight)
     assert not torch.equal(one.head[0].weight, other.head[0].weight)

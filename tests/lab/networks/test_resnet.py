@@ -12,11 +12,11 @@ def network() -> ResNet:
     return resnet50().eval()
 
 
-def test_it_has_the_known_number_of_parameters(network: ResNet) -> None:
+def test_resnet50_has_the_known_number_of_parameters(network: ResNet) -> None:
     assert sum(p.numel() for p in network.parameters()) == 25_557_032
 
 
-def test_its_names_are_those_of_torchvision(network: ResNet) -> None:
+def test_parameter_names_match_torchvision(network: ResNet) -> None:
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     expected = {"conv1.weight", "fc.weight", "fc.bias", *(f"bn1.{name}" for name in norm)}
     for stage, depth in ((1, 3), (2, 4), (3, 6), (4, 3)):
@@ -39,7 +39,7 @@ def stages(network: ResNet) -> list[torch.nn.Sequential]:
 
 
 @torch.inference_mode()
-def test_the_last_layer_sees_2048_features_that_are_not_negative(network: ResNet) -> None:
+def test_the_last_layer_has_2048_nonnegative_inputs(network: ResNet) -> None:
     images = torch.randn(2, 3, 84, 84)
     features = network.features(images)
     assert features.shape == (2, 2048)
@@ -49,7 +49,7 @@ def test_the_last_layer_sees_2048_features_that_are_not_negative(network: ResNet
 
 @torch.inference_mode()
 def test_a_block_adds_to_its_input(network: ResNet) -> None:
-    """With its last scale at 0, a block is a ReLU of what its shortcut passes on."""
+    """If its last scale is 0, a block is a ReLU of its shortcut."""
     block = resnet50().eval().layer2[1]
     torch.nn.init.zeros_(block.bn3.weight)
     x = torch.randn(1, 512, 5, 5)
@@ -61,7 +61,7 @@ def test_resnet18_has_the_known_number_of_parameters() -> None:
     assert sum(p.numel() for p in resnet18(10, stem="cifar").parameters()) == 11_173_962
 
 
-def test_resnet18s_names_are_those_of_torchvision() -> None:
+def test_resnet18_parameter_names_match_torchvision() -> None:
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     expected = ["conv1.weight", *(f"bn1.{name}" for name in norm)]
     for stage in (1, 2, 3, 4):
@@ -76,7 +76,7 @@ def test_resnet18s_names_are_those_of_torchvision() -> None:
 
 
 def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
-    """ResNet18 as table 1 of He et al. (2016) has it, from weights by torchvision's names; on [n, 3, 224, 224]."""
+    """Compute ResNet18 from table 1 of He et al. (2016), with weights named as in torchvision, on [n, 3, 224, 224]."""
 
     def norm(h: Tensor, name: str) -> Tensor:
         mean, var, scale, shift = (
@@ -102,7 +102,7 @@ def by_table(state: dict[str, Tensor], x: Tensor) -> Tensor:
 @torch.inference_mode()
 def test_resnet18_matches_its_table() -> None:
     network = resnet18().eval()
-    for name, value in network.state_dict().items():  # statistics that are not those of a new network
+    for name, value in network.state_dict().items():  # statistics that differ from a new network's
         if "running" in name:
             value.uniform_(0.5, 1.5)
     x = torch.randn(1, 3, 224, 224)
@@ -126,7 +126,7 @@ def test_a_width_scales_all_stages() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_strided_1x1_convolution_is_that_of_pytorch(stride: int) -> None:
+def test_a_strided_1x1_convolution_equals_pytorchs(stride: int) -> None:
     x = torch.randn(2, 8, 5, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
     ours, theirs = Conv1x1(8, 3, stride), torch.nn.Conv2d(8, 3, 1, stride, bias=False)
     theirs.load_state_dict(ours.state_dict())

@@ -16,7 +16,7 @@ def drawing() -> Drawing:
     return Drawing(picture, DATA)
 
 
-def test_a_figure_is_a_pdf_a_png_and_the_csv_of_its_numbers(tmp_path: Path) -> None:
+def test_a_figure_is_saved_as_pdf_png_and_csv(tmp_path: Path) -> None:
     paths = save(drawing(), tmp_path / "new", "name")
     assert [path.name for path in paths] == ["name.pdf", "name.png", "name.csv"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["name.csv", "name.pdf", "name.png"]
@@ -30,6 +30,6 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
         assert first.read_bytes() == second.read_bytes()
 
 
-def test_letters_in_a_pdf_are_letters(tmp_path: Path) -> None:
-    """Publishers refuse fonts of type 3, which is matplotlib's own default."""
+def test_pdfs_contain_no_type_3_fonts(tmp_path: Path) -> None:
+    """Publishers do not accept Type 3 fonts, Matplotlib's default."""
     assert b"/Type3" not in save(drawing(), tmp_path, "name")[0].read_bytes()

@@ -20,7 +20,7 @@ from weightclip.lab.records.schema import Metric
 
 
 def curves(**means: list[float]) -> pl.DataFrame:
-    """Method -> its means, at 1, 2, 3, ..."""
+    """Create curves from the means of each method at 1, 2, 3, ..."""
     return pl.concat(
         [
             pl.DataFrame({"method": method, "epoch": range(1, len(mean) + 1), "mean": mean, "low": mean, "high": mean})
@@ -29,7 +29,7 @@ def curves(**means: list[float]) -> pl.DataFrame:
     )
 
 
-def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
+def draw_axes(shown: pl.DataFrame, metric: Metric) -> Axes:
     with panels(1, 1, 3, 2) as (picture, ((axes,),)):
         draw_panel(axes, shown, "epoch", metric)
         picture.canvas.draw()
@@ -41,34 +41,34 @@ def drawn(shown: pl.DataFrame, metric: Metric) -> Axes:
     [
         ({"sgd": [1.0, 2.0], "adam": [2.0, 3.0]}, False),
         ({"sgd": [1.0, 2.0], "adam": [20.0, 30.0]}, True),
-        ({"sgd": [100.0, 1.0, 1.0], "adam": [2.0, 2.0, 2.0]}, False),  # a first steep task
-        ({"sgd": [-1.0, -1.0], "adam": [20.0, 30.0]}, False),  # no logarithm
+        ({"sgd": [100.0, 1.0, 1.0], "adam": [2.0, 2.0, 2.0]}, False),  # a steep first task
+        ({"sgd": [-1.0, -1.0], "adam": [20.0, 30.0]}, False),  # no logarithmic axis
         ({"sgd": [0.0, 1.0], "adam": [20.0, 30.0]}, False),
         ({"sgd": [float("nan")], "adam": [float("inf")]}, False),
         ({"sgd": [1.0, float("inf")], "adam": [2.0, 2.0]}, False),
     ],
 )
-def test_a_method_hides_another_if_its_usual_values_are_many_times_larger(means: dict, hiding: bool) -> None:
+def test_a_method_hides_another_if_its_typical_values_are_many_times_larger(means: dict, hiding: bool) -> None:
     assert needs_log_scale(curves(**means)) == hiding
 
 
-def test_shares_are_percentages_and_never_on_a_logarithmic_axis() -> None:
-    axes = drawn(curves(sgd=[0.01, 0.02], adam=[0.5, 0.9]), METRICS["accuracy"])
+def test_fractions_are_percentages_and_never_on_a_logarithmic_axis() -> None:
+    axes = draw_axes(curves(sgd=[0.01, 0.02], adam=[0.5, 0.9]), METRICS["accuracy"])
     assert axes.get_yscale() == "linear"
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 
 
-def test_a_short_logarithmic_axis_has_plain_numbers() -> None:
-    axes = drawn(curves(sgd=[0.04, 0.05], adam=[0.5, 0.6]), METRICS["plasticity"])
+def test_a_short_logarithmic_axis_has_plain_tick_labels() -> None:
+    axes = draw_axes(curves(sgd=[0.04, 0.05], adam=[0.5, 0.6]), METRICS["plasticity"])
     low, high = axes.get_ylim()
     seen = [label.get_text() for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
     assert seen == ["0.05", "0.1", "0.2", "0.5"]
 
 
-def test_a_curve_of_a_single_point_can_be_seen() -> None:
-    (line,) = drawn(curves(sgd=[1.0]), METRICS["loss"]).get_lines()
+def test_a_curve_of_a_single_point_is_visible() -> None:
+    (line,) = draw_axes(curves(sgd=[1.0]), METRICS["loss"]).get_lines()
     assert line.get_marker() == "o"
-    (line,) = drawn(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
+    (line,) = draw_axes(curves(sgd=[1.0, 2.0]), METRICS["loss"]).get_lines()
     assert line.get_marker() == ""
 
 
@@ -112,7 +112,7 @@ def test_a_caption_breaks_after_punctuation_if_it_can() -> None:
     assert max(map(len, wrapped("no punctuation " * 10, 2).splitlines())) <= 32
 
 
-def test_a_long_caption_makes_the_picture_taller_and_leaves_the_panel_its_height() -> None:
+def test_a_long_caption_makes_the_picture_taller_and_keeps_the_panel_height() -> None:
     heights = []
     for lines in (1, 6):
         with panels(1, 1, 4, 2) as (picture, ((axes,),)):
@@ -133,7 +133,7 @@ def test_error_bars_span_low_to_high_where_they_differ() -> None:
     assert len(second) == 0 or np.isnan(second).any()
 
 
-def test_the_legend_has_each_method_of_any_panel_once_in_the_given_order() -> None:
+def test_the_legend_lists_each_method_once_in_the_given_order() -> None:
     with panels(1, 2, 6, 2) as (picture, ((left, right),)):
         draw_panel(left, curves(sgd=[1.0, 2.0], adam=[1.0, 2.0]), "epoch", METRICS["loss"])
         draw_panel(right, curves(adam=[1.0, 2.0], madam=[np.nan, 2.0]), "epoch", METRICS["loss"])

@@ -8,7 +8,7 @@ def test_the_color_shows_the_regularizer_and_the_line_the_optimizer() -> None:
     assert style_of("adam").line == style_of("adam+sp").line == "-"
 
 
-def test_every_method_of_the_paper_looks_different() -> None:
+def test_every_method_of_the_paper_has_a_different_style() -> None:
     assert len({(style_of(name).color, style_of(name).line) for name in PAPER_METHODS}) == len(PAPER_METHODS)
     assert len({style_of(name).label for name in PAPER_METHODS}) == len(PAPER_METHODS)
 

@@ -1,4 +1,4 @@
-"""Records and tables of format 2, as version 0.1 wrote them."""
+"""Records and tables of format 2, written by version 0.1."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ EXPECTED: dict[str, tuple[str, dict[str, float] | None, dict[str, Any], float]] 
         0.07,
     ),
 }
-"""Identity -> experiment, the paper's setting, deviations, and the last score, by the names of version 0.1."""
+"""Identity -> experiment, the paper's setting, deviations and the last score, with the names of version 0.1."""
 
 TABLES = {
     "evidence/ppo_cleanrl.parquet": {"env HalfCheetah-v4", "env Hopper-v4", None},
@@ -73,7 +73,7 @@ TABLES = {
     },
     "warm_start/paper_runs.parquet": {"epochs 11"},
 }
-"""Committed tables of version 0.1 -> the deviations of their runs, by the names of version 0.1."""
+"""Committed tables of version 0.1 -> the deviations of their runs, with the names of version 0.1."""
 
 
 def renamed(experiment: str, text: str | None) -> str | None:
@@ -90,7 +90,7 @@ def record_of(identity: str) -> Path:
 
 
 @pytest.mark.parametrize("identity", EXPECTED)
-def test_a_record_gets_its_schema_and_its_comparison_with_the_paper(identity: str) -> None:
+def test_a_record_gets_a_schema_and_a_comparison_with_the_paper(identity: str) -> None:
     experiment, setting, deviations, score = EXPECTED[identity]
     record = read_record(record_of(identity))
     assert (record.experiment, record.identity) == (experiment, identity)
@@ -98,7 +98,7 @@ def test_a_record_gets_its_schema_and_its_comparison_with_the_paper(identity: st
     assert set(record.config) <= set(record.schema.fields)
     assert record.paper_setting == setting
     assert record.deviations == {new_field(experiment, name): value for name, value in deviations.items()}
-    assert record.resumed is None  # these records do not say
+    assert record.resumed is None  # not contained in these records
     assert record.table[record.schema.score][-1] == pytest.approx(score)
 
 
@@ -142,8 +142,8 @@ def test_a_store_becomes_one_tidy_table() -> None:
     assert "not the paper's setting: steps 3,000, period 1,000, hidden 40,20" in remarks(table)
 
 
-def test_a_record_as_a_saved_table_is_the_same() -> None:
-    """A record and a table of version 0.1 are upgraded by different functions."""
+def test_a_record_equals_its_saved_table() -> None:
+    """Records and tables of version 0.1 are upgraded by different functions."""
     record = read_record(record_of("d0c4f4a5db77"))
     saved = load(RESULTS / "replay" / "minatar_runs.parquet")
     assert schema_of(saved) == record.schema
@@ -153,7 +153,7 @@ def test_a_record_as_a_saved_table_is_the_same() -> None:
     assert {name: row[name] for name in same} == {name: record.deviations[name] for name in same}
 
 
-def test_a_report_of_old_records_is_made() -> None:
+def test_a_report_of_old_records_can_be_written() -> None:
     content = gather(STORE)
     assert content.facts["runs"] == str(len(EXPECTED))
     assert [part.name for part in content.parts] == sorted(experiments())

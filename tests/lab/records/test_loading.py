@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from lab.records.made_records import digest, made_record, store, tidy
+from lab.records.synthetic_records import digest, make_record, store, tidy
 from weightclip.lab.records import record as record_module
 from weightclip.lab.records.columns import LAST
 from weightclip.lab.records.table import NoTableError, load
@@ -21,8 +21,8 @@ def lines_of(*paths: Path, **options: Any) -> tuple[pl.DataFrame, list[str]]:
 
 
 def test_a_store_becomes_one_tidy_table(tmp_path: Path) -> None:
-    one = made_record(settings={"beta1": 0.9}, kappa=math.inf)
-    two = made_record((0.25,), method="adam", lr=0.01, official=False)
+    one = make_record(settings={"beta1": 0.9}, kappa=math.inf)
+    two = make_record((0.25,), method="adam", lr=0.01, official=False)
     store(tmp_path, one, two)
     table, lines = lines_of(tmp_path)
     assert lines == []
@@ -38,53 +38,53 @@ def test_a_store_becomes_one_tidy_table(tmp_path: Path) -> None:
     assert table["decay"].null_count() == 3
 
 
-def test_the_tests_make_tables_as_load_does(tmp_path: Path) -> None:
-    records = [made_record(seed=seed, columns={"rank_1": [3, None]}) for seed in range(3)]
+def test_synthetic_tables_equal_loaded_ones(tmp_path: Path) -> None:
+    records = [make_record(seed=seed, columns={"rank_1": [3, None]}) for seed in range(3)]
     store(tmp_path, *records)
     assert_frame_equal(load(tmp_path), tidy(*records), check_row_order=False, check_column_order=False)
 
 
-def test_runs_that_measured_different_things_lie_in_one_table(tmp_path: Path) -> None:
-    store(tmp_path, made_record(columns={"loss": [1.0, 2.0]}), made_record((0.5,), seed=1, columns={"rank_1": [7]}))
+def test_runs_with_different_metrics_are_combined_in_one_table(tmp_path: Path) -> None:
+    store(tmp_path, make_record(columns={"loss": [1.0, 2.0]}), make_record((0.5,), seed=1, columns={"rank_1": [7]}))
     table = load(tmp_path).sort("seed", "task")
     assert table["loss"].to_list() == [1.0, 2.0, None]
     assert table["rank_1"].to_list() == [None, None, 7]
 
 
-def test_an_experiment_without_problems_is_its_own(tmp_path: Path) -> None:
-    record = made_record(experiment="toy")
+def test_an_experiment_without_problems_is_its_own_problem(tmp_path: Path) -> None:
+    record = make_record(experiment="toy")
     config = {name: value for name, value in record.config.items() if name != "problem"}
     store(tmp_path, dataclasses.replace(record, config=config))
     assert load(tmp_path)["problem"].to_list() == ["toy", "toy"]
 
 
-def test_users_rules_are_a_hash_not_a_path(tmp_path: Path) -> None:
-    store(tmp_path, made_record(method="lion", rules="RULE = 1\n"))
+def test_custom_rules_are_identified_by_a_hash_and_not_a_path(tmp_path: Path) -> None:
+    store(tmp_path, make_record(method="lion", rules="RULE = 1\n"))
     assert set(load(tmp_path)["rules"]) == {digest("RULE = 1\n")}
 
 
 def test_a_column_named_like_a_field_of_the_configuration_keeps_its_numbers(tmp_path: Path) -> None:
-    store(tmp_path, made_record(columns={"period": [3, 4]}))
+    store(tmp_path, make_record(columns={"period": [3, 4]}))
     assert load(tmp_path).select("period", "table.period").rows() == [(10, 3), (10, 4)]
 
 
 @pytest.mark.parametrize("folder", ["with space", "a[b]*?", "100%20é#"])
-def test_any_directory_will_do(tmp_path: Path, folder: str) -> None:
-    paths = store(tmp_path / folder, made_record(), made_record(seed=1))
+def test_records_are_loaded_from_any_directory(tmp_path: Path, folder: str) -> None:
+    paths = store(tmp_path / folder, make_record(), make_record(seed=1))
     assert load(tmp_path / folder).height == 4
     assert load(str(paths[0])).height == 2
 
 
-def test_a_run_in_two_places_counts_once(tmp_path: Path) -> None:
-    store(tmp_path / "a", made_record(), made_record(seed=1))
-    store(tmp_path / "b", made_record(), made_record(seed=2))
+def test_a_duplicate_run_counts_once(tmp_path: Path) -> None:
+    store(tmp_path / "a", make_record(), make_record(seed=1))
+    store(tmp_path / "b", make_record(), make_record(seed=2))
     table = load(tmp_path / "a", tmp_path / "b", tmp_path)
     assert table.select("seed", "task").sort("seed", "task").rows() == [(s, t) for s in (0, 1, 2) for t in (1, 2)]
 
 
 def test_additional_tables_are_read_on_request(tmp_path: Path) -> None:
-    with_table = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
-    store(tmp_path, *with_table, made_record(seed=2))
+    with_table = [make_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
+    store(tmp_path, *with_table, make_record(seed=2))
     table, lines = lines_of(tmp_path)
     assert (table.height, lines) == (6, [])
     episodes, lines = lines_of(tmp_path, table="episodes")
@@ -97,13 +97,13 @@ def test_additional_tables_are_read_on_request(tmp_path: Path) -> None:
 
 
 def test_missing_additional_tables_are_reported(tmp_path: Path) -> None:
-    store(tmp_path, made_record())
+    store(tmp_path, make_record())
     with pytest.raises(ValueError, match="table: got 'episodes', but no run has additional tables"):
         load(tmp_path, table="episodes")
 
 
 def test_saved_main_and_additional_tables_are_distinguished(tmp_path: Path) -> None:
-    records = [made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
+    records = [make_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)]
     store(tmp_path / "store", *records)
     main, further = load(tmp_path / "store"), load(tmp_path / "store", table="episodes")
     saved = tmp_path / "saved"
@@ -114,13 +114,13 @@ def test_saved_main_and_additional_tables_are_distinguished(tmp_path: Path) -> N
     further.write_parquet(saved / "episodes.parquet")
     assert_frame_equal(load(saved), main)
     assert_frame_equal(load(saved, table="episodes"), further)
-    store(tmp_path / "more", made_record(seed=2))  # without the further table
+    store(tmp_path / "more", make_record(seed=2))  # without the additional table
     assert set(load(saved, tmp_path / "more")["seed"]) == {0, 1, 2}
     assert_frame_equal(load(saved, tmp_path / "more", table="episodes"), further)
 
 
 def test_a_changed_additional_table_is_reported(tmp_path: Path) -> None:
-    paths = store(tmp_path, *(made_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)))
+    paths = store(tmp_path, *(make_record(seed=seed, tables={"episodes": EPISODES}) for seed in (0, 1)))
     part = record_module.part_path(paths[0], "episodes.parquet")
     EPISODES.with_columns(pl.col("return") + 1).write_parquet(part)
     episodes, lines = lines_of(tmp_path, table="episodes")
@@ -138,7 +138,7 @@ def damaged(kind: str, whole: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["empty", "half", "footer", "text", "flipped"])
 def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path, kind: str) -> None:
-    paths = store(tmp_path, made_record(), made_record(seed=1), made_record(seed=2))
+    paths = store(tmp_path, make_record(), make_record(seed=1), make_record(seed=2))
     paths[1].write_bytes(damaged(kind, paths[1].read_bytes()))
     table, lines = lines_of(tmp_path)
     assert set(table["seed"]) == {0, 2}
@@ -147,8 +147,8 @@ def test_a_damaged_record_is_reported_and_skipped(tmp_path: Path, kind: str) -> 
     assert "\n" not in lines[0]
 
 
-def test_a_flipped_bit_never_changes_a_number_unnoticed_nor_takes_other_records_with_it(tmp_path: Path) -> None:
-    _, bad = store(tmp_path, *(made_record(seed=seed, columns={"rank_1": [3, None]}) for seed in (0, 1)))
+def test_a_flipped_bit_never_silently_changes_a_number_or_affects_other_records(tmp_path: Path) -> None:
+    _, bad = store(tmp_path, *(make_record(seed=seed, columns={"rank_1": [3, None]}) for seed in (0, 1)))
     whole, expected = bad.read_bytes(), load(tmp_path)
     noticed = 0
     for position in range(4, len(whole), 5):
@@ -157,23 +157,23 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed_nor_takes_other_records_
         bad.write_bytes(flipped)
         table, lines = lines_of(tmp_path)
         noticed += bool(lines)
-        # What is not noticed is in what says nothing: statistics, say.
+        # Undetected flips are in bytes without content, such as statistics.
         assert_frame_equal(table, expected.filter(seed=0) if lines else expected)
     assert noticed > len(whole) // 5 * 0.7
 
 
 def test_a_record_of_another_format_is_reported_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "FORMAT", 1)
-    (path,) = store(tmp_path, made_record(seed=1))
+    (path,) = store(tmp_path, make_record(seed=1))
     monkeypatch.undo()
-    store(tmp_path, made_record())
+    store(tmp_path, make_record())
     table, lines = lines_of(tmp_path)
     assert set(table["seed"]) == {0}
     assert lines == [f"{path}: skipped: it has format 1, expected {record_module.FORMAT}"]
 
 
 def test_a_foreign_file_is_reported_and_skipped(tmp_path: Path) -> None:
-    store(tmp_path, made_record())
+    store(tmp_path, make_record())
     EPISODES.write_parquet(tmp_path / "other.parquet")
     (tmp_path / "notes.txt").write_text("hello")
     table, lines = lines_of(tmp_path)
@@ -193,10 +193,10 @@ def test_paths_without_results_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_saved_table_comes_back(tmp_path: Path, ending: str) -> None:
+def test_a_saved_table_is_restored(tmp_path: Path, ending: str) -> None:
     columns = {"loss": [math.nan, math.inf], "rank_1": [None, 3], "clipped": [1.0, 2.0]}
-    one = dataclasses.replace(made_record(hidden=[50], kappa=math.inf, columns=columns), identity="012345678901")
-    store(tmp_path / "store", one, dataclasses.replace(made_record(seed=1, hidden=[50]), identity="112345678901"))
+    one = dataclasses.replace(make_record(hidden=[50], kappa=math.inf, columns=columns), identity="012345678901")
+    store(tmp_path / "store", one, dataclasses.replace(make_record(seed=1, hidden=[50]), identity="112345678901"))
     table = load(tmp_path / "store")
     saved = tmp_path / f"x.{ending}"
     table.write_csv(saved) if ending == "csv" else table.write_parquet(saved)
@@ -204,17 +204,17 @@ def test_a_saved_table_comes_back(tmp_path: Path, ending: str) -> None:
 
 
 def test_a_saved_table_and_records_are_combined_without_duplicates(tmp_path: Path) -> None:
-    store(tmp_path / "a", made_record(), made_record(seed=1))
+    store(tmp_path / "a", make_record(), make_record(seed=1))
     load(tmp_path / "a").write_csv(tmp_path / "saved.csv")
-    store(tmp_path / "b", made_record(seed=1), made_record(seed=2, kappa=1.0))
+    store(tmp_path / "b", make_record(seed=1), make_record(seed=2, kappa=1.0))
     table = load(tmp_path / "b", tmp_path / "saved.csv")
     assert table.group_by("seed").len().sort("seed").rows() == [(0, 2), (1, 2), (2, 2)]
     assert table.schema["kappa"] == pl.Float64
 
 
 @pytest.mark.parametrize("content", ["a,b\n1,2\n", "", "\x00\xff"])
-def test_a_csv_that_is_no_table_of_records_is_skipped(tmp_path: Path, content: str) -> None:
-    store(tmp_path / "a", made_record())
+def test_a_csv_that_is_not_a_table_of_records_is_skipped(tmp_path: Path, content: str) -> None:
+    store(tmp_path / "a", make_record())
     (tmp_path / "x.csv").write_bytes(content.encode("latin-1"))
     table, lines = lines_of(tmp_path / "a", tmp_path / "x.csv")
     assert table.height == 2
@@ -222,8 +222,8 @@ def test_a_csv_that_is_no_table_of_records_is_skipped(tmp_path: Path, content: s
     assert lines[0].startswith(f"{tmp_path / 'x.csv'}: skipped: ")
 
 
-def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
-    store(tmp_path, made_record())
+def test_to_pandas_returns_the_same_table(tmp_path: Path) -> None:
+    store(tmp_path, make_record())
     table = load(tmp_path, kind="pandas")
     assert list(table.columns) == load(tmp_path).columns
     assert table["accuracy"].tolist() == [0.5, 0.75]
@@ -232,7 +232,7 @@ def test_pandas_gets_the_same_table(tmp_path: Path) -> None:
 
 
 def test_missing_pandas_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store(tmp_path, made_record())
+    store(tmp_path, make_record())
 
     def to_pandas(self: pl.DataFrame) -> None:
         raise ModuleNotFoundError("pandas is not installed")
@@ -242,8 +242,8 @@ def test_missing_pandas_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load(tmp_path, kind="pandas")
 
 
-def test_without_a_listener_it_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store(tmp_path, made_record())
+def test_without_a_callback_skipped_files_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store(tmp_path, make_record())
     (tmp_path / "x.parquet").write_bytes(b"")
     load(tmp_path)
     assert "x.parquet: skipped" in caplog.text

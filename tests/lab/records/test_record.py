@@ -26,12 +26,12 @@ def record() -> Record:
     return Record(SCHEMA, "0123456789ab", CONFIG, table, data, seconds=1.5, rules="RULE = 'x'\n")
 
 
-def test_a_record_comes_back(record: Record, tmp_path: Path) -> None:
+def test_a_record_is_restored(record: Record, tmp_path: Path) -> None:
     write_record(record, tmp_path / "run.parquet")
     back = read_record(tmp_path / "run.parquet")
     assert_frame_equal(back.table, record.table)
     for field in dataclasses.fields(Record):
-        if field.name != "table":  # and no further ones
+        if field.name != "table":  # and no others
             assert getattr(back, field.name) == getattr(record, field.name)
 
 
@@ -71,7 +71,7 @@ def test_a_missing_or_changed_part_is_detected(with_parts: Record, tmp_path: Pat
         read_record(path)
 
 
-def test_it_contains_its_provenance(record: Record) -> None:
+def test_a_record_contains_its_provenance(record: Record) -> None:
     assert {"python", "weightclip", "torch", "numpy", "numba", "polars"} == set(record.versions)
     assert record.platform
 
@@ -95,7 +95,7 @@ def test_other_readers_of_parquet_see_the_table_and_the_metadata(record: Record,
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "no end", "footer", "text"])
-def test_a_damaged_file_is_one_clear_error(record: Record, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_raises_one_clear_error(record: Record, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "run.parquet"
     write_record(record, path)
     whole = path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_one_clear_error(record: Record, tmp_path: Path, damag
     assert "\n" not in str(raised.value)
 
 
-def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path: Path) -> None:
+def test_a_flipped_bit_never_silently_changes_a_number(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     write_record(record, path)
     whole = path.read_bytes()
@@ -120,7 +120,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
             back = read_record(path)
         except ValueError:
             noticed += 1
-        else:  # in bytes without content: statistics, padding, the name of the writer
+        else:  # in bytes without content, such as statistics, padding and the name of the writer
             assert_frame_equal(back.table, record.table)
             assert back.config == record.config
     assert noticed > len(whole) // 7 * 0.5
@@ -129,7 +129,7 @@ def test_a_flipped_bit_never_changes_a_number_unnoticed(record: Record, tmp_path
 def test_an_error_of_the_program_is_not_reported_as_damage(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged record is repeated and overwritten, so a bug in reading must not pass for damage."""
+    """A damaged record is repeated and overwritten, so a bug in reading must not be reported as damage."""
     write_record(record, tmp_path / "run.parquet")
 
     def defective(found: object) -> Schema:
@@ -146,12 +146,12 @@ def test_a_foreign_parquet_file_is_not_a_record(tmp_path: Path) -> None:
         read_record(tmp_path / "other.parquet")
 
 
-def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path / "none.parquet")
 
 
-def test_the_identity_is_one_of_content() -> None:
+def test_the_identity_depends_only_on_content() -> None:
     name = identity("streaming", CONFIG, "abc")
     assert len(name) == 12
     assert identity("streaming", dict(reversed(CONFIG.items())), "abc") == name
@@ -162,7 +162,7 @@ def test_the_identity_is_one_of_content() -> None:
     ("config", "checksum", "rules"),
     [({"seed": 4}, "abc", None), ({"kappa": 1.0}, "abc", None), ({}, "abd", None), ({}, "abc", "RULE = 'x'\n")],
 )
-def test_everything_that_changes_the_numbers_changes_the_identity(
+def test_every_option_that_changes_the_numbers_changes_the_identity(
     config: dict[str, Any], checksum: str, rules: str | None
 ) -> None:
     assert identity("streaming", {**CONFIG, **config}, checksum, rules) != identity("streaming", CONFIG, "abc")

@@ -1,11 +1,11 @@
-"""A store of made-up streaming runs, for reports."""
+"""A store of synthetic streaming runs for reports."""
 
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from lab.records.made_records import comparison
+from lab.records.synthetic_records import comparison
 from weightclip.lab.records.record import Record, identity, write_record
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.records.store import Failure, record_path, write_failure
@@ -31,7 +31,7 @@ def write_run(
     schema: Schema | None = None,
     **config: Any,
 ) -> Record:
-    """A run whose accuracy begins at `accuracy`, a little higher with higher seeds, and changes by `slope` a task."""
+    """Write a run whose accuracy starts at `accuracy`, depends on the seed and changes by `slope` per task."""
     settings = {"lr": 0.001, "kappa": None, "decay": None, "sigma": None, "settings": {}}
     setup = {"steps": 100 * tasks, "period": 100, "hidden": [30, 20], "activation": "leaky_relu", "rules": None}
     facts = {"problem": problem, "method": method, "seed": seed, **settings, **setup, **config}
@@ -62,7 +62,7 @@ def write_run(
 
 
 def write_store(store: Path) -> Path:
-    """Two problems, one of them on stand-in data and with a search, and a failed run."""
+    """Write a store with two problems, one of them on stand-in data and with a search, and a failed run."""
     for seed in (0, 1):
         write_run(store, "sgd", seed=seed, tasks=60, accuracy=0.8, slope=-0.002)
         write_run(store, "adam", seed=seed, tasks=60, accuracy=0.75)

@@ -1,4 +1,4 @@
-"""The report in a real browser: headless Chromium."""
+"""The report in headless Chromium."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def page(driver: Any, report: Path) -> Any:
-    """The report, with all charts drawn, on a wide screen in light colours."""
+    """The report with all charts drawn, on a wide screen with the light color scheme."""
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     driver.set_window_size(1200, 900)
@@ -67,7 +67,7 @@ def wait(driver: Any, until: Callable[[], Any]) -> Any:
 
 
 def find(page: Any, selector: str) -> list[Any]:
-    """Elements of the first chart."""
+    """Return elements of the first chart."""
     found: list[Any] = page.find_elements("css selector", f"#chart-1 {selector}")
     return found
 
@@ -87,7 +87,7 @@ def click_legend(page: Any, label: str) -> None:
 
 
 def hover(page: Any) -> str:
-    """What the tooltip says in the middle of the first chart."""
+    """Return the tooltip text in the middle of the first chart."""
     from selenium.webdriver import ActionChains
 
     (plot,) = find(page, ".mark-rule.role-mark")
@@ -98,12 +98,12 @@ def hover(page: Any) -> str:
 
 
 def overflow(page: Any) -> int:
-    """How far the page is wider than the screen, in pixels."""
+    """Return by how many pixels the page is wider than the screen."""
     wider: int = page.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
     return wider
 
 
-def test_it_opens_without_a_complaint_or_a_request(page: Any) -> None:
+def test_the_page_loads_without_errors_or_requests(page: Any) -> None:
     page.get_log("performance")
     page.refresh()
     wait(page, lambda: find(page, "svg.marks"))
@@ -113,7 +113,7 @@ def test_it_opens_without_a_complaint_or_a_request(page: Any) -> None:
     assert {url.partition(":")[0] for url in sent} <= {"file", "data"}
 
 
-def test_a_click_in_the_legend_hides_a_method_and_another_shows_it_again(page: Any) -> None:
+def test_clicking_the_legend_toggles_a_method(page: Any) -> None:
     assert len(find(page, LINES)) == 3
     click_legend(page, "Adam")
     wait(page, lambda: len(find(page, LINES)) == 2)
@@ -123,7 +123,7 @@ def test_a_click_in_the_legend_hides_a_method_and_another_shows_it_again(page: A
     wait(page, lambda: len(find(page, LINES)) == 2)
 
 
-def test_hovering_shows_the_values_of_the_methods_that_are_shown(page: Any) -> None:
+def test_hovering_shows_the_values_of_visible_methods(page: Any) -> None:
     assert hover(page).splitlines() == [
         "Task 30",
         "Adam 75.05% ± 0.05%",
@@ -135,7 +135,7 @@ def test_hovering_shows_the_values_of_the_methods_that_are_shown(page: Any) -> N
     assert "SGD" not in hover(page)
 
 
-def test_another_metric_or_problem_draws_other_lines(page: Any) -> None:
+def test_selecting_another_metric_or_problem_redraws_the_lines(page: Any) -> None:
     before = [line.get_attribute("d") for line in find(page, LINES)]
     choose(page, "metric", "Loss")
     wait(page, lambda: find(page, ".role-title text")[0].text == "Loss (nats)")
@@ -145,19 +145,19 @@ def test_another_metric_or_problem_draws_other_lines(page: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_lines_and_text_are_visible_in_light_and_in_dark(page: Any, scheme: str) -> None:
+def test_lines_and_text_are_visible_in_light_and_dark_mode(page: Any, scheme: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    colours = page.execute_script(
+    colors = page.execute_script(
         "const line = document.querySelector(arguments[0]);"
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]",
         f"#chart-1 {LINES}",
     )
-    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colours)
+    paper, ink = (sum(map(int, color.strip("rgb()").split(","))) / 3 for color in colors)
     assert (paper > 200 and ink < 60) if scheme == "light" else (paper < 60 and ink > 200)
 
 
-def test_on_a_narrow_screen_nothing_is_wider_than_it(page: Any) -> None:
+def test_nothing_is_wider_than_a_narrow_screen(page: Any) -> None:
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
     wait(page, lambda: find(page, "svg.marks")[0].size["width"] < 375)
     assert overflow(page) <= 0
@@ -168,8 +168,8 @@ def test_on_a_narrow_screen_nothing_is_wider_than_it(page: Any) -> None:
 
 
 @pytest.fixture
-def noted(driver: Any, tmp_path: Path) -> Any:
-    """The report of two short tasks, with much to tell of one setting."""
+def page_with_notes(driver: Any, tmp_path: Path) -> Any:
+    """The report of two short tasks with many notes on one setting."""
     for number, decay in enumerate((0.1, 0.01, 0.001)):
         for seed in range(2 + number):
             settings = {"lr": 0.01, "decay": decay, "sigma": 0.01, "settings": {"beta1": 1 - decay}}
@@ -185,33 +185,33 @@ def noted(driver: Any, tmp_path: Path) -> Any:
 
 
 def hidden(page: Any) -> list[int]:
-    """How much of each table has to be scrolled to, in pixels."""
+    """Return the scrollable width of each table in pixels."""
     script = "return [...document.querySelectorAll('.scroll')].map(place => place.scrollWidth - place.clientWidth)"
     found: list[int] = page.execute_script(script)
     return found
 
 
-def test_on_a_usual_screen_no_table_is_cut_off(noted: Any) -> None:
-    (notes,) = noted.find_elements("css selector", ".notes")
+def test_tables_are_not_truncated_on_a_typical_screen(page_with_notes: Any) -> None:
+    (notes,) = page_with_notes.find_elements("css selector", ".notes")
     assert "compared on 2 seeds" in notes.text
     assert notes.size["height"] < 60
-    assert set(hidden(noted)) == {0}
+    assert set(hidden(page_with_notes)) == {0}
 
 
-def test_on_a_narrow_screen_a_shadow_marks_a_table_that_scrolls(noted: Any) -> None:
-    noted.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
-    wait(noted, lambda: find(noted, "svg.marks")[0].size["width"] < 375)
-    assert max(hidden(noted)) > 0
-    (best,) = noted.find_elements("css selector", "#best .scroll")
+def test_a_shadow_marks_scrollable_tables_on_a_narrow_screen(page_with_notes: Any) -> None:
+    page_with_notes.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", NARROW)
+    wait(page_with_notes, lambda: find(page_with_notes, "svg.marks")[0].size["width"] < 375)
+    assert max(hidden(page_with_notes)) > 0
+    (best,) = page_with_notes.find_elements("css selector", "#best .scroll")
     assert best.value_of_css_property("background-image").count("gradient") == 4
 
 
-def test_tasks_have_whole_numbers(noted: Any) -> None:
-    labels = [label.text for label in find(noted, ".role-axis .role-axis-label text")]
+def test_task_axes_have_integer_ticks(page_with_notes: Any) -> None:
+    labels = [label.text for label in find(page_with_notes, ".role-axis .role-axis-label text")]
     assert [label for label in labels if label and not label.endswith("%")] == ["1", "2"]
 
 
-def test_names_from_results_stay_text_in_charts_and_tooltips(page: Any) -> None:
+def test_names_from_results_are_escaped_in_charts_and_tooltips(page: Any) -> None:
     choose(page, "setup", HOSTILE)
     wait(page, lambda: len(find(page, LINES)) == 1)
     assert HOSTILE in hover(page)

@@ -23,7 +23,7 @@ def chart(
 
 
 def rows(spec: Any) -> list[dict[str, str]]:
-    """The data in a chart."""
+    """Return the data of a chart."""
     (text,) = spec["datasets"].values()
     return list(csv.DictReader(text.splitlines()))
 
@@ -41,7 +41,7 @@ def test_nan_leaves_a_gap() -> None:
     assert [row["accuracy"] for row in rows(chart([math.nan, math.inf]))] == ["", ""]
 
 
-def test_one_choice_needs_no_drop_down() -> None:
+def test_a_single_choice_has_no_drop_down() -> None:
     assert choices(chart([0.1, 0.2])) == {}
     several = choices(chart([0.1, 0.2], setups=("a", "b"), metrics=("accuracy", "loss")))
     assert several == {"setup": ["a", "b"], "metric": ["accuracy", "loss"]}
@@ -52,12 +52,12 @@ def test_a_setup_without_a_drop_down_is_named_in_the_title() -> None:
     assert chart([0.1, 0.2], setups=("a", "b"))["title"]["subtitle"] == ""
 
 
-def test_all_methods_are_shown_at_first() -> None:
+def test_all_methods_are_shown_initially() -> None:
     (shown,) = (one for one in chart([0.1, 0.2])["params"] if one["name"] == "shown")
     assert shown["value"] == [{"label": "SGD"}]
 
 
-def test_black_lines_take_the_text_color() -> None:
+def test_black_lines_use_the_text_color() -> None:
     line = chart([0.1, 0.2])["layer"][1]["encoding"]
     assert line["color"]["scale"] == {"domain": ["SGD"], "range": ["currentColor"]}
 
@@ -67,14 +67,14 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return gather(write_store(tmp_path_factory.mktemp("store"))).parts[0]
 
 
-def test_curves_can_be_chosen_by_setup_and_metric(part: Any) -> None:
+def test_curves_can_be_selected_by_setup_and_metric(part: Any) -> None:
     assert choices(part.curves.spec) == {
         "setup": [MNIST, f"{EMNIST} (stand-in data)"],
         "metric": ["accuracy", "loss"],  # `saturated` has no values
     }
 
 
-def test_curves_are_means_over_seeds_and_long_ones_means_of_several_tasks(part: Any) -> None:
+def test_curves_are_averaged_over_seeds_and_long_ones_over_several_tasks(part: Any) -> None:
     drawn = [row for row in rows(part.curves.spec) if row["label"] == "SGD"]
     mnist = [row for row in drawn if row["setup"] == MNIST]
     assert [row["Task"] for row in mnist] == [str(task) for task in range(2, 61, 2)]

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 from report_store import EMNIST, MNIST, write_failed, write_run, write_store
 
-from lab.records.made_records import made_record, store
+from lab.records.synthetic_records import make_record, store
+from weightclip.lab.paper import all_figures
 from weightclip.lab.records.record import read_record, write_record
 from weightclip.lab.records.table import load
-from weightclip.lab.paper import all_figures
 from weightclip.lab.report.content import Content, gather
 from weightclip.lab.report.provenance import Sweep
 from weightclip.lab.report.tables import Across, Best, Runs
@@ -21,7 +21,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> Content:
     return gather(write_store(tmp_path_factory.mktemp("store")))
 
 
-def test_it_sums_up_what_was_run(content: Content) -> None:
+def test_the_content_summarizes_the_runs(content: Content) -> None:
     assert content.facts == {
         "runs": "20",
         "problems": "2",
@@ -40,7 +40,7 @@ def test_each_method_has_a_row_with_its_runs_seeds_and_settings(content: Content
     assert mnist.setup.configuration == "steps 6,000, period 100, hidden 30,20, activation leaky_relu"
 
 
-def test_setups_of_a_problem_are_kept_apart_and_named_by_what_differs(tmp_path: Path) -> None:
+def test_setups_of_a_problem_are_separate_and_named_by_their_differences(tmp_path: Path) -> None:
     write_run(tmp_path, tasks=4, accuracy=0.9)
     write_run(tmp_path, tasks=6, accuracy=0.1)
     write_run(tmp_path, tasks=6, accuracy=0.5, official=False)
@@ -79,14 +79,14 @@ def test_the_best_setting_is_compared_with_the_papers(content: Content) -> None:
     assert (adam.setting, adam.paper, adam.paper_score, adam.same) == ("lr 0.001", "lr 0.0001", "–", False)
 
 
-def test_the_papers_setting_has_its_score_here_where_it_was_run(tmp_path: Path) -> None:
+def test_the_papers_setting_has_a_score_if_it_was_run(tmp_path: Path) -> None:
     write_run(tmp_path, "adam", lr=0.0001, accuracy=0.4)
     write_run(tmp_path, "adam", lr=0.01, accuracy=0.5)
     best = gather(tmp_path).parts[0].setups[0].best[0]
     assert (best.setting, best.paper, best.paper_score) == ("lr 0.01", "lr 0.0001", "40.00%")
 
 
-def test_methods_and_problems_that_the_paper_does_not_have_stand_alone(tmp_path: Path) -> None:
+def test_methods_and_problems_missing_from_the_paper_have_no_comparison(tmp_path: Path) -> None:
     write_run(tmp_path, "mine", settings={"beta": 0.5})
     write_run(tmp_path, "mine", settings={"beta": 0.7}, accuracy=0.6)
     best = gather(tmp_path).parts[0].setups[0].best[0]
@@ -106,7 +106,7 @@ def test_ties_and_settings_with_fewer_seeds_are_reported(tmp_path: Path) -> None
     )
 
 
-def test_a_slope_has_an_interval_and_a_verdict_where_there_are_several_seeds(content: Content, tmp_path: Path) -> None:
+def test_a_slope_has_an_interval_and_a_verdict_with_several_seeds(content: Content, tmp_path: Path) -> None:
     trends = content.parts[0].setups[0].trends
     assert [(row.slope, row.interval, row.verdict) for row in trends] == [
         ("−20.00", "−20.00 to −20.00", "falling"),
@@ -118,21 +118,21 @@ def test_a_slope_has_an_interval_and_a_verdict_where_there_are_several_seeds(con
     assert (trend.slope, trend.interval, trend.verdict) == ("+100.00", "–", "–")
 
 
-def test_only_chosen_runs_count(content: Content, tmp_path: Path) -> None:
+def test_only_selected_runs_are_reported(content: Content, tmp_path: Path) -> None:
     store = write_store(tmp_path)
     chosen = gather(store, chosen={"problem": EMNIST, "method": "sgd"})
     assert chosen.facts["runs"] == "2"
     assert chosen.commands[0].command == f"weightclip report {store} --where problem={EMNIST} --where method=sgd"
 
 
-def test_every_figure_that_results_give_has_its_command_and_no_other(tmp_path: Path) -> None:
+def test_exactly_the_available_figures_have_a_command(tmp_path: Path) -> None:
     store = tmp_path / "my results"
     write_run(store)
     commands = {one.title: one.command for one in gather(store, figures=all_figures()).commands}
     assert list(commands.values()) == [
         f"weightclip report '{store}'",
         f"weightclip best '{store}'",
-        f"weightclip figure streaming '{store}'",  # without diagnostics or several settings there are no others
+        f"weightclip figure streaming '{store}'",  # other figures require diagnostics or several settings
     ]
     write_run(store, lr=0.1)
     assert f"weightclip figure streaming-sensitivity '{store}'" in [
@@ -140,7 +140,7 @@ def test_every_figure_that_results_give_has_its_command_and_no_other(tmp_path: P
     ]
 
 
-def test_the_criterion_decides_what_is_best_and_is_in_every_command(tmp_path: Path) -> None:
+def test_the_criterion_determines_the_best_setting_and_is_in_every_command(tmp_path: Path) -> None:
     write_run(tmp_path, lr=0.1, accuracy=0.7, slope=-0.1)
     write_run(tmp_path, lr=0.2, accuracy=0.3, slope=0.02)
     by_area, by_end = gather(tmp_path), gather(tmp_path, criterion="final")
@@ -175,14 +175,14 @@ def test_one_problem_has_no_mean_over_problems(tmp_path: Path) -> None:
     assert gather(tmp_path).parts[0].across == ()
 
 
-def test_one_of_anything_is_named_so(tmp_path: Path) -> None:
+def test_counts_of_one_are_singular(tmp_path: Path) -> None:
     write_run(tmp_path, seed=3)
     content = gather(tmp_path)
     assert content.summary == "1 run, 1 problem, 1 method, seed 3, 1.0 s computing time, 0 failed"
     assert list(content.labels)[:4] == ["run", "problem", "method", "seed"]
 
 
-def test_a_store_where_everything_failed_has_failures_and_sweeps_alone(tmp_path: Path) -> None:
+def test_a_store_with_only_failed_runs_has_only_failures_and_sweeps(tmp_path: Path) -> None:
     write_failed(tmp_path)
     content = gather(tmp_path, chosen={"steps": "1M"})
     assert content.facts == {"runs": "0", "failed": "1"}
@@ -236,7 +236,7 @@ def test_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     assert "broken_0123456789ab.parquet" in note
 
 
-def test_a_saved_table_will_do(tmp_path: Path) -> None:
+def test_a_report_can_be_made_from_a_saved_table(tmp_path: Path) -> None:
     saved = tmp_path / "saved.csv"
     load(write_store(tmp_path / "store")).write_csv(saved)
     content = gather(saved)
@@ -244,6 +244,6 @@ def test_a_saved_table_will_do(tmp_path: Path) -> None:
     assert (content.software, content.failures, content.sweeps) == ((), (), ())
 
 
-def test_versions_of_a_rule_are_two_settings_of_a_method(tmp_path: Path) -> None:
-    store(tmp_path, made_record(method="lion", rules="old"), made_record((0.9, 0.9), method="lion", rules="new"))
+def test_versions_of_a_rule_are_separate_settings_of_a_method(tmp_path: Path) -> None:
+    store(tmp_path, make_record(method="lion", rules="old"), make_record((0.9, 0.9), method="lion", rules="new"))
     assert gather(tmp_path).facts["runs"] == "2"

@@ -14,7 +14,7 @@ from weightclip.lab.report import gather, render
 
 
 class Page(HTMLParser):
-    """A page's elements, and the text between them."""
+    """A page's elements and their text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Page(HTMLParser):
         self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        while self._open[-1] not in (tag, ""):  # elements that need no end
+        while self._open[-1] not in (tag, ""):  # elements without an end tag
             self._open.pop()
         if self._open[-1]:
             self._open.pop()
@@ -42,7 +42,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render(gather(write_store(tmp_path_factory.mktemp("store"))), "A title")
 
 
-def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) -> None:
+def test_the_page_has_a_title_and_a_section_per_entry_of_the_contents(html: str) -> None:
     page = Page(html)
     assert page.text["title"] == page.text["h1"] == ["A title"]
     linked = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
@@ -64,7 +64,7 @@ def test_it_has_a_title_and_a_section_for_each_entry_of_the_contents(html: str) 
     ]
 
 
-def test_it_opens_with_a_finding_for_each_setup(html: str) -> None:
+def test_the_page_begins_with_a_finding_for_each_setup(html: str) -> None:
     page = Page(html)
     first, second, *_ = (text.replace("\N{NO-BREAK SPACE}", " ") for text in page.text["p"])
     assert first == (
@@ -74,7 +74,7 @@ def test_it_opens_with_a_finding_for_each_setup(html: str) -> None:
     assert second.startswith("On label-permuted-emnist (stand-in data), SGD + WC (κ = 2) has the highest accuracy, ")
 
 
-def test_without_records_only_what_failed_is_shown(tmp_path: Path) -> None:
+def test_without_records_only_failures_are_shown(tmp_path: Path) -> None:
     write_failed(tmp_path)
     page = Page(render(gather(tmp_path)))
     sections = [attributes["id"] for tag, attributes in page.elements if tag == "section"]
@@ -93,14 +93,14 @@ def test_a_mean_over_problems_has_a_section(tmp_path: Path) -> None:
     assert page.text["span"].count("stand-in data") == 5
 
 
-def test_notes_on_a_setting_have_a_row_of_their_own(html: str) -> None:
+def test_notes_on_a_setting_have_a_separate_row(html: str) -> None:
     page = Page(html)
     noted = [attributes.get("class") for tag, attributes in page.elements if tag == "tr"]
     assert noted.count("notes") == noted.count("noted") == 1
     assert "lr at the edge of the values tried" in page.text["td"]
 
 
-def test_nothing_is_fetched_from_anywhere(html: str) -> None:
+def test_the_page_makes_no_network_requests(html: str) -> None:
     for tag, attributes in Page(html).elements:
         assert tag not in ("link", "iframe", "object", "embed", "base")
         assert "src" not in attributes
@@ -111,7 +111,7 @@ def test_nothing_is_fetched_from_anywhere(html: str) -> None:
     assert "default-src 'none'" in html
 
 
-def test_stand_in_data_is_marked_wherever_its_numbers_are(html: str) -> None:
+def test_stand_in_data_is_marked_in_every_section(html: str) -> None:
     assert Page(html).text["span"].count("stand-in data") == 4  # data, runs, best settings, trend
 
 
@@ -122,21 +122,21 @@ def test_a_simulator_has_no_checksum(tmp_path: Path) -> None:
     assert "None" not in [*page.text["td"], *page.text.get("code", [])]
 
 
-def test_text_from_results_stays_text(tmp_path: Path) -> None:
+def test_text_from_results_is_escaped(tmp_path: Path) -> None:
     for kappa in (1.0, 2.0):
         write_run(tmp_path, HOSTILE, problem=HOSTILE, kappa=kappa, activation=HOSTILE, official=False)
     write_failed(tmp_path, HOSTILE)
     (tmp_path / "<b>.parquet").write_bytes(b"")
     page = Page(render(gather(tmp_path), HOSTILE))
     scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
-    assert scripts == ["application/json"] * 2 + [None] * 2  # two charts, Vega, and what embeds them
+    assert scripts == ["application/json"] * 2 + [None] * 2  # two charts, Vega, and the embedding script
     assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
     assert page.text["h1"] == [HOSTILE]
     assert HOSTILE in "".join(page.text["caption"])
     assert HOSTILE in "".join(page.text["summary"])
 
 
-def test_charts_hold_the_names_they_were_given(tmp_path: Path) -> None:
+def test_charts_contain_the_given_names(tmp_path: Path) -> None:
     write_run(tmp_path, HOSTILE)
     page = Page(render(gather(tmp_path)))
     spec = json.loads(page.text["script"][0])
@@ -151,8 +151,8 @@ def test_missing_comparisons_and_failures_are_mentioned(tmp_path: Path) -> None:
     assert "No run failed." in text
 
 
-def test_experiments_of_other_packages_have_parts_of_their_own(tmp_path: Path) -> None:
-    """The package is not installed: the record carries the schema, whose score has no definition."""
+def test_experiments_of_other_packages_are_reported(tmp_path: Path) -> None:
+    """The package is not installed: the record contains the schema, whose score has no definition."""
     other = replace(EXPERIMENT.schema, experiment="other", x_column="iteration", score="return")
     assert "other" not in experiments()
     table = pl.DataFrame({"iteration": [1, 2, 3], "return": [10.0, math.nan, 31.0]})

@@ -1,11 +1,11 @@
-"""A sweep of small runs, also as a command: python descent_sweep.py STORE. It saves every row."""
+"""A sweep of small runs with a checkpoint after every row, also as a command: python descent_sweep.py STORE."""
 
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from descent import descent_plan
+from descent_experiment import descent_plan
 
 from weightclip.lab import checkpoint
 from weightclip.lab.files import make_directory
@@ -26,7 +26,7 @@ checkpoint.MAX_FRACTION = math.inf
 def drive(
     plan: Plan, store: Path, workers: int, retry_failed: bool, on_report: Callable[[Report], None] = lambda report: None
 ) -> list[Outcome]:
-    """The steps of `weightclip sweep`."""
+    """Run the steps of `weightclip sweep`."""
     inventory = take_inventory(plan, store, retry_failed)
     remove_remains(store, inventory.done)
     locked_runs(store)

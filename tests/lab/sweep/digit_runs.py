@@ -1,4 +1,4 @@
-"""Small runs on the bundled digits, and what a store has of them."""
+"""Small runs on the bundled digits and their records."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,10 +24,10 @@ def digit_plan(seeds: int, *choices: dict[str, Any]) -> Plan:
 
 
 def compile_kernels(*methods: str) -> None:
-    """Have all kernels of the methods in the cache, for data of this process and for Ray's, which is read-only.
+    """Compile all kernels of the methods into the cache, for writable data and for Ray's read-only data.
 
-    In a process of its own: compiled code that comes from the cache rounds sums otherwise than in the process that
-    compiled it.
+    Run this in a separate process, because code loaded from the cache rounds sums differently than in the process
+    that compiled it.
     """
     plan = digit_plan(1, *({"method": method, "steps": 20, "period": 10} for method in methods))
     (data,) = plan.data.values()
@@ -45,15 +45,15 @@ def outcomes_of(reports: Iterable[Report]) -> list[Outcome]:
 
 
 def tables(store: Path) -> dict[str, pl.DataFrame]:
-    """The table of each record by the run's identity; no run has two."""
+    """Return the table of each record by the run's identity; each run has one record."""
     found = [read_record(path) for path in store.rglob("*.parquet")]
     assert len({record.identity for record in found}) == len(found)
     return {record.identity: record.table for record in found}
 
 
-def assert_same_records(store: Path, undisturbed: Path) -> None:
-    """The same runs, with exactly equal numbers."""
-    ours, theirs = tables(store), tables(undisturbed)
+def assert_same_records(store: Path, uninterrupted: Path) -> None:
+    """Both stores have the same runs with exactly equal numbers."""
+    ours, theirs = tables(store), tables(uninterrupted)
     assert ours.keys() == theirs.keys()
     for identity, table in ours.items():
         assert_frame_equal(table, theirs[identity], check_exact=True)

@@ -1,7 +1,7 @@
-"""Slurm's commands, as far as submitit uses them, for the processes of one machine.
+"""A local substitute for the Slurm commands that submitit uses.
 
-`install(folder)` makes `sbatch`, `srun`, `sacct` and `scancel` there. The folder also holds what they know: the script
-of each job, and of each of its tasks the state and the process group.
+`install(folder)` creates `sbatch`, `srun`, `sacct` and `scancel` in a folder. The folder also stores their state: the
+script of each job, and the state and process group of each task.
 """
 
 import os
@@ -38,7 +38,7 @@ def sbatch(folder: Path, script: str) -> None:
 
 
 def run(folder: Path, job: str) -> None:
-    """The tasks of a job, so many at a time as the array says."""
+    """Run the tasks of a job with the parallelism of the array."""
     array = re.search(r"--array='?0-(\d+)%(\d+)", (folder / f"{job}.sbatch").read_text())
     last, parallel = (int(array[1]), int(array[2])) if array else (0, 1)
     with ThreadPoolExecutor(parallel) as pool:

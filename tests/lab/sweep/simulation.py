@@ -1,7 +1,7 @@
-"""Simulated processes: threads of which one runs at a time, and which can be killed before any file operation.
+"""Simulated processes: threads that run one at a time and can be killed before any file operation.
 
 A process pauses before each operation in the store, whenever it waits, and whenever it sends a message. It continues
-when `Process.step` is called. A killed process leaves its files as they are and loses its locks, as with `kill -9`.
+when `Process.step` is called. A killed process leaves its files unchanged and loses its locks, as with `kill -9`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Process:
         self.number = 10**6 + len(machine.processes)
         self.error: BaseException | None = None
         self.killed = self.ended = False
-        self.operation = self.path = ""  # where it pauses; the path of the last operation that has one
+        self.operation = self.path = ""  # where the process pauses, and the path of the last operation on a file
         self.can_continue: Callable[[], bool] = lambda: True
         self.locks: list[FileLock] = []
         self._target = target
@@ -140,12 +140,12 @@ def _before_operation(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def simulated(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the package see simulated processes, pipes and clocks."""
+    """Replace processes, pipes and clocks in the package by simulated ones."""
     _install_hook()
     sleep, clock, is_running = time.sleep, time.time, files._is_running
 
     def simulated_fsync(descriptor: int) -> None:
-        """A write that is interrupted, or does not fit, leaves a part of the file."""
+        """A write that is interrupted or exceeds the disk space leaves a partial file."""
         process = current()
         try:
             if process is not None:
@@ -205,7 +205,7 @@ _installed = False
 
 
 def _install_hook() -> None:
-    """Hooks cannot be removed; this one ignores threads that are not simulated processes."""
+    """Install the audit hook. Hooks cannot be removed; it ignores threads that are not simulated processes."""
     global _installed
     if not _installed:
         sys.addaudithook(_before_operation)
@@ -253,7 +253,7 @@ def _pipe() -> tuple[_End, _End]:
 
 
 def _wait(objects: Sequence[Any]) -> list[Any]:
-    """Wait for messages, or the end of processes."""
+    """Wait for messages or the end of processes."""
     process = current()
     assert process is not None
     while not (ready := [one for one in objects if one.is_ready()]):

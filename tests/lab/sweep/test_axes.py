@@ -1,11 +1,11 @@
-"""A sweep over several axes, and what else a command does that needs an experiment which misbehaves."""
+"""Sweeps over several axes, and commands with failing experiments."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from toy import Toy
+from toy_experiment import Toy
 
 from weightclip.cli import main
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
@@ -32,7 +32,7 @@ def records() -> list[Path]:
     return sorted(STORE.rglob("*.parquet"))
 
 
-def test_all_values_that_go_together_are_run() -> None:
+def test_all_valid_combinations_of_values_are_run() -> None:
     assert main(WORDS) == 0
     configs = [read_record(path).config for path in records()]
     assert sorted((one["method"], one["stages"]) for one in configs) == [("fast", 1), ("fast", 2), ("slow", 1)]
@@ -58,16 +58,16 @@ def test_a_grid_is_searched_at_each_value_of_an_axis(capsys: pytest.CaptureFixtu
         (["--stages", "2", "--methods", "slow"], "stages: got 2, but slow has one stage"),
     ],
 )
-def test_a_wrong_value_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_value_prints_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.count("\n") == 1
 
 
-def test_as_long_as_runs_have_failed_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_is_1_until_failed_runs_are_retried(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*WORDS, "--methods", "fast", "--stages", "1"]
-    assert main([*words, "--trouble", "fail"]) == 1
+    assert main([*words, "--fault", "fail"]) == 1
     assert "--failures shows the tracebacks" in capsys.readouterr().out
     assert main(words) == 1
     assert "0 to run, 1 failed earlier" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_as_long_as_runs_have_failed_the_exit_code_tells(capsys: pytest.CaptureF
 
 def test_without_a_failure_note_the_message_does_not_mention_one(capsys: pytest.CaptureFixture[str]) -> None:
     STORE.mkdir()
-    (STORE / "toy").touch()  # no record and no note can be written below a file
+    (STORE / "toy").touch()  # neither records nor notes can be written below a file
     assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 1
     out = capsys.readouterr().out
     assert "0 runs done, 1 failed" in out
@@ -88,7 +88,7 @@ def test_without_a_failure_note_the_message_does_not_mention_one(capsys: pytest.
     assert failures(STORE) == []
 
 
-def test_a_dry_run_leaves_checkpoints_alone_and_a_sweep_removes_those_of_what_is_done() -> None:
+def test_only_a_sweep_and_not_a_dry_run_removes_checkpoints_of_finished_runs() -> None:
     assert main([*WORDS, "--methods", "fast", "--stages", "1"]) == 0
     checkpoint = checkpoint_path(records()[0])
     checkpoint.touch()
@@ -98,7 +98,7 @@ def test_a_dry_run_leaves_checkpoints_alone_and_a_sweep_removes_those_of_what_is
     assert not checkpoint.exists()
 
 
-def test_a_sweep_whose_executor_does_not_start_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_whose_executor_does_not_start_has_no_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no cluster")
 
@@ -124,7 +124,7 @@ def test_ctrl_c_on_a_terminal_ends_the_table_before_the_message(
     assert last.splitlines()[-1].endswith("stopped: 0 of 3 runs ended; the same command resumes")
 
 
-def test_the_store_keeps_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_contains_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["weightclip", *WORDS, "--methods", "fast"])
     assert main() == 0
     (manifest,) = read_manifests(STORE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from toy import Toy, attempts, toy_plan
+from toy_experiment import Toy, attempts, toy_plan
 
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import checkpoint_path, failures, record_path
@@ -34,7 +34,7 @@ def statuses(outcomes: Sequence[Outcome]) -> list[str]:
     return sorted(one.status for one in outcomes)
 
 
-def test_every_run_leaves_its_record_and_is_reported(tmp_path: Path) -> None:
+def test_every_run_writes_a_record_and_is_reported(tmp_path: Path) -> None:
     plan = toy_plan(3, {"lr": 1.0}, {"lr": 2.0})
     reports: list[Report] = []
     assert statuses(run(plan, tmp_path, reports=reports)) == ["done"] * 6
@@ -53,15 +53,15 @@ def test_only_missing_runs_are_executed(tmp_path: Path) -> None:
     assert sorted(attempts(notes).values()) == [1] * 6
 
 
-def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_record_is_repeated(tmp_path: Path) -> None:
     plan = toy_plan(2)
     run(plan, tmp_path)
     records(tmp_path)[0].write_bytes(b"damaged")
     assert len(take_inventory(plan, tmp_path).missing) == 1
 
 
-def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
-    plan = toy_plan(2, {"lr": 1.0, "trouble": "fail"}, {"lr": 2.0})
+def test_a_failure_is_recorded_and_does_not_stop_the_sweep(tmp_path: Path) -> None:
+    plan = toy_plan(2, {"lr": 1.0, "fault": "fail"}, {"lr": 2.0})
     assert statuses(run(plan, tmp_path)) == ["done", "done", "failed", "failed"]
     first, _ = failures(tmp_path)
     assert first.reason == "RuntimeError: it went wrong"
@@ -69,40 +69,40 @@ def test_a_failure_is_noted_and_stops_nothing(tmp_path: Path) -> None:
     assert first.config["lr"] == 1.0
 
 
-def test_failed_runs_are_retried_only_when_asked_for(tmp_path: Path) -> None:
-    run(toy_plan(2, {"trouble": "fail"}), tmp_path)
-    healed = toy_plan(2)
-    assert len(take_inventory(healed, tmp_path).failed) == 2
-    assert run(healed, tmp_path) == []
-    assert statuses(run(healed, tmp_path, retry_failed=True)) == ["done", "done"]
+def test_failed_runs_are_retried_only_on_request(tmp_path: Path) -> None:
+    run(toy_plan(2, {"fault": "fail"}), tmp_path)
+    fixed = toy_plan(2)
+    assert len(take_inventory(fixed, tmp_path).failed) == 2
+    assert run(fixed, tmp_path) == []
+    assert statuses(run(fixed, tmp_path, retry_failed=True)) == ["done", "done"]
     assert failures(tmp_path) == []
 
 
 def test_the_job_of_a_worker_that_dies_restarts(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(2, {"lr": 1.0, "trouble": "die once", "notes": str(notes)}, {"lr": 2.0})
+    plan = toy_plan(2, {"lr": 1.0, "fault": "die once", "notes": str(notes)}, {"lr": 2.0})
     reports: list[Report] = []
     assert statuses(run(plan, store, reports=reports)) == ["done"] * 4
     assert set(attempts(notes).values()) == {2}
     assert sum("worker died" in report.line for report in reports if isinstance(report, Message)) == 2
 
 
-def test_a_job_that_kills_every_worker_is_a_failure_in_the_end(tmp_path: Path) -> None:
+def test_a_job_that_kills_every_worker_eventually_fails(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"lr": 1.0, "trouble": "die", "notes": str(notes)}, {"lr": 2.0})
+    plan = toy_plan(1, {"lr": 1.0, "fault": "die", "notes": str(notes)}, {"lr": 2.0})
     assert statuses(run(plan, store)) == ["done", "failed"]
     assert set(attempts(notes).values()) == {ATTEMPTS}
     assert failures(store)[0].reason == f"worker died {ATTEMPTS} times"
 
 
-def test_runs_that_go_together_are_run_together(tmp_path: Path) -> None:
+def test_batched_runs_are_executed_together(tmp_path: Path) -> None:
     run(toy_plan(3, {"lr": 1.0}, {"lr": 2.0}, together=True), tmp_path)
     assert {value for path in records(tmp_path) for value in read_record(path).table["together"]} == {3}
 
 
-def test_runs_of_another_process_are_waited_for(tmp_path: Path) -> None:
+def test_a_sweep_waits_for_runs_of_another_process(tmp_path: Path) -> None:
     plan = toy_plan(2)
     theirs = plan.runs[0]
     held = lock_run(tmp_path, theirs.identity, theirs.relative_path)
@@ -131,7 +131,7 @@ def test_runs_abandoned_by_another_process_are_executed(tmp_path: Path) -> None:
     assert len(records(tmp_path)) == 2
 
 
-def test_two_sweeps_at_once_run_each_run_once(tmp_path: Path) -> None:
+def test_concurrent_sweeps_execute_each_run_once(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(4, {"method": "slow", "notes": str(notes)}, {"method": "slow", "lr": 2.0, "notes": str(notes)})
@@ -146,7 +146,7 @@ def test_two_sweeps_at_once_run_each_run_once(tmp_path: Path) -> None:
     assert pl.concat([read_record(path).table for path in records(store)]).height == 24
 
 
-def test_a_sweep_that_is_left_leaves_no_process(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_leaves_no_process(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     plan = toy_plan(4, {"method": "slow", "rows": 1000, "notes": str(notes)})
@@ -167,7 +167,7 @@ def test_a_record_of_other_data_is_a_failure(tmp_path: Path) -> None:
     assert "data differs" in failures(tmp_path)[0].reason
 
 
-def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkpoint(tmp_path: Path) -> None:
+def test_the_worker_and_not_the_inventory_removes_the_checkpoint_of_a_finished_run(tmp_path: Path) -> None:
     plan = toy_plan(1)
     Toy().run([plan.runs[0].config], None, tmp_path)
     checkpoint = checkpoint_path(records(tmp_path)[0])
@@ -178,7 +178,7 @@ def test_looking_removes_nothing_and_the_worker_that_finds_a_run_done_its_checkp
     assert not checkpoint.exists()
 
 
-def test_a_directory_in_the_place_of_a_record_is_no_record(tmp_path: Path) -> None:
+def test_a_directory_at_the_path_of_a_record_is_not_a_record(tmp_path: Path) -> None:
     plan = toy_plan(1)
     (one,) = plan.runs
     record_path(tmp_path, one.relative_path, one.identity).mkdir(parents=True)
@@ -196,14 +196,14 @@ def test_an_error_outside_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.
     assert "FileNotFoundError" in failure.reason
     assert "Traceback" in failure.traceback
     (tmp_path / "file").touch()
-    (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # where no note can be written
+    (outcome,) = run_job(Shared(Toy(), tmp_path / "file"), plan.runs, {})  # notes cannot be written
     assert "NotADirectoryError" in outcome.reason
 
 
-def test_a_run_that_failed_in_another_sweep_meanwhile_is_not_retried(tmp_path: Path) -> None:
+def test_a_run_that_failed_in_a_concurrent_sweep_is_not_retried(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "fail", "notes": str(notes)})
+    plan = toy_plan(1, {"fault": "fail", "notes": str(notes)})
     run(plan, store)
     (outcome,) = run_job(Shared(Toy(), store), plan.runs, {})
     assert (outcome.status, outcome.reason) == ("failed", "RuntimeError: it went wrong")

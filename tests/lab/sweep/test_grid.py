@@ -14,7 +14,7 @@ def count(settings: list[dict[str, Any]]) -> dict[str, int]:
     return {method: sum(one["method"] == method for one in settings) for method in METHODS}
 
 
-def test_table_1_is_the_product_over_the_settings_that_a_method_has() -> None:
+def test_table_1_is_the_product_over_the_settings_of_a_method() -> None:
     grid = read_presets("paper", EXPERIMENT)
     assert count(search(EXPERIMENT, PROBLEM, METHODS, grid, {})) == {
         "sgd": 4,
@@ -50,7 +50,7 @@ def test_a_method_missing_from_the_table_uses_the_defaults() -> None:
     assert EXPERIMENT.configure(PROBLEM, found[0]).kappa == 1.0
 
 
-def test_a_grid_of_ones_own_can_vary_anything(tmp_path: Path) -> None:
+def test_a_user_defined_grid_can_vary_any_setting(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("""
 [grid]

@@ -38,7 +38,7 @@ def test_a_note_contains_the_progress_of_a_run(tmp_path: Path) -> None:
     assert locked_runs(tmp_path) == {}
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
-        assert locked_runs(tmp_path) == {"abc": None}  # it waits for a worker
+        assert locked_runs(tmp_path) == {"abc": None}  # waits for a worker
         mine.start()
         note = locked_runs(tmp_path)["abc"]
         assert note is not None
@@ -46,7 +46,9 @@ def test_a_note_contains_the_progress_of_a_run(tmp_path: Path) -> None:
     assert locked_runs(tmp_path) == {}
 
 
-def test_a_note_keeps_the_fraction_at_the_start_of_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_contains_the_fraction_at_the_start_of_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_NOTES", 0.0)
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
@@ -57,7 +59,7 @@ def test_a_note_keeps_the_fraction_at_the_start_of_the_session(tmp_path: Path, m
         assert note is not None
         assert (note.first, note.done) == (0.6, 0.8)
         assert note.since <= note.first_when
-        mine.start()  # on another worker, from its start
+        mine.start()  # on another worker, from the start
         mine.update(0.1)
         note = locked_runs(tmp_path)["abc"]
         assert note is not None
@@ -109,7 +111,7 @@ def test_progress_is_written_at_most_once_a_second(tmp_path: Path) -> None:
         assert note.done == 0.0
 
 
-def test_a_token_is_visible_while_its_file_has_its_text(tmp_path: Path) -> None:
+def test_a_token_is_visible_while_its_file_contains_its_text(tmp_path: Path) -> None:
     with locked(tmp_path, "abc", "toy/place") as mine:
         assert mine is not None
         token = mine.token()
@@ -150,7 +152,7 @@ def test_a_run_of_an_earlier_version_is_locked(tmp_path: Path) -> None:
         assert path.read_text() == '{"place": "toy/place"}'
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=hold, args=(tmp_path, theirs))
@@ -167,7 +169,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 
 def test_only_one_of_many_threads_holds_the_lock(tmp_path: Path) -> None:
-    """A lock on a file that was removed between its opening and its locking does not count."""
+    """A lock on a file that was removed between opening and locking is invalid."""
     inside = 0
     most = 0
     lock = threading.Lock()

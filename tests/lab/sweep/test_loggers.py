@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Toy, toy_plan
+from toy_experiment import Toy, toy_plan
 
 from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.sweep import loggers
@@ -19,7 +19,7 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_tensorboard_has_each_row_of_each_run(tmp_path: Path) -> None:
+def test_each_row_of_each_run_is_logged_to_tensorboard(tmp_path: Path) -> None:
     plan = toy_plan(2, {"lr": 0.5}, together=True)
     with logging_rows(Loggers(tensorboard=tmp_path), Toy(), plan.runs) as row:
         Toy().run([run.config for run in plan.runs], None, None, callbacks=Callbacks(on_row=row))
@@ -37,12 +37,12 @@ def test_workers_write_events(tmp_path: Path) -> None:
     assert len(read_events(tmp_path / "events" / f"{run.relative_path}_{run.identity}")["accuracy"]) == 3
 
 
-def test_nothing_is_shown_unless_asked_for(tmp_path: Path) -> None:
+def test_logging_is_disabled_by_default(tmp_path: Path) -> None:
     with logging_rows(Loggers(), Toy(), toy_plan(1).runs) as row:
         row(None, {})
 
 
-def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_is_logged_to_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
     reported: list[Any] = []
 
@@ -64,7 +64,7 @@ def test_weights_and_biases_gets_each_row(tmp_path: Path, monkeypatch: pytest.Mo
     assert reported == [("project", "fast", 0.5), (0, 0.0), (1, 0.5), (2, 1.0), "finished"]
 
 
-def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_immediately(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r'--tensorboard: requires tensorboard: pip install "weightclip\[tensorboard\]"'
@@ -75,7 +75,7 @@ def test_a_missing_library_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, 
     assert check_loggers(Loggers()) == Loggers()
 
 
-def test_an_error_of_weights_and_biases_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_weights_and_biases_prints_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs wandb")
 
     def init(**options: Any) -> None:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from toy import Toy, toy_plan
+from toy_experiment import Toy, toy_plan
 
 from weightclip.lab.records.store import failures, record_path
 from weightclip.lab.sweep.locks import locked
@@ -8,7 +8,7 @@ from weightclip.lab.sweep.manifest import FOLDER, current, read_manifests, state
 from weightclip.lab.sweep.worker import mark_failed
 
 
-def test_a_manifest_comes_back(tmp_path: Path) -> None:
+def test_a_manifest_is_restored(tmp_path: Path) -> None:
     plan = toy_plan(2)
     written = write_manifest(tmp_path, "weightclip sweep toy", "toy", plan.runs)
     assert read_manifests(tmp_path) == [written]
@@ -22,7 +22,7 @@ def test_a_manifest_of_an_older_version_is_read(tmp_path: Path) -> None:
     assert read_manifests(tmp_path) == [written]
 
 
-def test_the_same_runs_again_are_the_same_sweep(tmp_path: Path) -> None:
+def test_equal_runs_are_the_same_sweep(tmp_path: Path) -> None:
     for command in ("weightclip sweep toy --seeds 2", "weightclip sweep toy --seeds 0-1"):
         write_manifest(tmp_path, command, "toy", toy_plan(2).runs)
     write_manifest(tmp_path, "weightclip sweep toy --seeds 3", "toy", toy_plan(3).runs)
@@ -52,7 +52,7 @@ def test_a_state_distinguishes_done_running_failed_and_left(tmp_path: Path) -> N
     assert [run.identity for run in state.left] == [held.identity, left.identity]
 
 
-def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
+def test_a_queued_run_is_not_running(tmp_path: Path) -> None:
     (run,) = toy_plan(1).runs
     manifest = write_manifest(tmp_path, "", "toy", [run])
     with locked(tmp_path, run.identity, run.relative_path):
@@ -60,7 +60,7 @@ def test_a_run_in_a_queue_is_not_running(tmp_path: Path) -> None:
     assert (state.running, state.waiting) == ({}, {run.identity})
 
 
-def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_path: Path) -> None:
+def test_a_damaged_record_and_a_directory_in_its_place_count_as_left_and_are_named(tmp_path: Path) -> None:
     plan = toy_plan(3)
     manifest = write_manifest(tmp_path, "", "toy", plan.runs)
     Toy().run([run.config for run in plan.runs[:2]], None, tmp_path)
@@ -74,7 +74,7 @@ def test_a_damaged_record_and_a_directory_in_its_place_are_left_and_named(tmp_pa
     assert [str(damaged) in state.damaged[0], str(directory) in state.damaged[1]] == [True, True]
 
 
-def test_a_sweep_that_a_later_one_contains_is_not_current(tmp_path: Path) -> None:
+def test_a_sweep_contained_in_a_later_one_is_not_current(tmp_path: Path) -> None:
     few, more, others = toy_plan(2), toy_plan(3), toy_plan(2, {"method": "slow"})
     plans = {"few": few, "others": others, "more": more}
     manifests = [write_manifest(tmp_path, name, "toy", plan.runs) for name, plan in plans.items()]

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import polars as pl
-from toy import toy_plan
+from toy_experiment import toy_plan
 
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
@@ -22,7 +22,7 @@ def test_a_run_is_identified_by_content() -> None:
     assert len({run.identity for run in more.runs}) == 6
 
 
-def test_runs_go_alone_unless_their_experiment_takes_several_at_once() -> None:
+def test_runs_are_batched_only_if_their_experiment_supports_it() -> None:
     assert [len(job) for job in batches(toy_plan(3, {"lr": 1.0}, {"lr": 2.0}).runs)] == [1] * 6
     jobs = batches(toy_plan(3, {"lr": 1.0}, {"lr": 2.0}, together=True).runs)
     assert [[(run.config.lr, run.config.seed) for run in job] for job in jobs] == [
@@ -31,8 +31,8 @@ def test_runs_go_alone_unless_their_experiment_takes_several_at_once() -> None:
     ]
 
 
-def test_the_cost_of_a_run_is_that_of_finished_runs_with_other_seeds_and_settings(tmp_path: Path) -> None:
-    """Fields that do not change the numbers, such as the scale, are not in records."""
+def test_the_cost_of_a_run_is_estimated_from_finished_runs_with_other_seeds_and_settings(tmp_path: Path) -> None:
+    """Fields that do not change the results, such as the scale, are not in records."""
     experiment = find_experiment("policy-collapse")
     short = {"env": "Hopper-v4", "method": "adam+wc", "steps": 4096, "scale": "laptop"}
     config = experiment.configure("policy-collapse", short)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from digit_runs import PROBLEM, assert_same_records, digit_plan, outcomes_of, shared_by, tables
 from polars.testing import assert_frame_equal
-from ray_nodes import Cluster, Node, cluster, short_folder
-from toy import attempts, toy_plan
+from ray_cluster import Cluster, Node, cluster, short_folder
+from toy_experiment import attempts, toy_plan
 
-from processes import SECONDS, started, wait_for
+from processes import SECONDS, start_process, wait_for
 from weightclip.lab.experiments.streaming.training import run_config
 from weightclip.lab.records.store import failures
 from weightclip.lab.sweep import executor, ray
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 
 
 def messages(plan: Plan, store: Path, shared_store: bool = True) -> list[object]:
-    """The messages of a worker that executes all runs of a plan."""
+    """Return the messages of a worker that executes all runs of a plan."""
     data = next(iter(plan.data.values()))
     with locked(store, plan.runs[0].identity, plan.runs[0].relative_path) as lock:
         assert lock is not None
@@ -49,7 +49,7 @@ def test_missing_ray_suggests_an_install_command(monkeypatch: pytest.MonkeyPatch
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.2:9", "no.such.host.invalid:6379"])
-def test_an_address_that_does_not_answer_is_reported_at_once(address: str) -> None:
+def test_an_unreachable_address_is_reported_immediately(address: str) -> None:
     with pytest.raises(ValueError, match=rf"^--address: got '{address}', expected the address of a Ray cluster"):
         _ = Ray(address).workers
 
@@ -62,7 +62,7 @@ def test_an_invalid_address_is_reported(address: str) -> None:
 
 
 @needs_ray
-def test_runs_that_another_process_has_need_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_process_do_not_require_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_connected", lambda executor: pytest.fail("there is nothing to run"))
     plan = toy_plan(2)
     held = [lock_run(tmp_path, run.identity, run.relative_path) for run in plan.runs]
@@ -84,7 +84,7 @@ def test_a_worker_without_the_store_sends_rows_progress_and_the_record(tmp_path:
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -> None:
+def test_a_worker_with_access_to_the_store_writes_the_record(tmp_path: Path) -> None:
     plan = toy_plan(2)
     last = messages(plan, tmp_path)[-1]
     assert isinstance(last, ray._Stored)
@@ -92,14 +92,14 @@ def test_a_worker_that_sees_the_store_writes_the_record_itself(tmp_path: Path) -
     assert tables(tmp_path).keys() == {run.identity for run in plan.runs}
 
 
-def test_a_worker_sends_the_end_of_a_run_however_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_sends_the_end_of_even_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "SECONDS_BETWEEN_REPORTS", 0.0)
     for _ in range(30):
         assert isinstance(messages(toy_plan(1), tmp_path, shared_store=False)[-1], list)
 
 
 def test_a_worker_reports_how_a_run_failed(tmp_path: Path) -> None:
-    (failed,) = messages(toy_plan(1, {"trouble": "fail"}), tmp_path)
+    (failed,) = messages(toy_plan(1, {"fault": "fail"}), tmp_path)
     assert isinstance(failed, ray._Failed)
     assert failed.reason == "RuntimeError: it went wrong"
     assert 'raise RuntimeError("it went' in failed.trace
@@ -112,8 +112,8 @@ def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
     assert ray._newest(queue) == ["a line", 0.2, (0, {"task": 1}), 0.4]
 
 
-class Silent:
-    """A library whose workers never answer in time, and what is asked of it."""
+class UnresponsiveRay:
+    """A fake Ray whose workers never respond in time; it records the calls."""
 
     class exceptions:
         class RayError(Exception): ...
@@ -138,12 +138,12 @@ class Silent:
 def test_an_unresponsive_worker_is_stopped_before_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = Silent()
+    silent = UnresponsiveRay()
     monkeypatch.setattr(ray, "_ray", lambda: silent)
     plan = toy_plan(1)
     task = ray._Task("job 1", plan.runs, shared_by(plan, tmp_path))
     assert task.lock()
-    assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it waits in the cluster
+    assert locked_runs(tmp_path) == {plan.runs[0].identity: None}  # it is queued in the cluster
     task.start(silent)
     reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
     assert [type(report) for report in reports] == [Message, Message, Ended]
@@ -153,7 +153,7 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For all processes of the clusters: nothing is fetched, kernels are compiled once, and the toy is known."""
+    """Set up all processes of the clusters: no downloads, compiled kernels, and the toy experiment installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEIGHTCLIP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("WEIGHTCLIP_OFFLINE", "1")
@@ -172,7 +172,7 @@ def two_nodes(environment: None) -> Iterator[Cluster]:
 
 
 def add_node(found: Cluster) -> Node:
-    """One after the other: nodes that start at the same time may choose the same ports."""
+    """Add nodes one by one, because nodes that start at the same time may choose the same ports."""
     before = Ray(found.address).workers
     node = found.add()
     wait_for(lambda: Ray(found.address).workers > before, "another core")
@@ -185,7 +185,7 @@ both_stores = pytest.mark.parametrize("shared_store", [True, False], ids=["share
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_records_are_written_by_workers_that_see_the_store_and_else_brought_back(
+def test_records_are_written_by_workers_with_access_to_the_store_or_sent_to_the_driver(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     plan = toy_plan(3, {}, {"lr": 0.2})
@@ -200,14 +200,14 @@ def test_records_are_written_by_workers_that_see_the_store_and_else_brought_back
 
 @needs_ray
 @pytest.mark.slow
-def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_all_runs_are_done_and_both_nodes_are_used(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(6, {"method": "sgd", "steps": 20_000}, {"method": "adam+wc", "steps": 20_000})
     worked: set[Node] = set()
 
-    def look(report: Report) -> None:
+    def record_nodes(report: Report) -> None:
         worked.update(node for node in two_nodes.nodes if node.is_working())
 
-    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=look)
+    outcomes = sweep(plan, plan.runs, tmp_path / "ray", Ray(two_nodes.address), on_report=record_nodes)
     assert {one.status for one in outcomes} == {"done"}
     assert worked == set(two_nodes.nodes)
     sweep(plan, plan.runs, tmp_path / "local", Local(2))
@@ -217,7 +217,7 @@ def test_all_runs_are_done_and_both_nodes_take_part(two_nodes: Cluster, tmp_path
 
 @needs_ray
 @pytest.mark.slow
-def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_killing_a_node_loses_no_run(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(8, {"method": "sgd"}, {"method": "adam+wc"})
     victim = add_node(two_nodes)
     ended = 0
@@ -237,7 +237,7 @@ def test_a_node_that_is_killed_costs_no_run(two_nodes: Cluster, tmp_path: Path) 
 
 @needs_ray
 @pytest.mark.slow
-def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_a_failing_run_is_recorded_and_does_not_stop_the_others(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = digit_plan(1, {"method": "sgd"}, {"method": "sgd", "hidden": (10**9,)}, {"method": "adam"})
     outcomes = sweep(plan, plan.runs, tmp_path, Ray(two_nodes.address))
     assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
@@ -251,29 +251,29 @@ def test_a_failing_run_is_recorded_and_does_not_stop_the_rest(two_nodes: Cluster
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_given_up(
+def test_a_dead_worker_is_replaced_until_it_has_died_too_often(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     notes = {name: tmp_path / name for name in ("once", "always")}
     for folder in notes.values():
         folder.mkdir()
-    once = {"trouble": "die once", "notes": str(notes["once"])}
-    always = {"trouble": "die", "lr": 0.2, "notes": str(notes["always"])}
+    once = {"fault": "die once", "notes": str(notes["once"])}
+    always = {"fault": "die", "lr": 0.2, "notes": str(notes["always"])}
     plan = toy_plan(1, once, always, {"lr": 0.3})
-    said: list[Report] = []
+    received: list[Report] = []
     executor = Ray(two_nodes.address, shared_store=shared_store)
-    outcomes = sweep(plan, plan.runs, tmp_path / "store", executor, on_report=said.append)
+    outcomes = sweep(plan, plan.runs, tmp_path / "store", executor, on_report=received.append)
     status = {one.identity: one.status for one in outcomes}
     assert [status[run.identity] for run in plan.runs] == ["done", "failed", "done"]
     assert list(attempts(notes["once"]).values()) == [2]
     assert list(attempts(notes["always"]).values()) == [ATTEMPTS]
     assert [failure.reason for failure in failures(tmp_path / "store")] == [f"worker died {ATTEMPTS} times"]
-    assert sum(isinstance(one, Message) for one in said) == ATTEMPTS
+    assert sum(isinstance(one, Message) for one in received) == ATTEMPTS
 
 
 @needs_ray
 @pytest.mark.slow
-def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_batched_runs_are_executed_together_and_rows_are_logged(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(3, together=True)
     loggers = Loggers(tensorboard=tmp_path / "live")
     sweep(plan, plan.runs, tmp_path / "store", Ray(two_nodes.address), loggers=loggers)
@@ -284,12 +284,12 @@ def test_runs_that_go_together_do_and_rows_are_shown(two_nodes: Cluster, tmp_pat
 
 @needs_ray
 @pytest.mark.slow
-def test_closing_stops_what_runs_and_releases_its_locks(two_nodes: Cluster, tmp_path: Path) -> None:
+def test_closing_stops_running_jobs_and_releases_their_locks(two_nodes: Cluster, tmp_path: Path) -> None:
     plan = toy_plan(4, {"method": "slow", "rows": 10_000, "notes": str(tmp_path)})
     reports = Ray(two_nodes.address).run(shared_by(plan, tmp_path / "store"), batches(plan.runs))
     while not isinstance(next(reports), Started):
         pass
-    assert len(locked_runs(tmp_path / "store")) == 4  # twice as many as there are cores
+    assert len(locked_runs(tmp_path / "store")) == 4  # twice the number of cores
     (process, *_) = (int(note.name.split("-")[2]) for note in tmp_path.glob("*-*-*"))
     reports.close()
     assert not locked_runs(tmp_path / "store")
@@ -330,7 +330,7 @@ def test_nodes_without_the_package_are_reported_in_one_line(
 
 
 def command(seeds: int, store: Path, *options: str) -> list[str]:
-    """A sweep of runs of about half a second."""
+    """Return the command for a sweep of runs of about half a second."""
     words = ["sweep", PROBLEM, "--methods", "sgd,adam+wc,adam+sp", "--seeds", str(seeds), "--out", str(store)]
     return [sys.executable, "-m", "weightclip", *words, "--hidden", "20", "--steps", "20k", "--period", "500", *options]
 
@@ -339,51 +339,52 @@ def run(words: list[str]) -> None:
     subprocess.run(words, check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
 
 
-def has_ended_or_made(driver: subprocess.Popen[bytes], store: Path, records: int) -> bool:
+def has_ended_or_written(driver: subprocess.Popen[bytes], store: Path, records: int) -> bool:
     return driver.poll() is not None or len(list(store.rglob("*.parquet"))) >= records
 
 
 @needs_ray
 @pytest.mark.slow
-def test_kills_of_nodes_at_random_moments_of_a_sweep_cost_no_run(tmp_path: Path, environment: None) -> None:
-    """Of six nodes, five are killed, each at a moment of its own."""
+def test_killing_nodes_at_random_moments_loses_no_run(tmp_path: Path, environment: None) -> None:
+    """Five of six nodes are killed at different moments."""
     draw = random.Random(0)
     moments = sorted(draw.sample(range(1, 51), 5))
     pauses = [draw.uniform(0.0, 0.5) for _ in moments]
     print(f"a node is killed {', '.join(f'{p:.2f} s after record {m}' for m, p in zip(moments, pauses))}")
-    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
-    run(command(20, undisturbed))
+    uninterrupted, store = tmp_path / "uninterrupted", tmp_path / "store"
+    run(command(20, uninterrupted))
     with cluster() as found:
         victims = [add_node(found) for _ in moments]
         over_ray = command(20, store, "--executor", "ray", "--address", found.address)
-        with started(over_ray, stdout=subprocess.DEVNULL) as driver:
+        with start_process(over_ray, stdout=subprocess.DEVNULL) as driver:
             for victim, moment, pause in zip(victims, moments, pauses):
-                wait_for(partial(has_ended_or_made, driver, store, moment), f"{moment} records")
+                wait_for(partial(has_ended_or_written, driver, store, moment), f"{moment} records")
                 time.sleep(pause)
                 victim.kill()
             driver.wait(SECONDS)
         run(over_ray)
     assert len(tables(store)) == 60
-    assert_same_records(store, undisturbed)
+    assert_same_records(store, uninterrupted)
     assert not failures(store)
 
 
 @needs_ray
 @pytest.mark.slow
 @both_stores
-def test_kill_9_of_the_driver_frees_its_runs_and_the_same_command_finishes(
+def test_kill_9_of_the_driver_releases_its_runs_and_the_same_command_finishes_them(
     two_nodes: Cluster, tmp_path: Path, shared_store: bool
 ) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
     rows = {"method": "slow", "rows": 10, "notes": str(notes)}
     code = (
-        "from pathlib import Path; from toy import toy_plan; from weightclip.lab.sweep.executor import sweep;"
+        "from pathlib import Path; from toy_experiment import toy_plan; "
+        "from weightclip.lab.sweep.executor import sweep;"
         f"from weightclip.lab.sweep.ray import Ray; plan = toy_plan(4, {rows!r});"
         f"sweep(plan, plan.runs, Path({str(store)!r}), Ray({two_nodes.address!r}, shared_store={shared_store}))"
     )
-    with started([sys.executable, "-c", code]) as driver:
-        wait_for(lambda: has_ended_or_made(driver, store, 1), "a record")
+    with start_process([sys.executable, "-c", code]) as driver:
+        wait_for(lambda: has_ended_or_written(driver, store, 1), "a record")
         driver.kill()
         driver.wait(SECONDS)
     assert locked_runs(store) == {}
@@ -399,15 +400,15 @@ def test_when_the_cluster_dies_the_command_ends_and_another_cluster_resumes(
     tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # instead of 60
-    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
-    run(command(4, undisturbed))
+    uninterrupted, store = tmp_path / "uninterrupted", tmp_path / "store"
+    run(command(4, uninterrupted))
     with cluster() as found:
         over_ray = command(4, store, "--executor", "ray", "--address", found.address)
-        with started(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
-            wait_for(partial(has_ended_or_made, driver, store, 3), "3 records")
+        with start_process(over_ray, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+            wait_for(partial(has_ended_or_written, driver, store, 3), "3 records")
             found.head.kill()
             assert driver.wait(SECONDS) != 0
     assert 3 <= len(tables(store)) < 12
     with cluster() as another:
         run(command(4, store, "--executor", "ray", "--address", another.address))
-    assert_same_records(store, undisturbed)
+    assert_same_records(store, uninterrupted)

@@ -7,7 +7,7 @@ from pathlib import Path
 import fake_slurm
 import pytest
 from digit_runs import assert_same_records, digit_plan, outcomes_of, shared_by
-from toy import attempts, toy_plan
+from toy_experiment import attempts, toy_plan
 
 from processes import wait_for
 from weightclip.lab.records.store import failures
@@ -24,8 +24,8 @@ LOCAL = {"cluster": "local"}
 
 
 @pytest.fixture(autouse=True)
-def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks can import the toy, and a result that never comes is not waited for."""
+def _importable_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the toy experiment importable in tasks, and do not wait for missing results."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     if find_spec("submitit") is not None:
         import submitit
@@ -35,7 +35,7 @@ def _known_toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a Slurm that runs what is submitted on this machine."""
+    """The folder of a fake Slurm that runs submitted jobs on this machine."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     fake_slurm.install(folder)
@@ -71,7 +71,7 @@ def test_missing_slurm_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @needs_submitit
-def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_runs_does_not_require_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Slurm(tmp_path, dry_run=True).workers == slurm.WORKERS
     with pytest.raises(ValueError, match=r"^--slurm time: got 'x', expected minutes$"):
@@ -88,7 +88,7 @@ def test_to_count_no_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("cluster", "pbs", r"^--slurm cluster: got 'pbs', expected one of slurm, local$"),
     ],
 )
-def test_wrong_parameters_are_reported_before_anything_is_written(
+def test_invalid_parameters_are_reported_before_anything_is_written(
     tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -97,7 +97,7 @@ def test_wrong_parameters_are_reported_before_anything_is_written(
 
 
 @needs_submitit
-def test_as_many_tasks_run_as_were_asked_for_or_a_hundred(tmp_path: Path, cluster: Path) -> None:
+def test_the_number_of_concurrent_tasks_is_configurable_and_defaults_to_100(tmp_path: Path, cluster: Path) -> None:
     assert Slurm(tmp_path).workers == slurm.WORKERS
     assert Slurm(tmp_path, 7).workers == 7
 
@@ -121,10 +121,10 @@ def test_all_runs_are_done_and_a_failing_one_is_recorded(tmp_path: Path) -> None
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_task_that_is_lost_is_submitted_again(tmp_path: Path) -> None:
+def test_a_lost_task_is_resubmitted(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    plan = toy_plan(2, {"trouble": "die once", "notes": str(notes)})
+    plan = toy_plan(2, {"fault": "die once", "notes": str(notes)})
     said: list[Report] = []
     outcomes = sweep(plan, plan.runs, tmp_path / "store", on_this_machine(tmp_path), on_report=said.append)
     assert [one.status for one in outcomes] == ["done", "done"]
@@ -134,10 +134,10 @@ def test_a_task_that_is_lost_is_submitted_again(tmp_path: Path) -> None:
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
+def test_a_run_whose_tasks_are_always_lost_fails(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "die", "notes": str(notes)}, {"lr": 0.2})
+    plan = toy_plan(1, {"fault": "die", "notes": str(notes)}, {"lr": 0.2})
     outcomes = sweep(plan, plan.runs, tmp_path / "store", on_this_machine(tmp_path))
     assert {one.identity: one.status for one in outcomes} == {
         plan.runs[0].identity: "failed",
@@ -149,11 +149,11 @@ def test_a_run_whose_tasks_are_always_lost_is_given_up(tmp_path: Path) -> None:
 
 @needs_submitit
 @pytest.mark.slow
-def test_a_task_whose_time_is_up_resumes_later(tmp_path: Path) -> None:
+def test_a_task_that_reaches_its_time_limit_resumes_later(tmp_path: Path) -> None:
     notes, store = tmp_path / "notes", tmp_path / "store"
     notes.mkdir()
-    plan = toy_plan(1, {"trouble": "hang once", "notes": str(notes)})
-    short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the last ten minutes are those when the time is up
+    plan = toy_plan(1, {"fault": "hang once", "notes": str(notes)})
+    short = Slurm(tmp_path / "logs", 1, {**LOCAL, "time": 10})  # the time is up ten minutes before the limit
     reports = short.run(shared_by(plan, store), batches(plan.runs))
     follow(reports, lambda one: isinstance(one, Started))
     os.kill(held_processes(store)[0], signal.SIGUSR2)
@@ -162,7 +162,7 @@ def test_a_task_whose_time_is_up_resumes_later(tmp_path: Path) -> None:
 
 
 @needs_submitit
-def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> None:
+def test_closing_ends_the_tasks_and_each_task_has_one_thread(tmp_path: Path) -> None:
     store = tmp_path / "store"
     plan = toy_plan(2, {"method": "slow", "rows": 10_000})
     reports = on_this_machine(tmp_path).run(shared_by(plan, store), batches(plan.runs))
@@ -177,7 +177,7 @@ def test_closing_ends_the_tasks_which_have_one_thread_each(tmp_path: Path) -> No
 
 
 @needs_submitit
-def test_runs_that_another_process_has_are_left_to_them(tmp_path: Path) -> None:
+def test_runs_of_another_process_are_not_submitted(tmp_path: Path) -> None:
     plan = toy_plan(2)
     held = lock_run(tmp_path / "store", plan.runs[0].identity, plan.runs[0].relative_path)
     assert held is not None
@@ -190,7 +190,7 @@ def test_runs_that_another_process_has_are_left_to_them(tmp_path: Path) -> None:
 
 
 @needs_submitit
-def test_an_array_has_the_options_that_were_given(tmp_path: Path, cluster: Path) -> None:
+def test_an_array_has_the_given_options(tmp_path: Path, cluster: Path) -> None:
     parameters = {"time": 90, "partition": "cpu", "mem_gb": "2.5", "reservation": "mine", "slurm_qos": "low"}
     plan = toy_plan(3)
     outcomes = sweep(plan, plan.runs, tmp_path / "store", Slurm(tmp_path / "logs", 2, parameters))
@@ -202,7 +202,7 @@ def test_an_array_has_the_options_that_were_given(tmp_path: Path, cluster: Path)
 
 
 @needs_submitit
-def test_with_more_jobs_than_an_array_may_have_a_task_runs_several(
+def test_with_more_jobs_than_the_array_limit_a_task_runs_several(
     tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm, "TASKS", 2)
@@ -213,7 +213,7 @@ def test_with_more_jobs_than_an_array_may_have_a_task_runs_several(
 
 
 @needs_submitit
-def test_an_array_of_slurm_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_path: Path, cluster: Path) -> None:
+def test_a_slurm_array_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_path: Path, cluster: Path) -> None:
     store = tmp_path / "store"
     plan = toy_plan(3, {"method": "slow", "rows": 10_000})
     reports = Slurm(tmp_path / "logs", 2).run(shared_by(plan, store), batches(plan.runs))

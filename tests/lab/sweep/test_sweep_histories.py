@@ -1,4 +1,4 @@
-"""Sweeps lose, double and change no record, whatever happens to their processes, the disk, the files and the clock."""
+"""Sweeps never lose, duplicate or change a record, regardless of failures of processes, disk, files and clock."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from descent import Descent
+from descent_experiment import Descent
 from descent_sweep import LONGER_PLAN, PLAN, drive
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from polars.testing import assert_frame_equal
 from simulation import Machine, Process, current, simulated
 
-from processes import SECONDS, saved_rows, started, wait_for
+from processes import SECONDS, saved_rows, start_process, wait_for
 from weightclip.lab.callbacks import NO_CALLBACKS
 from weightclip.lab.checkpoint import read_checkpoint
 from weightclip.lab.records.record import Record, read_record
@@ -40,7 +40,7 @@ from weightclip.lab.sweep.plan import Plan, Run, take_inventory
 from weightclip.lab.sweep.worker import Outcome
 
 STEPS = 20_000
-"""More steps than any sweep has; one that needs more waits forever."""
+"""More steps than any sweep needs; a sweep that exceeds them would wait forever."""
 
 ROWS_BEFORE = st.integers(1, 60)
 
@@ -71,12 +71,12 @@ EVENTS = st.one_of(
     event("kill_all"),
     event("fill_disk", st.sampled_from((1, 2, 10))),
     event(
-        "disturb_write",
+        "fail_write",
         st.sampled_from(("fsync", "os.rename", "os.remove")),
         st.sampled_from((".parquet", ".weights.parquet", ".checkpoint.npz", ".failed.json")),
         st.booleans(),
     ),
-    event("disturb_write", st.just("fsync"), st.just(".parquet"), st.booleans()),
+    event("fail_write", st.just("fsync"), st.just(".parquet"), st.booleans()),
     event("damage", st.sampled_from(sorted(FILES)), st.integers(0, 3), CHANGES, PLACES),
     event("damage", st.just("record"), st.integers(0, 3), st.just("flip"), PLACES),
     event("overwrite_with_another", st.sampled_from(("record", "checkpoint")), st.integers(0, 3)),
@@ -85,15 +85,15 @@ EVENTS = st.one_of(
 
 
 @cache
-def undisturbed() -> dict[str, Record]:
+def uninterrupted() -> dict[str, Record]:
     """Identity -> record."""
     configs = [run.config for plan in (PLAN, LONGER_PLAN) for run in plan.runs]
     return {record.identity: record for record in Descent().run(configs, None, None, False, NO_CALLBACKS)}
 
 
-def assert_undisturbed(record: Record) -> None:
-    """Everything but times equals the undisturbed run, bit for bit."""
-    expected = undisturbed()[record.identity]
+def assert_uninterrupted(record: Record) -> None:
+    """Everything except times equals the uninterrupted run bit for bit."""
+    expected = uninterrupted()[record.identity]
     assert_frame_equal(record.table, expected.table, check_exact=True)
     assert_frame_equal(record.tables["weights"], expected.tables["weights"], check_exact=True)
     assert (record.config, record.schema) == (expected.config, expected.schema)
@@ -104,10 +104,10 @@ def path_of(store: Path, run: Run) -> Path:
 
 
 def assert_complete(store: Path, plan: Plan) -> None:
-    """Every run has one correct record, and the store has no other files."""
+    """Every run has one correct record and the store has no other files."""
     assert len(take_inventory(plan, store).done) == len(plan.runs)
     for run in plan.runs:
-        assert_undisturbed(read_record(path_of(store, run)))
+        assert_uninterrupted(read_record(path_of(store, run)))
     names = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
     found = {str(name) for name in names if name.parts[0] != ".sweeps"}
     ends = (".parquet", ".weights.parquet")
@@ -115,7 +115,7 @@ def assert_complete(store: Path, plan: Plan) -> None:
 
 
 def damage(path: Path, change: str, place: int) -> None:
-    """Damage a file at a place from 0 to 9999."""
+    """Damage a file at a relative position from 0 to 9999."""
     content = bytearray(path.read_bytes())
     if change == "remove":
         path.unlink()
@@ -127,7 +127,7 @@ def damage(path: Path, change: str, place: int) -> None:
 
 
 def shift_times(store: Path, hours: int) -> None:
-    """The clock of the file server differs, or jumped."""
+    """Shift modification times, as if the clock of the file server differed or jumped."""
     when = time.time() + 3600 * hours
     for path in store.rglob("*"):
         with suppress(FileNotFoundError):
@@ -135,7 +135,7 @@ def shift_times(store: Path, hours: int) -> None:
 
 
 class Histories(RuleBasedStateMachine):
-    """Drivers and their workers share a store. Any of them runs for some steps, or is killed, at any time."""
+    """Drivers and their workers share a store. At any time, any of them runs for some steps or is killed."""
 
     @initialize()
     def make_store(self) -> None:
@@ -149,8 +149,8 @@ class Histories(RuleBasedStateMachine):
         Descent.executing = self.executing
 
     @rule(steps=st.integers(0, 250), event=EVENTS)
-    def happen(self, steps: int, event: tuple[Any, ...]) -> None:
-        """Let all processes run, at least one sweep. Then something happens.
+    def apply_event(self, steps: int, event: tuple[Any, ...]) -> None:
+        """Run all processes, with at least one sweep, and then apply an event.
 
         There is one rule for all events, because Hypothesis chooses values more evenly than rules.
         """
@@ -166,7 +166,7 @@ class Histories(RuleBasedStateMachine):
             self.machine.start(lambda: self.drive(workers, retry_failed), skew=3600.0 * hours)
 
     def run_one_process(self, which: int, steps: int) -> None:
-        """Let a single process run while all others are suspended."""
+        """Run a single process while all others are suspended."""
         for process in self.machine.live()[which : which + 1]:
             for _ in range(steps):
                 if process in self.machine.runnable():
@@ -181,11 +181,11 @@ class Histories(RuleBasedStateMachine):
             process.kill()
 
     def fill_disk(self, operations: int) -> None:
-        """The disk is full, until others have removed files."""
+        """Fill the disk until other processes have removed files."""
         self.machine.full = operations
 
-    def disturb_write(self, operation: str, end: str, full: bool) -> None:
-        """A process is killed, or the disk is full, when it writes or removes a file."""
+    def fail_write(self, operation: str, end: str, full: bool) -> None:
+        """Kill a process or fill the disk when the process writes or removes a file."""
         for _ in range(400):
             for process in self.machine.live():
                 name = os.path.basename(process.path)
@@ -199,12 +199,12 @@ class Histories(RuleBasedStateMachine):
 
     def damage(self, kind: str, which: int, change: str, place: int) -> None:
         for path in sorted(self.store.glob(FILES[kind]))[which : which + 1]:
-            if change != "remove" or kind not in ("lock", "temporary file"):  # only their processes remove these
+            if change != "remove" or kind not in ("lock", "temporary file"):  # removed only by their processes
                 damage(path, change, place)
                 self.expect_report(path)
 
     def overwrite_with_another(self, kind: str, which: int) -> None:
-        """Replace a record or a checkpoint by that of another run."""
+        """Replace a record or a checkpoint with another run's."""
         found = sorted(self.store.glob(FILES[kind]))
         if len(found) > 1:
             path, other = found[which % len(found)], found[(which + 1) % len(found)]
@@ -217,7 +217,7 @@ class Histories(RuleBasedStateMachine):
     # The checks.
 
     @invariant()
-    def finished_records_are_correct_and_stay(self) -> None:
+    def check_finished_records(self) -> None:
         for run in PLAN.runs:
             path = path_of(self.store, run)
             content = path.read_bytes() if path.exists() else None
@@ -226,7 +226,7 @@ class Histories(RuleBasedStateMachine):
             elif content is not None and not self.is_valid(path):
                 assert path in self.damaged, f"{path} is damaged"
             elif content is not None:
-                assert_undisturbed(read_record(path))
+                assert_uninterrupted(read_record(path))
                 self.damaged.discard(path)
                 if run.identity not in self.executed:  # a damaged record is valid again when its part is rewritten
                     self.known[path] = content
@@ -240,23 +240,23 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "machine"):
             return
         try:
-            self.end_well()
+            self.check_next_sweep_completes()
         finally:
             Descent.executing = type(self)._unwatched
             for process in self.machine.live():
                 process.kill()
             shutil.rmtree(self.store.parent)
 
-    def end_well(self) -> None:
-        """After all disturbances, what runs finishes, and the next sweep completes the store."""
+    def check_next_sweep_completes(self) -> None:
+        """After all events, running sweeps finish and the next sweep completes the store."""
         self.machine.full = 0
         self.machine.kill_orphans()
         self.finish()
-        self.finished_records_are_correct_and_stay()
+        self.check_finished_records()
         outcomes: list[Outcome] = []
         self.machine.start(lambda: outcomes.extend(self.drive(2, retry_failed=True)))
         self.finish()
-        self.finished_records_are_correct_and_stay()
+        self.check_finished_records()
         assert {one.status for one in outcomes} <= {"done"}, outcomes
         for path, first in self.unreported.items():
             assert any(str(path) in line for line in self.machine.lines[first:]), f"{path} was not reported"
@@ -270,7 +270,7 @@ class Histories(RuleBasedStateMachine):
         return drive(PLAN, self.store, workers, retry_failed, self.check_report)
 
     def check_report(self, report: Report) -> None:
-        """A run that is reported as done has a record, unless it was damaged."""
+        """A run that is reported as done has a record unless the record was damaged."""
         if isinstance(report, Ended):
             paths = {run.identity: path_of(self.store, run) for run in report.job}
             for one in report.outcomes:
@@ -343,7 +343,7 @@ class Histories(RuleBasedStateMachine):
 
 
 class KilledProcesses(RuleBasedStateMachine):
-    """The same with real processes, `kill -9` and a longer plan. Histories proceed by saved rows, not by time."""
+    """Histories with real processes, `kill -9` and a longer plan, which proceed by saved rows instead of time."""
 
     @initialize()
     def make_store(self) -> None:
@@ -380,7 +380,7 @@ class KilledProcesses(RuleBasedStateMachine):
         place=st.integers(0, 9999),
     )
     def damage(self, rows: int, kind: str, which: int, change: str, place: int) -> None:
-        """Kill everything, and damage a file."""
+        """Kill all processes and damage a file."""
         self.proceed(rows)
         self.kill_all()
         found = sorted(self.store.glob(FILES[kind]))
@@ -410,21 +410,21 @@ class KilledProcesses(RuleBasedStateMachine):
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(Path(__file__).with_name("descent_sweep.py")), str(self.store)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.drivers.append(self.running.enter_context(started(command, **quiet)))
+        self.drivers.append(self.running.enter_context(start_process(command, **quiet)))
         return self.drivers[-1]
 
     def live(self) -> list[subprocess.Popen[bytes]]:
         return [driver for driver in self.drivers if driver.poll() is None]
 
     def kill_all(self) -> None:
-        """Kill all drivers. Their workers end too, and release their locks."""
+        """Kill all drivers. Their workers end and release their locks."""
         for driver in self.live():
             driver.kill()
             driver.wait()
         wait_for(lambda: not locked_runs(self.store), "the end of all workers")
 
     def proceed(self, rows: int) -> None:
-        """Wait until so many new rows were saved, or a sweep has ended."""
+        """Wait until the given number of new rows was saved or a sweep has ended."""
         if not self.live():
             self.start()
         ended = len(self.drivers) - len(self.live())

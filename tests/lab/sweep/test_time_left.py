@@ -3,7 +3,7 @@ import pytest
 from weightclip.lab.sweep.plan import seconds_left, seconds_per_run
 
 
-def test_a_kind_takes_what_its_runs_took() -> None:
+def test_the_time_of_a_kind_is_the_mean_over_its_runs() -> None:
     pieces = [("a", 1.0, 10.0), ("a", 0.5, 8.0), ("b", 2.0, 3.0)]
     assert seconds_per_run(pieces, {}) == pytest.approx({"a": 12.0, "b": 1.5})
 
@@ -18,13 +18,13 @@ def test_runs_without_progress_do_not_affect_the_estimate() -> None:
     assert seconds_per_run([("a", 0.0, 5.0)], {}) == {}
 
 
-def test_the_time_left_is_unknown_where_nothing_is_known() -> None:
+def test_the_time_left_is_unknown_without_any_finished_run() -> None:
     assert seconds_left([("a", 1.0)], {}, 2) is None
     assert seconds_left([], {}, 2) == 0.0
 
 
-def test_a_job_is_on_one_worker() -> None:
+def test_a_job_uses_one_worker() -> None:
     each = {"a": 10.0}
     assert seconds_left([("a", 1.0)] * 4, each, 2) == 20.0
     assert seconds_left([("a", 1.0)], each, 2) == 10.0
-    assert seconds_left([("a", 1.0), ("b", 1.0)], each, 1) == 20.0  # of b nothing is known: as long as a
+    assert seconds_left([("a", 1.0), ("b", 1.0)], each, 1) == 20.0  # nothing is known about b, so it counts like a

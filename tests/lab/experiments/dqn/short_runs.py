@@ -1,4 +1,4 @@
-"""Configurations that are soon over, and batches without a game."""
+"""Configurations of short runs, and random batches."""
 
 from typing import Any
 

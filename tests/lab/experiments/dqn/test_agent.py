@@ -11,13 +11,13 @@ from weightclip.lab.networks.q_networks import NoisyLinear
 BOTH = pytest.mark.parametrize(("name", "kind"), [("dqn", DQN), ("rainbow", Rainbow)])
 
 
-def made(name: str, kind: type[Agent], **more: object) -> Agent:
+def make_agent(name: str, kind: type[Agent], **more: object) -> Agent:
     return kind(config(name, **more), (4, 10, 10), 6, torch.device("cpu"))  # type: ignore[arg-type]
 
 
 @BOTH
-def test_its_seed_decides_the_initial_weights_and_the_noise(name: str, kind: type[Agent]) -> None:
-    one, same, other = (made(name, kind, seed=seed) for seed in (0, 0, 1))
+def test_the_seed_determines_initial_weights_and_noise(name: str, kind: type[Agent]) -> None:
+    one, same, other = (make_agent(name, kind, seed=seed) for seed in (0, 0, 1))
     for _ in range(2):  # before and after an update, from the same batch
         states = [agent.online.state_dict() for agent in (one, same, other)]
         for (tensor, p), q, r in zip(states[0].items(), states[1].values(), states[2].values()):
@@ -28,8 +28,8 @@ def test_its_seed_decides_the_initial_weights_and_the_noise(name: str, kind: typ
 
 
 @pytest.mark.parametrize("bounds", ["fan_in", "paper"])
-def test_every_tensor_of_rainbow_is_clipped_to_its_layers_bound(bounds: str) -> None:
-    agent = made("rainbow", Rainbow, kappa=0.01, bounds=bounds, lr=0.1)
+def test_every_rainbow_tensor_is_clipped_to_its_layers_bound(bounds: str) -> None:
+    agent = make_agent("rainbow", Rainbow, kappa=0.01, bounds=bounds, lr=0.1)
     agent.learn(batch())
     expected = resolve_bounds(agent.online, bounds)
     for name, layer in agent.online.named_modules():
@@ -39,12 +39,12 @@ def test_every_tensor_of_rainbow_is_clipped_to_its_layers_bound(bounds: str) -> 
     for tensor, p in agent.online.named_parameters():
         s = expected[tensor].s
         assert s is not None
-        assert p.abs().max().item() == pytest.approx(0.01 * s), tensor  # a box so small is reached at once
+        assert p.abs().max().item() == pytest.approx(0.01 * s), tensor  # a box this small is reached immediately
 
 
 @BOTH
-def test_it_is_set_up_to_be_fast(name: str, kind: type[Agent]) -> None:
-    agent = made(name, kind)
+def test_the_agent_uses_a_fused_optimizer_and_channels_last(name: str, kind: type[Agent]) -> None:
+    agent = make_agent(name, kind)
     assert agent.optimizer.defaults["fused"]
     weight = agent.online.get_submodule("torso.0").weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -52,7 +52,7 @@ def test_it_is_set_up_to_be_fast(name: str, kind: type[Agent]) -> None:
 
 @BOTH
 def test_the_target_network_is_updated_periodically(name: str, kind: type[Agent]) -> None:
-    agent = made(name, kind, target_update_interval=3, lr=0.01)
+    agent = make_agent(name, kind, target_update_interval=3, lr=0.01)
     for updates in range(1, 7):
         agent.learn(batch(seed=updates))
         same = all(torch.equal(p, q) for p, q in zip(agent.online.parameters(), agent.target.parameters()))
@@ -60,8 +60,8 @@ def test_the_target_network_is_updated_periodically(name: str, kind: type[Agent]
 
 
 @BOTH
-def test_its_state_is_all_of_it(name: str, kind: type[Agent]) -> None:
-    one, other = (made(name, kind, lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
+def test_the_state_is_complete(name: str, kind: type[Agent]) -> None:
+    one, other = (make_agent(name, kind, lr=0.01, kappa=1.0, seed=seed) for seed in (0, 1))
     for k in range(3):
         one.learn(batch(seed=k))
     other.load_state(one.state())

@@ -39,7 +39,7 @@ def stepped(games: Environments, actions: np.ndarray) -> Step:
 
 
 def compare_with_reference(game: str, steps: int, sticky: float, max_frames: int) -> Counter[str]:
-    """Step both kinds of games and return how often something happened."""
+    """Step both kinds of games and return how often each event happened."""
     ours, theirs = Atari(game, 3, sticky, max_frames), VectorAtari(game, 3, sticky, max_frames)
     assert ours.actions == theirs.actions
     assert ours.frame == theirs.frame
@@ -62,7 +62,7 @@ def compare_with_reference(game: str, steps: int, sticky: float, max_frames: int
 
 @same_standard_library
 @pytest.mark.parametrize(("game", "max_frames", "sticky"), [("asterix", 1001, 0.0), ("breakout", 701, 0.25)])
-def test_games_equal_those_of_the_vector_environment(game: str, max_frames: int, sticky: float) -> None:
+def test_games_match_the_vector_environment(game: str, max_frames: int, sticky: float) -> None:
     # Asterix has no action FIRE. The last step of a truncated episode has a single frame.
     seen = compare_with_reference(game, 300, sticky, max_frames)
     assert min(seen[name] for name in ("lost", "terminated", "truncated", "rewarded")) > 0
@@ -72,24 +72,24 @@ def test_games_equal_those_of_the_vector_environment(game: str, max_frames: int,
 @pytest.mark.slow
 @pytest.mark.parametrize(("sticky", "steps"), [(0.0, 10_000), (0.25, 2_000)])
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_each_game_of_the_paper_equals_that_of_the_vector_environment(game: str, sticky: float, steps: int) -> None:
+def test_each_game_of_the_paper_matches_the_vector_environment(game: str, sticky: float, steps: int) -> None:
     seen = compare_with_reference(game, steps, sticky, MAX_FRAMES)
     assert seen["rewarded"] > 0
     if steps == 10_000:
         assert seen["terminated"] > 0
-        assert (seen["lost"] > 0) == (game != "ice_hockey")  # which has no lives
+        assert (seen["lost"] > 0) == (game != "ice_hockey")  # has no lives
 
 
 @same_standard_library
 @pytest.mark.slow
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_truncated_games_of_the_paper_equal_those_of_the_vector_environment(game: str) -> None:
+def test_truncated_games_of_the_paper_match_the_vector_environment(game: str) -> None:
     assert compare_with_reference(game, 1000, 0.0, 1002)["truncated"] > 0
 
 
 @same_standard_library
 @pytest.mark.slow
-def test_an_episode_without_end_is_truncated_as_in_the_vector_environment() -> None:
+def test_an_endless_episode_is_truncated_as_in_the_vector_environment() -> None:
     ours, theirs = Atari("montezuma_revenge", 1), VectorAtari("montezuma_revenge", 1)
     np.testing.assert_array_equal(ours.reset([1]), theirs.reset([1]))
     for t in range(MAX_FRAMES // 4 + 2):
@@ -102,28 +102,28 @@ def test_an_episode_without_end_is_truncated_as_in_the_vector_environment() -> N
 
 @same_standard_library
 def test_no_op_actions_are_drawn_as_in_the_vector_environment() -> None:
-    # For these seeds, other ways to draw from the same generator give another number.
+    # For these seeds, drawing differently from the same generator gives another number.
     seeds = [40776050, 45454011]
     games = VectorAtari("space_invaders", 2)
     _, about = games._games.reset(seed=np.array(seeds))
     games.close()
-    assert about["episode_frame_number"].tolist() == [25, 4]  # with FIRE, which replaces one
+    assert about["episode_frame_number"].tolist() == [25, 4]  # with FIRE, which replaces one no-op
     assert [_draw_noops(np.random.RandomState(seed)) for seed in seeds] == [25, 4]
 
 
 def test_every_option_of_the_reference_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
 
-    class Noting(vector_atari.AtariVectorEnv):
+    class Recording(vector_atari.AtariVectorEnv):
         def __init__(self, game: str, num_envs: int, **options: Any) -> None:
             made.append(options)
             super().__init__(game, num_envs, **options)
 
     names = set(signature(vector_atari.AtariVectorEnv.__init__).parameters) - {"self", "game", "num_envs"}
-    monkeypatch.setattr(vector_atari, "AtariVectorEnv", Noting)
+    monkeypatch.setattr(vector_atari, "AtariVectorEnv", Recording)
     VectorAtari("SpaceInvaders", 1, 0.25).close()
     (options,) = made
-    assert set(options) == names  # its defaults differ between versions and ways to make it
+    assert set(options) == names  # the defaults differ between versions and constructors
     wanted = {"maxpool": True, "noop_max": 30, "use_fire_reset": True, "frameskip": 4, "episodic_life": False}
     wanted |= {"reward_clipping": False, "repeat_action_probability": 0.25, "full_action_space": False}
     wanted |= {"max_num_frames_per_episode": 108_000}
@@ -131,7 +131,7 @@ def test_every_option_of_the_reference_is_set(monkeypatch: pytest.MonkeyPatch) -
 
 
 def saved(games: Atari) -> dict[str, np.ndarray]:
-    """The state of games, written to a file and read again."""
+    """Return the state of games after writing it to a file and reading it back."""
     file = io.BytesIO()
     np.savez(file, **games.state())  # type: ignore[arg-type]
     file.seek(0)
@@ -141,9 +141,9 @@ def saved(games: Atari) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("game", "sticky"),
-    [("space_invaders", 0.25), ("tic_tac_toe_3d", 0.0)],  # from an ALEState alone, the second takes another course
+    [("space_invaders", 0.25), ("tic_tac_toe_3d", 0.0)],  # restored from only an ALEState, the second would diverge
 )
-def test_loaded_games_continue_as_if_undisturbed(game: str, sticky: float) -> None:
+def test_loaded_games_continue_as_if_uninterrupted(game: str, sticky: float) -> None:
     max_frames, steps = 201, 130  # an episode has at most 51 steps
     games, generator = Atari(game, 2, sticky, max_frames), np.random.default_rng(0)
     games.reset([7, 8])
@@ -183,7 +183,7 @@ def test_a_life_lost_in_the_first_step_of_loaded_games_counts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", PAPER_GAMES)
-def test_loaded_games_of_the_paper_continue_as_if_undisturbed(game: str) -> None:
+def test_loaded_games_of_the_paper_continue_as_if_uninterrupted(game: str) -> None:
     games, generator = Atari(game, 2), np.random.default_rng(1)
     games.reset([7, 8])
     for _ in range(1500):
@@ -217,7 +217,7 @@ def test_loaded_games_of_the_paper_continue_as_if_undisturbed(game: str) -> None
         ({"0/now": None}, "the state is damaged"),
     ],
 )
-def test_an_incompatible_state_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_an_incompatible_state_raises_an_error(changed: dict[str, Any], message: str) -> None:
     games = Atari("space_invaders", 1, 0.25, 400)
     games.reset([1])
     stepped(games, np.array([2]))
@@ -229,7 +229,7 @@ def test_an_incompatible_state_is_refused(changed: dict[str, Any], message: str)
     games.close()
 
 
-def test_a_replay_that_ends_elsewhere_is_refused() -> None:
+def test_a_replay_that_reaches_another_state_raises_an_error() -> None:
     games = Atari("space_invaders", 1, 0.0, 400)
     games.reset([1])
     for _ in range(3):
@@ -248,16 +248,18 @@ def test_a_replay_that_ends_elsewhere_is_refused() -> None:
     [
         pytest.param([3, 2, 2, 1], [True, False, True], id="lost"),
         pytest.param([3, 4, 4, 3], [False, False, True], id="won"),  # as in Demon Attack
-        pytest.param([2, 1, 0, 0], [True, False, False], id="none left, but the game runs on"),  # Tianshou names Q*bert
+        pytest.param(
+            [2, 1, 0, 0], [True, False, False], id="none left, but the game continues"
+        ),  # Tianshou names Q*bert
     ],
 )
-def test_only_a_lost_life_with_another_one_left_counts(
+def test_only_a_lost_life_with_lives_left_counts(
     lives: list[int], lost: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(lives)
 
     class Scripted(ale_py.ALEInterface):
-        """The real game, except for the number of lives."""
+        """The real game with a scripted number of lives."""
 
         def lives(self) -> int:
             return next(counts)
@@ -271,23 +273,23 @@ def test_only_a_lost_life_with_another_one_left_counts(
     assert [bool(step.lost[0]) for step in steps] == lost
 
 
-def test_a_truncated_game_has_its_last_frame() -> None:
+def test_a_truncated_game_returns_its_last_frame() -> None:
     whole, cut = Atari("SpaceInvaders", 1), Atari("SpaceInvaders", 1, max_frames=200)
     np.testing.assert_array_equal(whole.reset([5]), cut.reset([5]))
     generator, total = np.random.default_rng(0), 0.0
     for _ in range(60):
         actions = generator.integers(6, size=1)
-        going_on, step = stepped(whole, actions), stepped(cut, actions)
+        untruncated, step = stepped(whole, actions), stepped(cut, actions)
         total += step.rewards[0]
         if step.truncated[0]:
             break
-        np.testing.assert_array_equal(step.frames, going_on.frames)
-        np.testing.assert_array_equal(step.final, going_on.frames)
+        np.testing.assert_array_equal(step.frames, untruncated.frames)
+        np.testing.assert_array_equal(step.final, untruncated.frames)
     assert step.truncated[0]
     assert not step.terminated[0]
     assert not step.lost[0]
-    assert not going_on.truncated[0]
-    assert (step.final != going_on.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
+    assert not untruncated.truncated[0]
+    assert (step.final != untruncated.frames).mean() < 0.01  # a few pixels flicker where the emulator stops
     assert (step.frames != step.final).mean() > 0.1  # the first frame of the next episode
     assert step.episodes == [(total, 50)]
     for games in (whole, cut):
@@ -295,10 +297,10 @@ def test_a_truncated_game_has_its_last_frame() -> None:
 
 
 def test_games_step_while_updates_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, begun, may_end = _Game.step, threading.Event(), threading.Event()
+    step, started, may_end = _Game.step, threading.Event(), threading.Event()
 
     def slow(self: _Game, *arguments: Any) -> Any:
-        begun.set()
+        started.set()
         assert may_end.wait(10)
         return step(self, *arguments)
 
@@ -307,14 +309,14 @@ def test_games_step_while_updates_run(monkeypatch: pytest.MonkeyPatch) -> None:
     games = Atari("SpaceInvaders", 2)
     games.reset([0, 1])
     games.send(np.zeros(2, np.int64))
-    assert begun.wait(10)  # before `receive`
+    assert started.wait(10)  # before `receive`
     may_end.set()
     games.receive()
     games.close()
     assert set(threading.enumerate()) <= before
 
 
-def test_receive_ends_the_pauses_between_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_interrupts_the_pauses_between_games(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "PAUSE", 60.0)
     games = Atari("SpaceInvaders", 2)
     games.reset([0, 1])

@@ -6,34 +6,34 @@ from short_runs import batch, config
 from weightclip.lab.experiments.dqn.dqn import DQN
 
 
-def agent(**more: object) -> DQN:
-    made = DQN(config("dqn", **{"method": "sgd", "lr": 0.1, **more}), (4, 10, 10), 6, torch.device("cpu"))  # type: ignore[arg-type]
+def make_agent(**more: object) -> DQN:
+    agent = DQN(config("dqn", **{"method": "sgd", "lr": 0.1, **more}), (4, 10, 10), 6, torch.device("cpu"))  # type: ignore[arg-type]
     with torch.no_grad():  # so that the two networks differ
-        for p in made.target.parameters():
+        for p in agent.target.parameters():
             p += 0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
-    return made
+    return agent
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_are_those_of_the_definition(double: bool) -> None:
-    made, sampled = agent(double=double), batch()
-    found = made.targets(made.to_device(sampled))
+def test_targets_match_their_definition(double: bool) -> None:
+    agent, sampled = make_agent(double=double), batch()
+    found = agent.targets(agent.to_device(sampled))
     following = torch.from_numpy(sampled.states[1])
-    online, target = made.online(following), made.target(following)
+    online, target = agent.online(following), agent.target(following)
     for k in range(6):
         best = int((online if double else target)[k].argmax())
         expected = sampled.returns[k] + sampled.discounts[k] * target[k, best].item()
         assert found[k].item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert found[0].item() == pytest.approx(sampled.returns[0])
-    assert not torch.equal(online.argmax(1), target.argmax(1))  # else the test says nothing
+    assert not torch.equal(online.argmax(1), target.argmax(1))  # otherwise the test is vacuous
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 def test_an_update_descends_the_gradient_of_the_weighted_loss(loss: str) -> None:
-    made, sampled = agent(loss=loss), batch()
-    targets = made.targets(made.to_device(sampled))
-    before = made.online.head[2].bias.detach().clone()
-    values = made.online(torch.from_numpy(sampled.states[0]))
+    agent, sampled = make_agent(loss=loss), batch()
+    targets = agent.targets(agent.to_device(sampled))
+    before = agent.online.head[2].bias.detach().clone()
+    values = agent.online(torch.from_numpy(sampled.states[0]))
     gradient = torch.zeros(6)
     total = 0.0
     for k in range(6):
@@ -43,16 +43,16 @@ def test_an_update_descends_the_gradient_of_the_weighted_loss(loss: str) -> None
         slope = 2 * error if loss == "squared" else error if small else np.sign(error)
         total += sampled.weights[k] * each / 6
         gradient[sampled.actions[k]] += sampled.weights[k] * slope / 6
-    update = made.learn(sampled)
+    update = agent.learn(sampled)
     assert update.loss.item() == pytest.approx(total, rel=1e-4)
-    torch.testing.assert_close(made.online.head[2].bias.detach(), before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(agent.online.head[2].bias.detach(), before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_actions_are_the_best_ones_but_for_chance() -> None:
-    made, states = agent(), batch(50).states[0]
-    best = made.online(torch.from_numpy(states)).argmax(1).numpy()
+def test_actions_are_epsilon_greedy() -> None:
+    agent, states = make_agent(), batch(50).states[0]
+    best = agent.online(torch.from_numpy(states)).argmax(1).numpy()
     generator = np.random.default_rng(0)
-    np.testing.assert_array_equal(made.act(states, 0.0, generator), best)
-    assert 0.05 < (made.act(states, 1.0, generator) == best).mean() < 0.4
-    some = np.mean([(made.act(states, 0.3, generator) != best).mean() for _ in range(50)])
+    np.testing.assert_array_equal(agent.act(states, 0.0, generator), best)
+    assert 0.05 < (agent.act(states, 1.0, generator) == best).mean() < 0.4
+    some = np.mean([(agent.act(states, 0.3, generator) != best).mean() for _ in range(50)])
     assert some == pytest.approx(0.3 * 5 / 6, abs=0.04)

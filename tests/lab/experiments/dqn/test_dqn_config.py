@@ -12,7 +12,7 @@ def identify(config: Config) -> str:
     return EXPERIMENT.identify(config, None)
 
 
-def test_on_atari_what_is_not_given_is_tianshous() -> None:
+def test_atari_defaults_match_tianshou() -> None:
     config = resolve(Config(agent="rainbow"))
     assert (config.lr, config.kappa, config.num_envs, config.buffer_size) == (6.25e-5, 1.0, 10, 100_000)
     assert (config.frames, config.steps, config.learning_starts, config.exploration_steps) == (
@@ -56,22 +56,22 @@ TIANSHOUS = {
         ("rainbow", {"atoms": 51, "v_min": -10.0, "v_max": 10.0}),
     ],
 )
-def test_agents_are_those_of_tianshous_examples(agent: str, own: dict[str, object]) -> None:
+def test_agents_match_tianshous_examples(agent: str, own: dict[str, object]) -> None:
     config = resolve(Config(agent=agent))
     assert {name: getattr(config, name) for name in {**TIANSHOUS, **own}} == {**TIANSHOUS, **own}
 
 
-def test_on_minatar_runs_are_shorter() -> None:
+def test_minatar_runs_are_shorter() -> None:
     config = resolve(Config(suite="minatar", game="Asterix"))
     assert (config.steps, config.stack, config.num_envs, config.game) == (300_000, 1, 1, "asterix")
 
 
-def test_the_papers_tables() -> None:
+def test_settings_match_the_papers_tables() -> None:
     assert presets()["grid"] == {"seeds": 5, "lr": [0.0001], "kappa": [1.0, 5.0]}
     assert presets("atari", "rainbow")["best"]["replay-ratio"]["adam+wc"] == {"lr": 6.25e-5, "kappa": 1.0}
 
 
-def test_bounds_are_those_of_the_layers() -> None:
+def test_bounds_default_to_fan_in() -> None:
     found = [resolve(Config(method="adam+wc", bounds=bounds)).bounds for bounds in (None, "fan_in", "paper")]
     assert found == ["fan_in", "fan_in", "paper"]
 
@@ -137,7 +137,7 @@ def test_errors_are_named(given: dict[str, object], message: str) -> None:
         ),
     ],
 )
-def test_options_of_another_agent_or_suite_are_refused(given: dict[str, object], message: str) -> None:
+def test_options_of_another_agent_or_suite_raise_an_error(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(Config(**given))  # type: ignore[arg-type]
 
@@ -167,18 +167,18 @@ def test_a_resolved_configuration_is_unchanged(suite: str, agent: str) -> None:
 
 
 @pytest.mark.parametrize("written", [("UpNDown", "up_n_down", "Up'n Down"), ("RiverRaid", "riverraid", "River Raid")])
-def test_however_a_game_is_written_it_is_one_run(written: tuple[str, ...]) -> None:
+def test_spellings_of_a_game_are_the_same_run(written: tuple[str, ...]) -> None:
     assert len({identify(resolve(Config(game=game))) for game in written}) == 1
 
 
-def test_whole_numbers_make_no_other_run() -> None:
+def test_integers_and_equal_floats_are_the_same_run() -> None:
     whole = Config(replay_ratio=1, gamma=1, beta=1, noisy_sigma=1, v_max=9, agent="rainbow")
     same = Config(replay_ratio=1.0, gamma=1.0, beta=1.0, noisy_sigma=1.0, v_max=9.0, agent="rainbow")
     assert identify(resolve(whole)) == identify(resolve(same))
 
 
 @pytest.mark.parametrize("suite", ["atari", "minatar"])
-def test_help_has_the_defaults_of_the_suite(suite: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_defaults_of_the_suite(suite: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "replay-ratio", "--suite", suite, "--game", "asterix", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, metavar in (("frames", "N"), ("learning-starts", "N"), ("sticky-action-prob", "NUMBER")):

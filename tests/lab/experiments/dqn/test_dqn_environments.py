@@ -8,26 +8,26 @@ from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAM
 
 @pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])
 def test_the_same_seeds_and_actions_give_the_same_games(suite_game: tuple[str, str]) -> None:
-    made = [make_environments(*suite_game, 2, 0.1) for _ in range(2)]
+    environments = [make_environments(*suite_game, 2, 0.1) for _ in range(2)]
     generator = np.random.default_rng(0)
-    first, second = (games.reset([3, 4]) for games in made)
+    first, second = (games.reset([3, 4]) for games in environments)
     np.testing.assert_array_equal(first, second)
     assert first.dtype == np.uint8
-    assert first.shape == (2, *made[0].frame)
+    assert first.shape == (2, *environments[0].frame)
     for _ in range(60):
-        actions = generator.integers(made[0].actions, size=2)
+        actions = generator.integers(environments[0].actions, size=2)
         steps = []
-        for games in made:
+        for games in environments:
             games.send(actions)
             steps.append(games.receive())
         np.testing.assert_array_equal(steps[0].frames, steps[1].frames)
         np.testing.assert_array_equal(steps[0].rewards, steps[1].rewards)
-    for games in made:
+    for games in environments:
         games.close()
 
 
 def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
-    """Of games with the same actions in all of them: [t, e, ...]."""
+    """Return the frames [t, e, ...] of games with the same actions."""
     games = make_environments(suite, "SpaceInvaders", len(seeds), sticky)
     found, generator = [games.reset(seeds)], np.random.default_rng(0)
     for _ in range(60):  # Space Invaders begins with an animation
@@ -38,7 +38,7 @@ def first_frames(suite: str, seeds: list[int], sticky: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("suite", ["atari", "minatar"])
-def test_sticky_actions_are_not_those_that_were_sent(suite: str) -> None:
+def test_sticky_actions_differ_from_the_sent_actions(suite: str) -> None:
     sent, stuck = (first_frames(suite, [1], sticky) for sticky in (0.0, 1.0))
     np.testing.assert_array_equal(sent[0], stuck[0])
     assert (sent[1:] != stuck[1:]).any()
@@ -70,7 +70,7 @@ def test_minatar_episodes_end_and_restart(game: str) -> None:
     assert ended > 3
 
 
-def test_lives_and_games_of_atari_are_distinguished() -> None:
+def test_atari_lives_and_games_are_distinguished() -> None:
     games = make_environments("atari", "SpaceInvaders", 2, 0.0)
     assert games.frame == (1, 84, 84)
     assert games.actions == 6
@@ -91,11 +91,11 @@ def test_lives_and_games_of_atari_are_distinguished() -> None:
     games.close()
     assert over == len(returns) > 0
     assert lost >= 2 * over  # of three lives, the last one ends the game
-    assert max(returns) > 10  # points as the game gives them
+    assert max(returns) > 10  # unclipped rewards
     assert step.rewards.dtype == np.float64
 
 
-def test_every_game_of_the_paper_is_there() -> None:
+def test_every_game_of_the_paper_is_available() -> None:
     for game, name in PAPER_GAMES.items():
         for written in (name, name.replace(" ", ""), game):
             assert find_game("atari", written) == game
@@ -110,6 +110,6 @@ def test_every_game_of_the_paper_is_there() -> None:
         ("minatar", "Pong", "game: got 'pong', expected one of asterix, breakout, freeway, seaquest, space_invaders"),
     ],
 )
-def test_a_game_that_is_not_there_is_refused(suite: str, game: str, message: str) -> None:
+def test_an_unavailable_game_raises_an_error(suite: str, game: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         find_game(suite, game)

@@ -12,17 +12,17 @@ from weightclip.lab.paper import reproductions
 from weightclip.lab.registry import experiment_of
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_the_experiment_is_found_by_name() -> None:
     assert experiment_of("replay-ratio").name == "replay-ratio"
 
 
-def test_every_figure_on_atari_can_be_reproduced() -> None:
+def test_every_atari_figure_can_be_reproduced() -> None:
     known = reproductions()
     assert all(known[f"figure {number}"][""] is not None for number in (8, 9, 12, 13, 14, 15))
     assert all(known[table]["Atari"] is not None for table in ("table 1", "table 2"))
 
 
-def test_the_papers_setting_is_known_for_its_games_alone() -> None:
+def test_the_papers_setting_is_known_only_for_its_games() -> None:
     row = {"method": "adam+wc", "suite": "atari", "agent": "rainbow", "game": "seaquest"}
 
     def setting(**changes: Any) -> Mapping[str, Any] | None:
@@ -34,7 +34,7 @@ def test_the_papers_setting_is_known_for_its_games_alone() -> None:
     assert setting(method="adam+l2", decay=0.1) is None
 
 
-def test_replay_ratios_that_are_not_the_papers_are_deviations() -> None:
+def test_replay_ratios_missing_from_the_paper_are_deviations() -> None:
     configs = [
         EXPERIMENT.configure("replay-ratio", {"method": "adam", "game": "seaquest", "replay_ratio": ratio})
         for ratio in (1.0, 0.1, 0.25)
@@ -43,7 +43,7 @@ def test_replay_ratios_that_are_not_the_papers_are_deviations() -> None:
     assert found == [{}, {}, {"replay_ratio": 0.25}]
 
 
-def test_before_a_game_has_ended_there_is_no_return() -> None:
+def test_there_is_no_return_before_the_first_game_ends() -> None:
     shown = score_text(EXPERIMENT.schema)
     assert shown(math.nan) == "return, evaluated –"
     assert shown(12.5) == "return, evaluated 12.5"
@@ -53,9 +53,7 @@ def test_before_a_game_has_ended_there_is_no_return() -> None:
     assert summarize(EXPERIMENT.schema, [table[:1]]) == "no return, evaluated yet"
 
 
-def test_all_games_of_minatar_are_those_that_the_paper_has(
-    capsys: pytest.CaptureFixture[str], tmp_path: object
-) -> None:
+def test_all_minatar_games_selects_the_papers_games(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     options = "--suite minatar --agents dqn --replay-ratios 0.1,1 --frames 400 --points 4"
     sizes = "--learning-starts 60 --buffer-size 300"
     command = f"sweep replay-ratio {options} {sizes} --seeds 2 --dry-run --out {tmp_path}"

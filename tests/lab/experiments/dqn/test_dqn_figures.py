@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_agents_and_games_have_a_panel_each(store: Path) -> None:
+def test_each_agent_and_game_has_a_panel(store: Path) -> None:
     drawing = draw_metric(load(store), metric="test_return")
     assert drawing.data.columns == list(COLUMNS)
     assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"] * 2
@@ -57,7 +57,7 @@ def test_agents_and_games_have_a_panel_each(store: Path) -> None:
     assert any("suite minatar" in note for note in drawing.notes)
 
 
-def test_intervals_are_the_papers(store: Path) -> None:
+def test_intervals_match_the_paper(store: Path) -> None:
     table = load(store).filter(agent="dqn", method="adam+wc", part=4)
     row = (
         draw_metric(load(store), metric="return").data.filter(agent="dqn", method="adam+wc", part=4).row(0, named=True)
@@ -89,7 +89,7 @@ def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None
     titles = [axes.get_title() for axes in drawing.picture.axes if axes.get_title()]
     assert titles[0].startswith("Adam, RR 0.5\n0.")
     assert len(titles) == 4
-    for _ in range(2):  # a layout that shrinks panels moves labels with every drawing
+    for _ in range(2):  # a layout that shrinks panels moves labels at every draw
         drawing.picture.canvas.draw()
     assert drawing.picture.axes[0].yaxis.label.get_window_extent().x0 > 0
     about = drawing.picture.get_supxlabel()
@@ -97,7 +97,7 @@ def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None
     assert "not the paper's setting: suite minatar" in about
 
 
-def test_heatmaps_of_several_points_of_a_run_are_apart(store: Path) -> None:
+def test_heatmaps_of_several_points_of_a_run_are_separate(store: Path) -> None:
     table = load(store, table="covariance").filter(agent="dqn", replay_ratio=1.0)
     halfway = table.with_columns(pl.lit(50).cast(table.schema["percent"]).alias("percent"), pl.col("value") / 2)
     drawing = draw_covariance(pl.concat([table, halfway]))
@@ -117,7 +117,7 @@ def test_seeds_are_counted_for_each_matrix(store: Path) -> None:
     assert "; one seed not the" in draw_covariance(apart).picture.get_supxlabel().replace("\n", " ")
 
 
-def test_curves_have_few_points_each_the_mean_of_several(store: Path) -> None:
+def test_long_curves_are_averaged_to_few_points(store: Path) -> None:
     runs = load(store).filter(agent="rainbow")
     longer = pl.concat([runs.with_columns(pl.col("part") + 4 * k, pl.col("samples") + 400 * k) for k in range(10)])
     data = draw_metric(longer, metric="return").data
@@ -152,7 +152,7 @@ def test_the_report_names_every_figure_of_a_store(store: Path, tmp_path: Path) -
 
 
 def with_other(table: pl.DataFrame, **values: Any) -> pl.DataFrame:
-    """The table, and clipping's runs once more with other values."""
+    """Return the table with copies of the clipping runs that have the given values."""
     own = table.filter(method="adam+wc")
     others = [pl.lit(value).cast(own.schema[name]).alias(name) for name, value in values.items()]
     return pl.concat([table, own.with_columns(*others, identity=pl.col("identity") + str(values))])
@@ -182,14 +182,14 @@ def test_heatmaps_of_several_settings_are_separate_and_show_their_seeds(store: P
     assert found["off_diagonal"].to_list() == pytest.approx([own["value"].abs().mean()] * 4, rel=1e-5)
 
 
-def test_agents_with_other_settings_share_their_columns(store: Path) -> None:
+def test_agents_with_different_settings_share_columns(store: Path) -> None:
     drawing = draw_covariance(load(store, table="covariance"))
     lr = drawing.data.filter(method="adam", replay_ratio=1.0).select("agent", "lr").unique().sort("agent")
     assert lr.rows() == [("dqn", 0.0001), ("rainbow", 6.25e-5)]
-    assert len(drawing.picture.axes) == 2 * 3 + 1  # and the bar of colours
+    assert len(drawing.picture.axes) == 2 * 3 + 1  # and the color bar
 
 
-def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
+def test_a_matrix_of_a_diverged_run_does_not_prevent_the_figure(store: Path) -> None:
     table = load(store, table="covariance").with_columns(
         value=pl.when(pl.col("method") == "adam").then(pl.col("value"))
     )
@@ -198,8 +198,8 @@ def test_a_matrix_of_a_run_that_diverged_stops_no_figure(store: Path) -> None:
     assert drawing.data.filter(method="adam")["off_diagonal"].is_finite().all()
 
 
-def test_all_figures_show_the_same_of_two_suites(store: Path) -> None:
-    """That with the longer runs, however many points they have."""
+def test_all_figures_show_the_same_suite(store: Path) -> None:
+    """The suite with the longer runs is selected, regardless of the number of points."""
     shown = []
     for table in (load(store), load(store, table="covariance")):
         own = pl.col("samples") * 2 if "samples" in table.columns else pl.lit(None).alias("samples")
@@ -211,7 +211,7 @@ def test_all_figures_show_the_same_of_two_suites(store: Path) -> None:
     assert shown == [{"atari"}, {"atari"}]
 
 
-def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store: Path) -> None:
+def test_every_replay_ratio_has_a_separate_line_and_the_legend_is_complete(store: Path) -> None:
     table = load(store).filter(agent="dqn")
     more = [
         table.with_columns(replay_ratio=pl.lit(ratio), identity=pl.col("identity") + str(ratio)) for ratio in (2.0, 4.0)
@@ -228,7 +228,7 @@ def test_every_replay_ratio_has_a_line_of_its_own_and_the_legend_is_whole(store:
         assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
 
 
-def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
+def test_every_kappa_has_a_separate_curve(store: Path) -> None:
     table = load(store)
     drawing = draw_kappas(with_other(with_other(table, kappa=5.0), lr=0.5))
     (axes,) = drawing.picture.axes
@@ -236,8 +236,8 @@ def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
     names = ["Adam, RR 1", "Adam, RR 0.5", "Adam + WC, RR 1, κ = 1", "Adam + WC, RR 1, κ = 5"]
     assert [line.get_label() for line in axes.get_lines()] == names
     assert [text.get_text() for text in drawing.picture.legends[0].get_texts()] == names
-    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
-    assert len(looks) == 4
+    line_styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
+    assert len(line_styles) == 4
     best = draw_metric(table.filter(agent="dqn"), metric="test_return").data.filter(method="adam+wc")
     for kappa in (1.0, 5.0):  # the same numbers twice
         assert drawing.data.filter(kappa=kappa)["mean"].to_list() == best["mean"].to_list()
@@ -246,7 +246,7 @@ def test_every_kappa_has_a_curve_of_its_own(store: Path) -> None:
         draw_kappas(table)
 
 
-def test_the_kappa_of_a_curve_is_named(store: Path) -> None:
+def test_the_legend_names_the_kappa_of_a_curve(store: Path) -> None:
     table = load(store).filter(agent="dqn")
     drawing = draw_metric(table, metric="test_return")
     assert drawing.picture.axes[0].get_lines()[-1].get_label() == "Adam + WC, RR 1, κ = 1"
@@ -259,23 +259,23 @@ def test_returns_against_kappa(store: Path) -> None:
     drawing = draw_sensitivity(with_other(load(store), kappa=5.0))
     assert [axes.get_title() for axes in drawing.picture.axes] == ["MinAtar Breakout"]
     lines = drawing.data.partition_by("method", "replay_ratio", as_dict=True)
-    assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # of the other replay ratio there is one method alone
+    assert {*lines} == {("adam+wc", 1.0), ("adam", 1.0)}  # the other replay ratio has only one method
     for line in lines.values():
         assert line["kappa"].to_list() == [1.0, 5.0]
-        assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping the same numbers twice here
+        assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping has the same numbers twice
     assert [label.get_text() for label in drawing.picture.axes[0].get_xticklabels()] == ["1", "5"]
     with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
         draw_sensitivity(load(store))
 
 
-def test_the_papers_numbers_find_them() -> None:
+def test_figures_are_found_by_the_papers_numbers() -> None:
     assert find_figure("8").name == "replay-return"
     assert [find_figure(number).name for number in HEATMAPS] == [
         f"gradient-covariance-{n}" for n in (9, 12, 13, 14, 15)
     ]
 
 
-def test_the_papers_heatmaps_show_their_agent_and_games_alone(store: Path) -> None:
+def test_the_papers_heatmaps_show_only_their_agent_and_games(store: Path) -> None:
     breakout = load(store, table="covariance")
     games = [breakout.with_columns(game=pl.lit(game)) for game in ("asterix", "seaquest", "space_invaders")]
     shown = {number: draw_covariance(pl.concat(games), number=number).data for number in HEATMAPS}
@@ -290,6 +290,6 @@ def test_the_papers_heatmaps_show_their_agent_and_games_alone(store: Path) -> No
         draw_covariance(breakout, number="9")
 
 
-def test_a_run_has_its_own_picture(tmp_path: Path) -> None:
+def test_a_single_run_can_be_drawn(tmp_path: Path) -> None:
     draw_records([run_config(config())], tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000

@@ -37,7 +37,7 @@ def test_a_record_has_a_row_for_each_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_on_atari_it_does_not_matter_whether_games_or_updates_are_faster(
+def test_atari_results_do_not_depend_on_whether_games_or_updates_are_faster(
     agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {
@@ -84,14 +84,14 @@ def interrupted(out: Path, **more: Any) -> tuple[Record, list[str]]:
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("kappa", [1.0, "graded", "hidden=inf,output=1"])
-def test_an_interrupted_run_ends_as_if_undisturbed(agent: str, kappa: Any, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_as_if_uninterrupted(agent: str, kappa: Any, tmp_path: Path) -> None:
     more = {"agent": agent, "kappa": kappa, "covariance": 5}
-    undisturbed = run_config(config(**more))
+    uninterrupted = run_config(config(**more))
     record, lines = interrupted(tmp_path, **more)
     assert lines == [f"breakout {agent} adam+wc seed 0: resuming after part 2"]
-    assert (undisturbed.resumed, record.resumed) == ("never", "exact")
-    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
-    assert_frame_equal(record.tables["covariance"], undisturbed.tables["covariance"], check_exact=True)
+    assert (uninterrupted.resumed, record.resumed) == ("never", "exact")
+    assert_frame_equal(record.table.drop(SPEEDS), uninterrupted.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(record.tables["covariance"], uninterrupted.tables["covariance"], check_exact=True)
 
 
 def test_a_run_resumed_with_other_threads_is_not_exact(tmp_path: Path) -> None:
@@ -116,17 +116,17 @@ def test_a_run_that_restarted_its_games_stays_one_when_it_is_resumed_again(tmp_p
     assert run_config(config(points=8), out=tmp_path).resumed == "restarted episodes"
 
 
-def test_an_interrupted_run_on_atari_ends_as_if_undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_on_atari_ends_as_if_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MAX_EVAL_STEPS", 3)
     more = {"suite": "atari", "num_envs": 2, "frames": 640, "replay_ratio": 0.2, "eval_episodes": 1}
-    undisturbed = run_config(config(**more))
+    uninterrupted = run_config(config(**more))
     record, lines = interrupted(tmp_path, **more)
     assert lines == ["breakout dqn adam+wc seed 0: resuming after part 1"]
     assert record.resumed == "exact"
-    assert_frame_equal(record.table.drop(SPEEDS), undisturbed.table.drop(SPEEDS), check_exact=True)
+    assert_frame_equal(record.table.drop(SPEEDS), uninterrupted.table.drop(SPEEDS), check_exact=True)
 
 
-def test_without_the_replay_buffer_an_interrupted_run_starts_new_games(tmp_path: Path) -> None:
+def test_without_a_saved_replay_buffer_an_interrupted_run_starts_new_games(tmp_path: Path) -> None:
     whole = run_config(config()).table
     (first, lines), (second, _) = (interrupted(tmp_path / name, save_buffer=False) for name in "ab")
     assert lines == [
@@ -137,10 +137,10 @@ def test_without_the_replay_buffer_an_interrupted_run_starts_new_games(tmp_path:
     assert first.resumed == "restarted episodes"
     assert_frame_equal(first.table.drop(SPEEDS), second.table.drop(SPEEDS), check_exact=True)
     assert_frame_equal(first.table.drop(SPEEDS)[:2], whole.drop(SPEEDS)[:2], check_exact=True)
-    assert first.table["updates"][-1] == whole["updates"][-1]  # it catches up
+    assert first.table["updates"][-1] == whole["updates"][-1]  # updates catch up
 
 
-def test_before_the_first_update_there_is_no_loss() -> None:
+def test_there_is_no_loss_before_the_first_update() -> None:
     lines: list[str] = []
     table = run_config(config(learning_starts=150), callbacks=Callbacks(on_event=lines.append)).table
     for column in ("training_loss", "q", "gradient_l2"):
@@ -148,7 +148,7 @@ def test_before_the_first_update_there_is_no_loss() -> None:
     assert not lines
 
 
-def test_the_games_are_let_go_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_closed_after_success_and_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Trainer] = []
     monkeypatch.setattr(Trainer, "close", lambda self: closed.append(self))
 
@@ -167,7 +167,7 @@ def test_the_path_of_a_record_names_game_agent_and_ratio() -> None:
     assert found == "replay-ratio/rainbow/breakout/replay_ratio0.25/adam+wc/lr6.25e-05_kappa1_seed2"
 
 
-def test_identities_depend_on_what_changes_the_numbers() -> None:
+def test_identities_depend_on_options_that_change_the_numbers() -> None:
     def identify(one: Config) -> str:
         return EXPERIMENT.identify(one, None)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripted import Event, Scripted, places
+from scripted_games import Event, Scripted, places
 from short_runs import config
 
 from weightclip.lab.experiments.dqn import training
@@ -41,7 +41,7 @@ def test_the_replay_ratio_is_exact_over_the_run(ratio: float, environments: int)
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_a_seed_decides_everything(agent: str) -> None:
+def test_runs_are_deterministic(agent: str) -> None:
     (_, one), (_, same), (_, other) = (trained(agent=agent, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_equal(without_speed(one), without_speed(same))
     assert without_speed(one) != without_speed(other)
@@ -59,25 +59,27 @@ def test_a_row_contains_the_metrics() -> None:
     assert last["exploration"] == pytest.approx(1 - 0.95 * 400 / 30_000)
     assert sum(row["ended"] for row in rows) > 3
     assert last["frames_per_second"] > 0
-    assert rows[0]["updates"] == 39  # 60 steps of warm-up, and the 100th step's update comes with the next one
+    assert (
+        rows[0]["updates"] == 39
+    )  # learning starts after 60 steps, and the update of step 100 is made with the next step
     trainer.close()
 
 
-def test_a_row_has_means_over_its_part() -> None:
+def test_a_row_contains_means_over_its_part() -> None:
     trainer = Trainer(config(method="adam", replay_ratio=0.5), CPU)
     learn, receive, updates, episodes = trainer.agent.learn, trainer.envs.receive, [], []
 
-    def learning(batch: Batch) -> Update:
+    def recording_learn(batch: Batch) -> Update:
         updates.append(learn(batch))
         return updates[-1]
 
-    def receiving() -> Step:
+    def recording_receive() -> Step:
         step = receive()
         episodes.extend(step.episodes)
         return step
 
-    trainer.agent.learn = learning  # type: ignore[method-assign]
-    trainer.envs.receive = receiving  # type: ignore[method-assign]
+    trainer.agent.learn = recording_learn  # type: ignore[method-assign]
+    trainer.envs.receive = recording_receive  # type: ignore[method-assign]
     for part in range(3):
         updates.clear()
         episodes.clear()
@@ -95,7 +97,7 @@ def test_a_row_has_means_over_its_part() -> None:
     trainer.close()
 
 
-def test_settings_reach_the_memory_and_the_network() -> None:
+def test_settings_are_passed_to_the_replay_buffer_and_the_network() -> None:
     trainer = Trainer(config("rainbow", alpha=0.5, noisy_sigma=0.3, scale_pixels=True), CPU)
     for layer in noisy_layers(trainer.agent.online):
         torch.testing.assert_close(layer.sigma_bias, torch.full_like(layer.sigma_bias, 0.3 / layer.in_features**0.5))
@@ -106,11 +108,11 @@ def test_settings_reach_the_memory_and_the_network() -> None:
     drawn = trainer.replay_buffer.sample(2000, np.random.default_rng(0)).places
     trainer.replay_buffer.update_priorities(drawn, np.where(drawn % 2, 16.0, 1.0))
     weights = trainer.replay_buffer.sample(200, np.random.default_rng(0), beta=1.0).weights
-    assert np.unique(weights.round(4)).tolist() == [0.25, 1.0]  # by the priorities, 16^0.5 and 1^0.5
+    assert np.unique(weights.round(4)).tolist() == [0.25, 1.0]  # from the priorities 16^0.5 and 1^0.5
     trainer.close()
 
 
-def test_rainbows_noise_is_not_drawn_as_its_initial_weights_are() -> None:
+def test_rainbows_noise_and_initial_weights_have_different_seeds() -> None:
     noise = Trainer(config("rainbow", seed=3), CPU).agent._noise  # type: ignore[attr-defined]
     first = torch.randn(1000, generator=noise)
     assert not torch.allclose(first, torch.randn(1000, generator=torch.Generator().manual_seed(3)))
@@ -120,20 +122,20 @@ def test_progress_is_reported_after_learning_starts() -> None:
     reported: list[int] = []
     trainer = Trainer(config(learning_starts=150), CPU)
     trainer.learn(0, lambda steps, score: reported.append(steps))
-    assert reported == [100]  # at the part's end
+    assert reported == [100]  # at the end of the part
     trainer.learn(1, lambda steps, score: reported.append(steps))
     assert reported == [100, 200, 200]
     trainer.close()
 
 
 def without_games(trainer: Trainer) -> dict[str, Any]:
-    """The state of a trainer whose games cannot be saved."""
+    """Return the state of a trainer whose games cannot be saved."""
     return {name: array for name, array in trainer.state().items() if not name.startswith("games/")}
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 @pytest.mark.parametrize("game", ["asterix", "breakout", "freeway", "seaquest", "space_invaders"])
-def test_it_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MAX_EVAL_STEPS", 20)
     more = {"game": game, "buffer_size": 150, "num_envs": 2}
     trainer, _ = trained(2, agent=agent, **more)
@@ -145,7 +147,7 @@ def test_it_resumes_bit_for_bit(agent: str, game: str, monkeypatch: pytest.Monke
     np.testing.assert_equal(other.state(), trainer.state())
 
 
-def test_games_of_another_format_start_again() -> None:
+def test_games_saved_in_another_format_restart() -> None:
     trainer, _ = trained(1)
     other = Trainer(config(), CPU)
     other.load_state({**trainer.state(), "games/version": np.array(0)})
@@ -154,7 +156,7 @@ def test_games_of_another_format_start_again() -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_without_the_games_it_resumes_everything_else(agent: str) -> None:
+def test_without_saved_games_everything_else_resumes(agent: str) -> None:
     trainer, _ = trained(2, agent=agent)
     state = without_games(trainer)
     rows = []
@@ -163,28 +165,28 @@ def test_without_the_games_it_resumes_everything_else(agent: str) -> None:
         other.load_state(state)
         assert other.restarted == "the checkpoint has no games"
         assert other.steps == 200
-        assert len(other.replay_buffer) == 200  # of the games under way, too: they were cut
+        assert len(other.replay_buffer) == 200  # includes the unfinished games, which are truncated
         rows.append([other.learn(part) for part in (2, 3)])
         assert other.agent.updates == other.config.updates_after(400)
     np.testing.assert_equal(without_speed(rows[0]), without_speed(rows[1]))
 
 
-def test_without_the_games_it_resumes_with_the_next_random_draws() -> None:
+def test_without_saved_games_training_resumes_with_the_next_random_draws() -> None:
     trainer, _ = trained(2)
     other = Trainer(config(), CPU)
     other.load_state(without_games(trainer))
-    trainer._start_episodes()  # as the other one did
+    trainer._start_episodes()  # as in the other trainer
     for key, generator in trainer._generators.items():
         assert generator.bit_generator.state == other._generators[key].bit_generator.state
 
 
-def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_resumes_with_the_last_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "evaluate", lambda self, part: 0.0)
     more = {"points": 200, "replay_ratio": 0.01}
     trainer, rows = trained(100, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
     other.load_state(without_games(trainer))
-    row = other.learn(100)  # two steps of a new game, and no update
+    row = other.learn(100)  # two steps of a new game and no update
     assert (row["ended"], row["updates"]) == (0, rows[-1]["updates"])
     for name in ("return", "length", "training_loss", "q", "gradient_l2"):
         assert row[name] == rows[-1][name]
@@ -193,64 +195,64 @@ def test_it_resumes_with_the_last_values(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The seeds of all games that are begun from now on."""
+def started_seeds(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Record the seeds of all games started from now on."""
     found: list[list[int]] = []
     make_environments = training.make_environments
 
-    def making(*arguments: Any) -> Any:
+    def make(*arguments: Any) -> Any:
         games = make_environments(*arguments)
         reset = games.reset
         games.reset = lambda seeds: (found.append(list(seeds)), reset(seeds))[1]  # type: ignore[method-assign]
         return games
 
-    monkeypatch.setattr(training, "make_environments", making)
+    monkeypatch.setattr(training, "make_environments", make)
     return found
 
 
-def test_without_the_games_it_resumes_with_new_ones(begun: list[list[int]]) -> None:
+def test_without_saved_games_training_resumes_in_new_games(started_seeds: list[list[int]]) -> None:
     state = without_games(Trainer(config(), CPU))
     Trainer(config(), CPU).load_state(state)
-    first, again, later = begun
+    first, again, later = started_seeds
     assert first == again != later
 
 
-def test_evaluations_are_of_other_games_each_time(begun: list[list[int]]) -> None:
+def test_each_evaluation_uses_new_games(started_seeds: list[list[int]]) -> None:
     trainers = [Trainer(config(seed=seed), CPU) for seed in (0, 0, 1)]
-    training = {seed for seeds in begun for seed in seeds}
-    begun.clear()
+    training = {seed for seeds in started_seeds for seed in seeds}
+    started_seeds.clear()
     for trainer, part in ((trainers[0], 0), (trainers[1], 0), (trainers[0], 1), (trainers[2], 0)):
         trainer.evaluate(part)
-    first, same, later, others = begun
+    first, same, later, others = started_seeds
     assert first == same
     assert len({*first, *later, *others}) == 6
     assert training.isdisjoint({*first, *later, *others})
 
 
-def test_training_and_evaluation_are_in_the_games_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_training_and_evaluation_use_the_configured_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = []
     make_environments = training.make_environments
     monkeypatch.setattr(
-        training, "make_environments", lambda *given: (asked.append(given), make_environments(*given))[1]
+        training, "make_environments", lambda *given: (requested.append(given), make_environments(*given))[1]
     )
     Trainer(config(num_envs=3, sticky_action_prob=0.3), CPU).evaluate(0)
-    assert asked == [("minatar", "breakout", 3, 0.3), ("minatar", "breakout", 2, 0.3)]
+    assert requested == [("minatar", "breakout", 3, 0.3), ("minatar", "breakout", 2, 0.3)]
 
 
-def test_units_are_looked_at_without_noise() -> None:
+def test_dormant_units_are_measured_without_noise() -> None:
     trainer, _ = trained(1, agent="rainbow")
     assert all(layer.noise_in.any() for layer in noisy_layers(trainer.agent.online))
     values = trainer.agent.values
 
-    def looking(states: torch.Tensor) -> torch.Tensor:
+    def checked_values(states: torch.Tensor) -> torch.Tensor:
         assert not any(layer.noise_in.any() or layer.noise_out.any() for layer in noisy_layers(trainer.agent.online))
         return values(states)
 
-    trainer.agent.values = looking  # type: ignore[method-assign]
+    trainer.agent.values = checked_values  # type: ignore[method-assign]
     assert 0 <= trainer._network_metrics()["dormant"] <= 1
 
 
-def test_without_its_memory_it_fills_a_new_one_first() -> None:
+def test_without_a_saved_replay_buffer_training_fills_a_new_one_first() -> None:
     trainer, _ = trained(2, save_buffer=False)
     state = trainer.state()
     assert not any(name.startswith("memory/") for name in state)
@@ -269,31 +271,31 @@ def test_missed_updates_are_spread_over_later_steps(replay_ratio: float) -> None
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
     other.load_state(trainer.state())
     before, made = other.agent.updates, []
-    practise = other.train
+    train = other.train
 
-    def noting(updates: int) -> torch.Tensor:
+    def recording_train(updates: int) -> torch.Tensor:
         made.append(updates)
-        return practise(updates)
+        return train(updates)
 
-    other.train = noting  # type: ignore[method-assign]
+    other.train = recording_train  # type: ignore[method-assign]
     for part in (2, 3):
         other.learn(part)
-    assert sum(made[:30]) == 0  # 60 steps until the memory is as full as after the warm-up
+    assert sum(made[:30]) == 0  # 60 steps until the replay buffer has `learning_starts` steps again
     assert max(made) <= other.config.max_updates == max(2, 4 * replay_ratio)
     assert other.agent.updates == before + sum(made) == other.config.updates_after(400)
 
 
-def test_all_that_is_due_is_made_in_the_end() -> None:
+def test_missed_updates_are_made_up_by_the_end() -> None:
     more = {"save_buffer": False, "points": 10, "n_step": 1}
     trainer, _ = trained(9, **more)
     other = Trainer(config(**more), CPU)  # type: ignore[arg-type]
     other.load_state(trainer.state())
-    other.learn(9)  # 40 steps: fewer than the warm-up
+    other.learn(9)  # 40 steps, fewer than `learning_starts`
     assert other.agent.updates == other.config.updates_after(400)
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_evaluation_disturbs_nothing(agent: str) -> None:
+def test_evaluation_does_not_affect_training(agent: str) -> None:
     (one, rows), other = trained(agent=agent), Trainer(config(agent), CPU)
     other.evaluate = lambda part: math.nan  # type: ignore[method-assign]
     alone = [other.learn(part) for part in range(4)]
@@ -304,7 +306,7 @@ def test_evaluation_disturbs_nothing(agent: str) -> None:
         assert torch.equal(p, q)
 
 
-def test_a_covariance_is_taken_when_it_is_asked_for() -> None:
+def test_a_covariance_is_measured_at_the_configured_points() -> None:
     trainer, _ = trained(covariance=6, covariance_at=(50, 100))
     found = trainer.covariances()
     assert list(found) == ["50", "100"]
@@ -324,16 +326,16 @@ def test_without_transitions_there_is_no_covariance() -> None:
 
 
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
-def test_the_covariance_is_that_of_gradients_taken_one_by_one(agent: str) -> None:
+def test_the_covariance_matches_gradients_computed_one_by_one(agent: str) -> None:
     trainer, _ = trained(2, agent=agent, method="adam", covariance=6)
     learner, drawn = trainer.agent, []
     sample_uniformly = trainer.replay_buffer.sample_uniformly
 
-    def noting(number: int, generator: np.random.Generator) -> Batch:
+    def recording_sample(number: int, generator: np.random.Generator) -> Batch:
         drawn.append(sample_uniformly(number, generator))
         return drawn[-1]
 
-    trainer.replay_buffer.sample_uniformly = noting  # type: ignore[method-assign]
+    trainer.replay_buffer.sample_uniformly = recording_sample  # type: ignore[method-assign]
     found = trainer.covariance()
     gradients = []
     with noise_disabled(learner.online, learner.target):
@@ -353,20 +355,20 @@ WHOLE = (Event(3.0), Event(-2.0, lost=True), Event(0.5), Event(7.0, terminated=T
 CUT = (Event(1.0), Event(4.0), Event(0.0, truncated=True))
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
-    """A trainer on games by these scripts."""
+def scripted_trainer(monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[Event], **more: Any) -> Trainer:
+    """Create a trainer on scripted games."""
     monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(*scripts))
-    lives = more.pop("terminal_on_life_loss", True)  # which MinAtar's games do not have, but these do
+    lives = more.pop("terminal_on_life_loss", True)  # MinAtar's games have no lives, but these do
     return Trainer(replace(config(num_envs=len(scripts), **more), terminal_on_life_loss=lives), CPU)
 
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
 @pytest.mark.parametrize("lives", [False, True])
-def test_rewards_and_ends_are_stored_as_configured(
+def test_rewards_and_terminations_are_stored_as_configured(
     monkeypatch: pytest.MonkeyPatch, clip_rewards: bool, lives: bool
 ) -> None:
     more = {"n_step": 1, "gamma": 0.5, "clip_rewards": clip_rewards, "terminal_on_life_loss": lives}
-    trainer = scripted(monkeypatch, WHOLE, CUT, **more)
+    trainer = scripted_trainer(monkeypatch, WHOLE, CUT, **more)
     trainer.play(30)
     batch = trainer.replay_buffer.sample(500, np.random.default_rng(0))
     before, after = (places(states) for states in batch.states)
@@ -383,9 +385,11 @@ def test_rewards_and_ends_are_stored_as_configured(
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
+def test_states_do_not_cross_episodes(monkeypatch: pytest.MonkeyPatch, lives: bool) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives)
+    trainer = scripted_trainer(
+        monkeypatch, WHOLE, CUT, suite="atari", game="SpaceInvaders", terminal_on_life_loss=lives
+    )
     lost = next(step for step, event in enumerate(WHOLE) if event.lost)
     for _ in range(12):
         for e, state in enumerate(trainer._stacks):
@@ -397,11 +401,11 @@ def test_states_belong_to_one_episode(monkeypatch: pytest.MonkeyPatch, lives: bo
         trainer.play(1)
 
 
-def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_checkpoint_no_transition_crosses_into_other_games(monkeypatch: pytest.MonkeyPatch) -> None:
     long = [Event(1.0)] * 250
-    trainer = scripted(monkeypatch, long, long, n_step=3)
+    trainer = scripted_trainer(monkeypatch, long, long, n_step=3)
     trainer.play(20)
-    monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(long, long, beginning=7))
+    monkeypatch.setattr(training, "make_environments", lambda *_: Scripted(long, long, first_episode=7))
     other = Trainer(config(num_envs=2, n_step=3), CPU)
     other.load_state(trainer.state())
     other.play(20)
@@ -417,42 +421,42 @@ def test_after_a_checkpoint_no_transition_runs_into_other_games(monkeypatch: pyt
     assert max(step for _, episode, step in before if episode == 0) == 19
 
 
-def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
-    chances, betas, learned, prioritized = [], [], [], []
+def test_epsilon_noise_importance_weights_and_priorities_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted_trainer(monkeypatch, WHOLE, CUT, agent="rainbow", exploration_steps=150, beta_steps=250)
+    epsilons, betas, learned, prioritized = [], [], [], []
 
     def noise() -> torch.Tensor:
         return torch.cat([layer.noise_in for layer in noisy_layers(trainer.agent.online)])
 
     noises = [noise()]
     act, learn = trainer.agent.act, trainer.agent.learn
-    sample, prioritise = trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities
+    sample, update_priorities = trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities
 
-    def noting_act(states: Any, epsilon: float, generator: Any) -> Any:
-        chances.append((trainer.steps, epsilon))
-        assert torch.equal(noise(), noises[-1])  # that of the last update
+    def recording_act(states: Any, epsilon: float, generator: Any) -> Any:
+        epsilons.append((trainer.steps, epsilon))
+        assert torch.equal(noise(), noises[-1])  # the noise of the last update
         return act(states, epsilon, generator)
 
-    def noting_learn(batch: Batch) -> Any:
+    def recording_learn(batch: Batch) -> Any:
         learned.append((batch.places, learn(batch)))
         noises.append(noise())
         return learned[-1][1]
 
-    def noting_sample(number: int, generator: Any, beta: float) -> Batch:
+    def recording_sample(number: int, generator: Any, beta: float) -> Batch:
         assert number == 16
         betas.append((trainer.steps, beta))
         return sample(number, generator, beta)
 
-    def noting_prioritise(places: Any, errors: Any) -> None:
+    def recording_update(places: Any, errors: Any) -> None:
         prioritized.append((places, errors))
-        prioritise(places, errors)
+        update_priorities(places, errors)
 
-    trainer.agent.act, trainer.agent.learn = noting_act, noting_learn  # type: ignore[method-assign]
-    trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities = noting_sample, noting_prioritise  # type: ignore[method-assign]
+    trainer.agent.act, trainer.agent.learn = recording_act, recording_learn  # type: ignore[method-assign]
+    trainer.replay_buffer.sample, trainer.replay_buffer.update_priorities = recording_sample, recording_update  # type: ignore[method-assign]
     monkeypatch.setattr(trainer, "evaluate", lambda part: 0.0)
     for part in range(4):
         trainer.learn(part)
-    assert chances == [(steps, pytest.approx(1 - 0.95 * min(1, steps / 150))) for steps in range(0, 400, 2)]
+    assert epsilons == [(steps, pytest.approx(1 - 0.95 * min(1, steps / 150))) for steps in range(0, 400, 2)]
     assert len(betas) == trainer.agent.updates == 340
     assert all(beta == pytest.approx(0.4 + 0.6 * min(1, steps / 250)) for steps, beta in betas)
     assert {steps for steps, _ in betas} == {*range(62, 402, 2)}
@@ -462,14 +466,12 @@ def test_chance_weights_and_priorities_go_where_they_belong(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("noise", "explores"), [(3.0, True), (0.0, False)])
-def test_rainbow_explores_by_the_noise_of_its_layers(
-    noise: float, explores: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rainbow_explores_with_noisy_layers(noise: float, explores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     games = [Scripted([Event(terminated=True)], constant=True) for _ in range(2)]
     making = iter(games)
     monkeypatch.setattr(training, "make_environments", lambda *_: next(making))
     greedy = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "evaluation_eps": 0.0, "eval_episodes": 1}
-    # A step size this small leaves the weights alone: only the noise of an update can change the greedy action.
+    # With such a small step size the weights do not change; only the noise of an update can change the greedy action.
     trainer = Trainer(config("rainbow", method="adam", lr=1e-30, num_envs=1, noisy_sigma=noise, **greedy), CPU)
     trainer.play(40)
     weights = [p.clone() for p in trainer.agent.online.parameters()]
@@ -485,15 +487,19 @@ def test_rainbow_explores_by_the_noise_of_its_layers(
     assert games[1].sent == games[0].sent[:1]  # the greedy action of the mean weights, as before the first update
 
 
-def test_without_priorities_errors_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE)
-    monkeypatch.setattr(trainer.replay_buffer, "update_priorities", lambda *_: pytest.fail("nobody needs these errors"))
+def test_without_prioritized_replay_no_errors_are_returned_to_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted_trainer(monkeypatch, WHOLE)
+    monkeypatch.setattr(
+        trainer.replay_buffer, "update_priorities", lambda *_: pytest.fail("called without prioritized replay")
+    )
     trainer.play(40)
     assert trainer.train(2).shape == (2,)
 
 
-def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = scripted(monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True)
+def test_an_evaluation_is_the_mean_over_complete_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = scripted_trainer(
+        monkeypatch, WHOLE, agent="rainbow", eval_episodes=2, evaluation_eps=0.25, clip_rewards=True
+    )
     trainer.play(40)
     trainer.train(1)
     noises = [layer.noise_in.clone() for layer in noisy_layers(trainer.agent.online)]
@@ -503,24 +509,24 @@ def test_an_evaluation_is_the_mean_over_whole_games(monkeypatch: pytest.MonkeyPa
     act = trainer.agent.act
     seen = []
 
-    def noting(states: Any, epsilon: float, generator: Any) -> Any:
+    def recording_act(states: Any, epsilon: float, generator: Any) -> Any:
         assert not any(layer.noise_in.any() or layer.noise_out.any() for layer in noisy_layers(trainer.agent.online))
         assert epsilon == 0.25
         seen.append(places(states)[1])
         return act(states, epsilon, generator)
 
-    trainer.agent.act = noting  # type: ignore[method-assign]
-    # A lost life ends no game, points are as the game gives them, and what follows the first game's end does not count.
+    trainer.agent.act = recording_act  # type: ignore[method-assign]
+    # A lost life does not end a game, rewards are not clipped, and steps after the end of the first game do not count.
     assert trainer.evaluate(0) == (8.5 + 12.25) / 2
     assert seen == [(1, 0, step) for step in range(10)]
     for noise, layer in zip(noises, noisy_layers(trainer.agent.online)):
         assert torch.equal(noise, layer.noise_in)
 
 
-def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_plays_until_the_game_ends_or_reaches_the_frame_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 27_000  # steps: 108,000 frames
-    random = {"eval_episodes": 2, "evaluation_eps": 1.0}  # actions without a network, so that it is fast
-    trainer = scripted(monkeypatch, WHOLE, **random)
+    random = {"eval_episodes": 2, "evaluation_eps": 1.0}  # actions without a network, for speed
+    trainer = scripted_trainer(monkeypatch, WHOLE, **random)
     long, endless = [*[Event(1.0)] * (limit - 2), Event(500.0, terminated=True)], [Event(1.0)] * (limit + 10)
     games = Scripted(long, endless, constant=True)
     monkeypatch.setattr(training, "make_environments", lambda *_: games)
@@ -528,16 +534,16 @@ def test_an_evaluation_plays_to_the_end_or_to_the_limit_of_atari(monkeypatch: py
     assert len(games.sent) == limit
 
 
-def test_a_lost_life_does_not_cut_what_an_evaluation_acts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_life_does_not_reset_the_frame_stack_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "frame", (1, 84, 84))
-    trainer = scripted(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
+    trainer = scripted_trainer(monkeypatch, WHOLE, suite="atari", game="SpaceInvaders", eval_episodes=1)
     act, seen = trainer.agent.act, []
 
-    def noting(states: Any, epsilon: float, generator: Any) -> Any:
+    def recording_act(states: Any, epsilon: float, generator: Any) -> Any:
         seen.append(places(states[0][:, None]))
         return act(states, epsilon, generator)
 
-    trainer.agent.act = noting  # type: ignore[method-assign]
+    trainer.agent.act = recording_act  # type: ignore[method-assign]
     trainer.evaluate(0)
     assert seen == [[(0, 0, max(0, step - back)) for back in (3, 2, 1, 0)] for step in range(len(WHOLE))]
 
@@ -549,8 +555,8 @@ def test_stacks_start_with_their_first_frame() -> None:
     assert found[:, :, 0, 0].tolist() == [[1, 2, 3, 9], [10, 10, 10, 10]]
 
 
-def test_states_equal_those_of_the_replay_buffer() -> None:
-    """Stacks while playing and stacks that are sampled are one thing."""
+def test_states_match_the_replay_buffer() -> None:
+    """The frame stacks seen while acting equal the sampled ones."""
     trainer = Trainer(
         config(suite="atari", game="SpaceInvaders", frames=40_000, num_envs=2, buffer_size=3000, learning_starts=50),
         CPU,
@@ -558,22 +564,22 @@ def test_states_equal_those_of_the_replay_buffer() -> None:
     acted: dict[bytes, int] = {}
     act = trainer.agent.act
 
-    def noting(states: np.ndarray, epsilon: float, generator: np.random.Generator) -> np.ndarray:
+    def recording_act(states: np.ndarray, epsilon: float, generator: np.random.Generator) -> np.ndarray:
         for state in states:
             acted[state.tobytes()] = 1
         return act(states, 1.0, generator)
 
-    trainer.agent.act = noting  # type: ignore[method-assign]
+    trainer.agent.act = recording_act  # type: ignore[method-assign]
     trainer.play(600)
     trainer.close()
     sampled = trainer.replay_buffer.sample(200, np.random.default_rng(0))
     assert all(state.tobytes() in acted for state in sampled.states[0])
-    going_on = sampled.discounts > 0
-    assert going_on.sum() > 150
-    assert all(state.tobytes() in acted for state in sampled.states[1][going_on])
+    nonterminal = sampled.discounts > 0
+    assert nonterminal.sum() > 150
+    assert all(state.tobytes() in acted for state in sampled.states[1][nonterminal])
 
 
-def test_the_network_is_that_of_the_suite() -> None:
+def test_the_network_matches_the_suite() -> None:
     trainer = Trainer(config(), CPU)
     assert isinstance(trainer.agent.online, QNetwork)
     assert trainer.agent.online.torso[0].out_channels == 16
@@ -583,9 +589,9 @@ def test_the_network_is_that_of_the_suite() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", ["dqn", "rainbow"])
 def test_an_agent_learns_breakout(agent: str) -> None:
-    """Random actions have a return of about 0.5.
+    """A random policy has a return of about 0.5.
 
-    These seeds had 3.7 to 3.8 (DQN) and 3.1 to 3.2 (Rainbow) in training, 3.6 to 5.6 and 3.1 to 5.6 evaluated.
+    These seeds reached 3.7 to 3.8 (DQN) and 3.1 to 3.2 (Rainbow) in training, 3.6 to 5.6 and 3.1 to 5.6 in evaluation.
     """
     for seed in range(3):
         more = {

@@ -1,10 +1,10 @@
 import pytest
-from pushed_point import config
+from toy_env import config
 
 from weightclip.lab.experiments.ppo.ppo import Learners
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
-    """Compile the fused backend, so that no run of a test reports it."""
+    """Compile the fused backend, so that runs in tests do not report compilation."""
     Learners([config()]).iterate(0)

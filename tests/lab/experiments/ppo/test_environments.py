@@ -7,14 +7,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
-from pushed_point import LIMIT, NAME, Toy, config
+from toy_env import LIMIT, NAME, Toy, config
 
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.ppo import Learners
 
 
-class Seen(Toy):
-    """The pushed point, which sees always the same, in a space of another kind."""
+class ConstantObservation(Toy):
+    """The toy environment with a constant observation in another space."""
 
     def __init__(self, space: gym.Space, seen: Any, warning: str = "") -> None:
         super().__init__()
@@ -35,13 +35,15 @@ SPACES: dict[str, tuple[gym.Space, Any]] = {
     "Words": (Sequence(Text(3)), ("a",)),
 }
 for kind, (space, seen) in SPACES.items():
-    gym.register(f"Weightclip{kind}-v0", Seen, kwargs={"space": space, "seen": seen})
+    gym.register(f"Weightclip{kind}-v0", ConstantObservation, kwargs={"space": space, "seen": seen})
 gym.register(
-    "WeightclipWarning-v0", Seen, kwargs={"space": SPACES["Whole"][0], "seen": None, "warning": "mind the gap"}
+    "WeightclipWarning-v0",
+    ConstantObservation,
+    kwargs={"space": SPACES["Whole"][0], "seen": None, "warning": "mind the gap"},
 )
 
 
-def test_an_episode_that_ended_is_followed_by_the_next_one() -> None:
+def test_environments_reset_automatically() -> None:
     ours = Environments(NAME, 2)
     before = ours.reset([0, 1])
     returns = np.zeros(2)
@@ -57,7 +59,7 @@ def test_an_episode_that_ended_is_followed_by_the_next_one() -> None:
             assert value == pytest.approx(returns[learner])
             assert length == lengths[learner] <= LIMIT
             assert not np.allclose(step.final[learner], step.observations[learner])
-            assert np.abs(step.observations[learner][:2]).max() <= 0.5  # where episodes begin
+            assert np.abs(step.observations[learner][:2]).max() <= 0.5  # first observations of episodes
             returns[learner] = lengths[learner] = 0
             kinds.add(bool(step.terminated[learner]))
         np.testing.assert_array_equal(step.final[~ended], step.observations[~ended])
@@ -75,7 +77,7 @@ def test_actions_are_clipped_to_the_box_and_seeds_differ() -> None:
     np.testing.assert_array_equal(wild.observations, clipped.observations)
 
 
-def test_who_has_stopped_stands_still() -> None:
+def test_stopped_environments_are_not_stepped() -> None:
     ours = Environments(NAME, 2)
     before = ours.reset([0, 1])
     step = ours.step(np.array([[np.nan, 0.0], [0.1, 0.1]]), stopped={0})
@@ -111,10 +113,10 @@ def test_spaces_without_vectors_are_rejected(name: str, message: str) -> None:
             "did you mean 'Ant-v",
         ),
         ("Hopper", "Hopper-v4, Hopper-v5; did you mean 'Hopper-v5'?"),
-        ("pushed_point:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
+        ("toy_env:WeightclipToy", "known versions are WeightclipToy-v0; did you mean 'WeightclipToy-v0'?"),
     ],
 )
-def test_an_environment_without_a_version_is_refused(name: str, message: str) -> None:
+def test_an_environment_without_a_version_raises_an_error(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make_environment(name)
 
@@ -132,11 +134,11 @@ def test_only_the_deprecation_of_the_papers_version_is_silenced() -> None:
     ("name", "first"),
     [("WeightclipWhole-v0", [3.0, 4.0]), ("WeightclipParts-v0", [0.5, 0.25, 0.0, 1.0, 0.0]), (NAME, None)],
 )
-def test_other_observations_become_vectors(name: str, first: list[float] | None) -> None:
+def test_other_observations_are_flattened(name: str, first: list[float] | None) -> None:
     ours = Environments(name, 1)
     (found,) = ours.reset([0])
     assert found.dtype == np.float64
-    if first is None:  # it is one already, and nothing stands between
+    if first is None:  # already a vector, so there is no wrapper
         assert not isinstance(ours._environments[0], gym.wrappers.FlattenObservation)
     else:
         assert found.tolist() == first

@@ -14,7 +14,7 @@ ENVIRONMENTS = [f"{name}-{version}" for name in NAMES for version in ("v4", "v5"
 
 
 def play(environment: gym.Env[Any, Any], actions: Any) -> list[Any]:
-    """Observations, rewards and ends of steps; a new episode starts where one ended."""
+    """Return the observations, rewards and ends of steps; episodes restart when they end."""
     found: list[Any] = []
     for action in actions:
         seen, reward, terminated, truncated, _ = environment.step(action)
@@ -33,9 +33,9 @@ def test_a_restored_environment_continues_bit_for_bit(name: str) -> None:
     actions = [generator.uniform(space.low, space.high) for _ in range(150)]
     play(environment, actions[:60])
     saved = mujoco_state.state(environment)
-    undisturbed = play(environment, actions[60:])
+    uninterrupted = play(environment, actions[60:])
     mujoco_state.load_state(other, saved)
-    assert play(other, actions[60:]) == undisturbed
+    assert play(other, actions[60:]) == uninterrupted
 
 
 def test_the_time_limit_is_restored() -> None:
@@ -73,7 +73,7 @@ def test_a_state_of_another_model_is_rejected(pretend: bool) -> None:
         mujoco_state.load_state(hopper, saved)
 
 
-def test_other_environments_and_wrappers_are_not_saved() -> None:
+def test_the_state_of_other_environments_and_wrappers_is_not_saved() -> None:
     assert not mujoco_state.has_state(make_environment("Pendulum-v1"))
     wrapped = gym.wrappers.FrameStackObservation(make_environment("Hopper-v4"), 2)
     assert not mujoco_state.has_state(wrapped)

@@ -3,7 +3,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from pushed_point import NAME
+from toy_env import NAME
 
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.mujoco_steps import direct_steps
@@ -14,7 +14,7 @@ FIELDS = ("observations", "rewards", "terminated", "truncated", "final", "episod
 
 
 def assert_equal(ours: Environments, theirs: Environments, steps: int, seed: int = 0) -> int:
-    """Step both with the same actions; the results are equal bit for bit. Return the number of episodes that ended."""
+    """Step both with the same actions and compare bit for bit; return the number of episodes that ended."""
     generator, episodes = np.random.default_rng(seed), 0
     for t in range(steps):
         scale = 0.1 if t % 200 < 100 else 1.0
@@ -37,7 +37,7 @@ def check(name: str, steps: int, number: int = 2) -> None:
     assert episodes or steps < 1000
     saved = [one.state(0) for one in (ours, theirs)]
     assert saved[0].keys() == saved[1].keys()
-    for key in saved[0].keys() - {"data"}:  # which contains MuJoCo's timers
+    for key in saved[0].keys() - {"data"}:  # contains MuJoCo's timers
         np.testing.assert_array_equal(saved[0][key], saved[1][key], err_msg=key)
     for field in ("time", "qpos", "qvel", "qacc_warmstart", "ctrl", "xipos", "cfrc_ext"):
         simulations = [one._environments[0].unwrapped.data for one in (ours, theirs)]  # type: ignore[attr-defined]
@@ -46,13 +46,13 @@ def check(name: str, steps: int, number: int = 2) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 8])  # NumPy's order of a sum depends on the shape
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_direct_steps_are_gymnasiums_bit_for_bit(name: str, number: int) -> None:
+def test_direct_steps_equal_gymnasiums_bit_for_bit(name: str, number: int) -> None:
     check(name, {1: 300, 2: 150, 8: 40}[number], number)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_ten_thousand_direct_steps_are_gymnasiums_bit_for_bit(name: str) -> None:
+def test_ten_thousand_direct_steps_equal_gymnasiums_bit_for_bit(name: str) -> None:
     check(name, 10_000, 1)
     check(name, 1_500, 8)
 
@@ -132,17 +132,17 @@ def test_the_time_limit_truncates() -> None:
         ("Hopper-v4", {"render_mode": "rgb_array"}),
     ],
 )
-def test_other_environments_and_options_have_gymnasiums_steps(name: str, options: dict[str, Any]) -> None:
+def test_other_environments_and_options_use_gymnasiums_steps(name: str, options: dict[str, Any]) -> None:
     assert direct_steps([make_environment(name, **options)]) is None
 
 
-def test_a_wrapper_with_steps_of_its_own_has_gymnasiums_steps() -> None:
+def test_a_wrapper_that_overrides_step_uses_gymnasiums_steps() -> None:
     wrapped: gym.Env[Any, Any] = gym.wrappers.TransformReward(make_environment("Hopper-v4"), lambda reward: 2 * reward)
     assert direct_steps([wrapped]) is None
     assert direct_steps([make_environment("Hopper-v4")]) is not None
 
 
-def test_weights_of_rewards_are_read_from_the_environment() -> None:
+def test_reward_weights_are_read_from_the_environment() -> None:
     ours, theirs = Environments("Walker2d-v4", 2, direct=True), Environments("Walker2d-v4", 2)
     for one in (ours, theirs):
         for environment in one._environments:

@@ -1,13 +1,13 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from pushed_point import NAME
+from toy_env import NAME
 
 from weightclip.lab.experiments.ppo.environments import Environments, Normalizer
 
 
 @pytest.mark.parametrize("name", [NAME, "InvertedPendulum-v5"])
-def test_it_is_what_gymnasiums_wrappers_do(name: str) -> None:
+def test_normalization_matches_gymnasiums_wrappers(name: str) -> None:
     seeds, gamma = (3, 5), 0.9
     ours, normalizer = Environments(name, len(seeds)), None
     actions = np.random.default_rng(0).uniform(-1, 1, (120, 2, ours.actions))

@@ -8,8 +8,8 @@ import plain_ppo
 import pytest
 import torch
 from gymnasium.vector import VectorEnv
-from pushed_point import LIMIT, NAME, config
 from torch.distributions.normal import Normal
+from toy_env import LIMIT, NAME, config
 
 from weightclip.lab.checkpoint import from_array
 from weightclip.lab.experiments.ppo.config import Config, resolve
@@ -23,7 +23,7 @@ def learners(method: str = "adam+wc", seeds: range = range(3), **more: object) -
 
 
 @pytest.mark.parametrize("method", ["adam", "adam+wc", "adam+sp", "madam", "adam+l2init+wc", "sgd+l2"])
-def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
+def test_in_lockstep_each_seed_learns_the_same_as_alone(method: str) -> None:
     more = {"decay": 0.01, "sigma": 0.01} if "l2" in method or "sp" in method else {}
     more = {name: value for name, value in more.items() if name == "decay" or "sp" in method}
     given = {"lr": 0.01, **({"kappa": 1.0} if "wc" in method or method == "madam" else {}), **more}
@@ -47,15 +47,15 @@ def test_in_lockstep_each_seed_learns_what_it_learns_alone(method: str) -> None:
         ("Hopper-v4", "fused", (9, 21)),
     ],
 )
-def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco(
+def test_in_lockstep_each_seed_learns_the_same_as_alone_bit_for_bit_on_mujoco(
     env: str, backend: str, hidden: tuple[int, ...]
 ) -> None:
     common = {"env": env, "num_steps": 256, "num_minibatches": 4, "update_epochs": 4, "steps": 1024, "hidden": hidden}
 
-    def made(seeds: range) -> Learners:
+    def make(seeds: range) -> Learners:
         return Learners([resolve(Config(**common, backend=backend, seed=seed)) for seed in seeds])
 
-    together, alone = made(range(8)), made(range(5, 6))
+    together, alone = make(range(8)), make(range(5, 6))
     for iteration in range(3):
         rows, (row,) = together.iterate(iteration)[0], alone.iterate(iteration)[0]
         assert torch.equal(together.stack.row(5), alone.stack.row(0))
@@ -69,16 +69,16 @@ def test_in_lockstep_each_seed_learns_bit_for_bit_what_it_learns_alone_on_mujoco
 @pytest.mark.parametrize(
     ("env", "rollout", "iterations", "lr"), [(NAME, 64, 4, 0.01), ("HalfCheetah-v4", 32, 1, 0.001)]
 )
-def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
+def test_ppo_learns_the_same_as_a_plain_loop_from_the_same_draws(
     env: str, rollout: int, iterations: int, lr: float, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"lr": lr, "vf_coef": 0.3, "gamma": 0.97, "gae_lambda": 0.9, "clip_coef": 0.1, "max_grad_norm": 0.3}
     ours = learners("adam", range(2), env=env, num_steps=rollout, steps=iterations * rollout, backend=backend, **given)
     observations, actions = ours.stack.members[0].actor_mean[0].in_features, ours.stack.members[0].actor_logstd.numel()
     noise, orders = ([np.random.default_rng([seed, key]) for seed in range(2)] for key in range(2))
-    seed = 0  # of the plain loop under way
+    seed = 0  # of the plain loop
 
-    class Drawn(Normal):
+    class GivenNoise(Normal):
         def sample(self) -> torch.Tensor:
             return self.mean + self.stddev * torch.from_numpy(
                 noise[seed].standard_normal((1, actions), dtype=np.float32)
@@ -89,14 +89,14 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
 
     agents: list[plain_ppo.Agent] = []
 
-    class Kept(plain_ppo.Agent):
+    class RecordedAgent(plain_ppo.Agent):
         def __init__(self, envs: VectorEnv, seed: int) -> None:
             super().__init__(envs, seed)
             self.networks = ActorCritic(observations, actions, ours.config.hidden, seed)
             agents.append(self)
 
-    monkeypatch.setattr(plain_ppo, "Normal", Drawn)
-    monkeypatch.setattr(plain_ppo, "Agent", Kept)
+    monkeypatch.setattr(plain_ppo, "Normal", GivenNoise)
+    monkeypatch.setattr(plain_ppo, "Agent", RecordedAgent)
     monkeypatch.setattr(np.random, "shuffle", shuffle)
     settings = plain_ppo.Settings(num_steps=rollout, num_minibatches=4, update_epochs=2, **given)
     plain = [plain_ppo.train(env, seed, iterations, settings) for seed in range(2)]
@@ -109,12 +109,12 @@ def test_it_learns_what_the_plain_loop_learns_from_the_same_draws(
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize(("clip_values", "normalise"), [(True, True), (False, True), (True, False)])
-def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) -> None:
-    ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalise)
+@pytest.mark.parametrize(("clip_values", "normalize"), [(True, True), (False, True), (True, False)])
+def test_losses_match_their_definition(clip_values: bool, normalize: bool) -> None:
+    ours = learners("adam", range(2), clip_coef=0.1, clip_vloss=clip_values, norm_adv=normalize)
     rollout = ours.collect()
     targets = ours.advantages(rollout)
-    with torch.no_grad():  # away from the policy that acted
+    with torch.no_grad():  # differs from the acting policy
         ours.stack.weights += 0.1 * torch.randn(ours.stack.weights.shape, generator=torch.Generator().manual_seed(0))
     parts = (rollout.log_probs, targets.advantages, targets.returns, targets.values)
     found = ours._losses(rollout.observations[:, :-1], rollout.actions, torch.stack(parts, dim=2))
@@ -122,14 +122,14 @@ def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) 
         means, values = member(rollout.observations[s, :-1])
         policy = Normal(means, member.actor_logstd.exp().expand_as(means))
         ratio = torch.exp(policy.log_prob(rollout.actions[s]).sum(1) - rollout.log_probs[s])
-        assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # else the test says nothing
+        assert not torch.allclose(ratio, ratio.clamp(0.9, 1.1))  # otherwise the test is vacuous
         own = targets.advantages[s]
-        if normalise:
+        if normalize:
             own = (own - own.mean()) / (own.std() + 1e-8)
         policy_loss = -torch.min(ratio * own, ratio.clamp(0.9, 1.1) * own).mean()
         old, returns, new = targets.values[s], targets.returns[s], values.squeeze(1)
         errors, near_errors = (new - returns) ** 2, (old + (new - old).clamp(-0.1, 0.1) - returns) ** 2
-        assert (near_errors > errors + 0.01).any()  # else clipping changes nothing
+        assert (near_errors > errors + 0.01).any()  # otherwise clipping has no effect
         if clip_values:
             errors = torch.max(errors, near_errors)
         assert found.policy[s].item() == pytest.approx(policy_loss.item(), rel=1e-4)
@@ -139,7 +139,7 @@ def test_losses_are_those_of_the_definition(clip_values: bool, normalise: bool) 
         assert ((found.ratio - 1) - found.log_ratio).mean(1)[s].item() == pytest.approx(kl, rel=1e-3)
 
 
-def test_log_probabilities_are_those_of_the_policy_that_acted() -> None:
+def test_log_probabilities_are_from_the_acting_policy() -> None:
     ours = learners("adam", range(2))
     rollout = ours.collect()
     for s, member in enumerate(ours.stack.members):
@@ -148,7 +148,7 @@ def test_log_probabilities_are_those_of_the_policy_that_acted() -> None:
         torch.testing.assert_close(rollout.log_probs[s], expected.detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_advantages_are_the_sums_of_their_definition() -> None:
+def test_advantages_match_their_definition() -> None:
     generator = np.random.default_rng(0)
     deltas = torch.from_numpy(generator.normal(size=(2, 30)))
     ended = generator.uniform(size=(2, 30)) < 0.2
@@ -188,7 +188,7 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
 
     def both(actions: np.ndarray, stopped: dict[int, str]) -> Step:
         found = step(actions, stopped)
-        return replace(found, terminated=found.terminated | found.truncated)  # as Gymnasium's time limit says then
+        return replace(found, terminated=found.terminated | found.truncated)  # as reported by Gymnasium's time limit
 
     monkeypatch.setattr(ours.environments, "step", both)
     rollout = ours.collect()
@@ -198,7 +198,7 @@ def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monke
     torch.testing.assert_close(ours.advantages(rollout).returns[last], rollout.rewards[last])
 
 
-def test_each_gradient_is_clipped_by_itself() -> None:
+def test_each_gradient_is_clipped_separately() -> None:
     ours = learners("adam", range(2), max_grad_norm=0.5)
     ours.stack.gradients.zero_()
     ours.stack.gradients[0, :4] = 3.0
@@ -208,7 +208,7 @@ def test_each_gradient_is_clipped_by_itself() -> None:
     assert ours.stack.gradients.norm(dim=1).tolist() == pytest.approx([0.5, 0.2], rel=1e-5)
 
 
-def test_the_step_size_falls_to_nothing() -> None:
+def test_the_learning_rate_is_annealed_linearly() -> None:
     ours = learners("adam", range(1), lr=0.1, anneal_lr=True)
     seen = []
     for iteration in range(4):
@@ -221,7 +221,7 @@ def test_the_step_size_falls_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("bounds", ["paper", "fan_in"])
-def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(bounds: str) -> None:
+def test_weights_stay_in_their_boxes_and_only_the_papers_bounds_clip_log_std(bounds: str) -> None:
     ours = learners("adam+wc", range(2), lr=0.001, kappa=0.5, bounds=bounds)
     for member in ours.stack.members:
         member.actor_logstd.data -= 1
@@ -237,7 +237,7 @@ def test_weights_stay_in_their_boxes_and_log_std_by_the_papers_bounds_alone(boun
     assert learners("adam", range(1)).iterate(0)[0][0]["clipped"] == 0
 
 
-def test_a_seed_with_broken_weights_stops_and_the_others_continue() -> None:
+def test_a_seed_with_nonfinite_weights_stops_and_the_others_continue() -> None:
     ours, whole = learners("adam+wc", range(3)), learners("adam+wc", range(3))
     ours.iterate(0)
     whole.iterate(0)
@@ -259,7 +259,7 @@ def test_a_seed_with_broken_weights_stops_and_the_others_continue() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
 @pytest.mark.filterwarnings("error")
-def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> None:
+def test_a_stopped_seed_is_unchanged_and_does_not_warn(value: float) -> None:
     ours = learners("adam", range(2))
     ours.iterate(0)
     with torch.no_grad():
@@ -274,13 +274,13 @@ def test_a_seed_that_stopped_stays_as_it_was_without_warnings(value: float) -> N
         np.testing.assert_array_equal(after[1][name], before[1][name])
         assert not np.array_equal(after[0][name], before[0][name])
     for s in (0, 1):
-        ours.load_state(s, ours.state(s))  # as a resumed run does; the environment cannot be saved
+        ours.load_state(s, ours.state(s))  # as in a resumed run; the environment cannot be saved
     for name in ("mean", "var"):
         np.testing.assert_array_equal(ours.policy(1)[name], before[1][name])
         assert not np.array_equal(ours.policy(0)[name], after[0][name])
 
 
-def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_seed_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = learners("adam", range(4))
     clock = itertools.count()
     monkeypatch.setattr("weightclip.lab.experiments.ppo.ppo.time.perf_counter", lambda: float(next(clock)))
@@ -290,7 +290,7 @@ def test_a_seed_that_stopped_makes_no_steps(monkeypatch: pytest.MonkeyPatch) -> 
     assert ours.iterate(1)[0][0]["speed"] == steps[1]
 
 
-def test_it_learns() -> None:
+def test_ppo_improves_the_return() -> None:
     ours = learners(
         "adam", range(2), num_steps=512, num_minibatches=8, update_epochs=10, lr=0.003, steps=20 * 512, anneal_lr=False
     )
@@ -308,7 +308,7 @@ def test_every_restart_begins_another_episode() -> None:
     assert not np.array_equal(*starts)
 
 
-def test_without_the_state_of_its_environment_a_learner_resumes_everything_but_its_episode() -> None:
+def test_without_its_environments_state_a_learner_resumes_everything_but_its_episode() -> None:
     ours = learners("adam+sp", range(2), decay=0.01, sigma=0.01)
     ours.iterate(0)
     states = [ours.state(s) for s in range(2)]
@@ -317,7 +317,7 @@ def test_without_the_state_of_its_environment_a_learner_resumes_everything_but_i
         for s, state in enumerate(states):
             assert other.load_state(s, state) == "the checkpoint has no state of the environment"
         for name, array in other.normalizer.arrays().items():
-            if not name.startswith("observations"):  # which have seen a new episode's first one
+            if not name.startswith("observations"):  # includes the first observation of a new episode
                 np.testing.assert_array_equal(array, ours.normalizer.arrays()[name])
         torch.testing.assert_close(other.stack.weights, ours.stack.weights, rtol=0, atol=0)
         for s in range(2):

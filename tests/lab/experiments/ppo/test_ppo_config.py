@@ -5,7 +5,7 @@ import pytest
 from weightclip.lab.experiments.ppo.config import Config, presets, resolve
 
 
-def test_missing_fields_are_the_papers() -> None:
+def test_missing_fields_default_to_the_paper() -> None:
     walker, ant = (resolve(Config(env=env)) for env in ("Walker2d-v4", "Ant-v4"))
     assert (walker.lr, walker.kappa, walker.settings) == (0.0003, 3.0, {"eps": 1e-5})
     assert ant.kappa == 5.0
@@ -13,19 +13,19 @@ def test_missing_fields_are_the_papers() -> None:
     assert resolve(Config(method="adam")).kappa is None
 
 
-def test_a_laptop_has_its_own_schedule() -> None:
+def test_the_laptop_scale_has_a_separate_schedule() -> None:
     config = resolve(Config(env="Hopper-v4", scale="laptop"))
     assert (config.anneal_lr, config.step_size(3)) == (False, config.lr)
     assert config.steps < 10_000_000
 
 
 @pytest.mark.parametrize(("scale", "kappas"), [("paper", [5.0, 5.0, 3.0]), ("laptop", [1.0, 1.0, 1.0])])
-def test_a_scale_has_its_own_settings_and_the_papers_environments(scale: str, kappas: list[float]) -> None:
+def test_a_scale_has_separate_settings_and_the_papers_environments(scale: str, kappas: list[float]) -> None:
     environments = ("Ant-v4", "Ant-v5", "Walker2d-v4")
     assert [resolve(Config(env=env, scale=scale)).kappa for env in environments] == kappas
 
 
-def test_the_papers_tables() -> None:
+def test_settings_match_the_papers_tables() -> None:
     assert presets()["grid"] == {"seeds": 30, "lr": [0.0003], "kappa": [1.0, 3.0, 5.0]}
     assert presets("Ant-v4")["best"]["policy-collapse"]["adam+wc"]["kappa"] == 5.0
     assert presets("Humanoid-v4")["best"]["policy-collapse"]["adam+wc"]["kappa"] == 3.0
@@ -39,11 +39,11 @@ def test_equal_betas_are_a_method() -> None:
     assert second.settings == {"eps": 1e-5, "beta1": 0.9, "beta2": 0.9}
 
 
-def test_equal_betas_are_those_of_dohare_and_others() -> None:
+def test_equal_betas_match_dohare_et_al() -> None:
     assert resolve(Config(method="adam-equal-betas")).settings == {"eps": 1e-5, "beta1": 0.99, "beta2": 0.99}
 
 
-def test_bounds_are_a_setting_of_clipping_alone() -> None:
+def test_only_clipping_has_a_bounds_setting() -> None:
     assert resolve(Config()).bounds == "paper"
     assert resolve(Config(bounds="fan_in")).bounds == "fan_in"
     plain, same = resolve(Config(method="adam")), resolve(Config(method="adam", bounds="fan_in"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.cli import main
 from weightclip.lab.experiment import summarize
@@ -17,24 +17,24 @@ from weightclip.lab.sweep.grid import best, search
 from weightclip.lab.sweep.plan import batches, make_runs
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_the_experiment_is_found_by_name() -> None:
     assert experiment_of("policy-collapse").name == "policy-collapse"
 
 
-def test_seeds_of_one_configuration_go_together_in_eights() -> None:
+def test_seeds_of_one_configuration_are_batched_by_eight() -> None:
     configs = [config(method, seed) for method in ("adam", "adam+wc") for seed in range(LOCKSTEP + 2)]
     sizes = [len(together) for together in batches(make_runs(EXPERIMENT, configs, None))]
     assert sizes == [LOCKSTEP, 2, LOCKSTEP, 2]
 
 
-def test_each_environment_has_its_own_best_setting() -> None:
+def test_each_environment_has_a_best_setting() -> None:
     found = [
         best(EXPERIMENT, "policy-collapse", ["adam+wc"], EXPERIMENT.presets({"env": env}), {"env": env})[0]
         for env in EXPERIMENT.presets()["axes"]["env"]
     ]
     assert [row["kappa"] for row in found] == [5.0, 3.0, 3.0, 3.0]
-    made = [EXPERIMENT.configure("policy-collapse", row) for row in found]
-    assert all(one.settings == {"eps": 1e-5} for one in made)
+    configs = [EXPERIMENT.configure("policy-collapse", row) for row in found]
+    assert all(one.settings == {"eps": 1e-5} for one in configs)
     papers, other, by_layer = (
         EXPERIMENT.configure("policy-collapse", {"method": "adam+wc", **setup})
         for setup in ({"env": "Ant-v4"}, {"env": "Ant-v5"}, {"env": "Ant-v4", "bounds": "fan_in"})
@@ -71,12 +71,12 @@ def test_a_missing_environment_is_reported_before_the_run() -> None:
         EXPERIMENT.load(replace(Config(), env="Nope-v1"), None)
 
 
-def test_every_figure_on_ppo_can_be_reproduced() -> None:
+def test_every_ppo_figure_can_be_reproduced() -> None:
     known = reproductions()
     assert all(known[f"figure {number}"][""] is not None for number in (5, 6, 7, 11))
     assert known["table 2"]["MuJoCo"] is not None
-    made = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
-    assert len(set(made)) == 4  # and none overwrites another one's files
+    commands = [known[f"figure {number}"][""].commands[-1] for number in (5, 6, 7, 11)]  # type: ignore[union-attr]
+    assert len(set(commands)) == 4  # no figure overwrites another's files
 
 
 def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_sweep_from_the_command_line(tmp_path: object, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(("option", "loss"), [("--no-clip-vloss", "value_loss"), ("--no-norm-adv", "policy_loss")])
-def test_an_option_that_switches_off_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
+def test_an_option_that_disables_part_of_a_loss_changes_the_run(option: str, loss: str, tmp_path: Path) -> None:
     small = "--num-steps 64 --num-minibatches 4 --update-epochs 2 --steps 64 --hidden 8,8 --lr 0.01 --clip-coef 0.01"
     for out, given in (("usual", []), ("off", [option])):
         command = f"run policy-collapse --env {NAME} --method adam {small} --out {tmp_path / out}"

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 from matplotlib.figure import Figure as Picture
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.lab.analysis.best import best_settings, setting_notes
 from weightclip.lab.analysis.selection import best_runs
@@ -29,11 +29,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     for method, settings in (("adam", {}), ("adam+wc", {"kappa": 1.0}), ("adam+wc", {"kappa": 2.0})):
         run_configs([config(method, seed, **settings) for seed in (0, 1)], store)
     one = load(store)
-    return pl.concat([one, moved_to("Ant-v4", one, "x")])
+    return pl.concat([one, copy_runs("Ant-v4", one, "x")])
 
 
-def moved_to(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
-    """Copies of the runs, as if they were run in another environment with these settings."""
+def copy_runs(env: str, table: pl.DataFrame, suffix: str, **settings: Any) -> pl.DataFrame:
+    """Return copies of the runs with another environment and settings."""
     deviations = EXPERIMENT.compare_with_paper(replace(config(), env=env, **settings))[1]
     text = comparison_columns({"schema": EXPERIMENT.schema.as_dict(), "deviations": deviations})["deviations"]
     return table.with_columns(
@@ -54,7 +54,7 @@ def test_environments_are_columns_and_metrics_rows(table: pl.DataFrame) -> None:
     assert drawing.data["seeds"].unique().to_list() == [2]
 
 
-def test_a_stopped_seed_is_averaged_until_then_and_reported(table: pl.DataFrame) -> None:
+def test_a_stopped_seed_is_averaged_until_it_stops_and_reported(table: pl.DataFrame) -> None:
     broken = (pl.col("seed") == 1) & (pl.col("iteration") > 2) & (pl.col("method") == "adam")
     nothing = [
         pl.when(broken).then(float("nan")).otherwise(pl.col(name)).alias(name) for name in ("return", "weight_l2")
@@ -100,22 +100,22 @@ def test_each_seed_has_a_thin_line(table: pl.DataFrame) -> None:
 
 
 def test_curves_are_thinned(table: pl.DataFrame) -> None:
-    for times, points in ((20, 80), (25, 100), (60, 100)):  # of 4 iterations each
+    for times, points in ((20, 80), (25, 100), (60, 100)):  # means of 4 iterations each
         longer = pl.concat([table.with_columns(pl.col("iteration", "samples") + 4 * i) for i in range(times)])
         data = draw_metrics(longer, metrics=RETURN).data
         assert data.group_by("env", "method").len()["len"].unique().to_list() == [points]
 
 
-def test_the_papers_numbers_find_them() -> None:
+def test_figures_are_found_by_the_papers_numbers() -> None:
     names = [find_figure(number).name for number in ("5", "6", "7", "11")]
     assert names == ["policy-return", "policy-kl", "policy-diagnostics-two", "policy-diagnostics"]
 
 
-def test_figure_7_has_two_environments_alone(table: pl.DataFrame) -> None:
+def test_figure_7_has_only_two_environments(table: pl.DataFrame) -> None:
     figure = find_figure("7")
     with pytest.raises(ValueError, match=f"got runs in Ant-v4, {NAME}, expected runs in Walker2d-v4 or Humanoid-v4"):
         figure.draw(table, "auc")
-    walker = moved_to("Walker2d-v4", table.filter(env=NAME), "y")
+    walker = copy_runs("Walker2d-v4", table.filter(env=NAME), "y")
     drawing = figure.draw(pl.concat([table, walker]), "auc")
     assert set(drawing.data["env"]) == {"Walker2d-v4"}
 
@@ -130,17 +130,17 @@ def test_deviations_from_the_paper_are_reported_and_marked(table: pl.DataFrame) 
     assert "not the paper's setting: " in about
     assert "update_epochs 2, num_steps 64, num_minibatches 4, hidden 8,8 (Ant-v4)" in about
     usual = {"update_epochs": 10, "num_steps": 2048, "num_minibatches": 32, "hidden": (64, 64)}
-    papers = draw_metrics(moved_to("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
+    papers = draw_metrics(copy_runs("Ant-v4", table.filter(env=NAME), "y", **usual), metrics=RETURN)
     assert not any("not the paper's" in note for note in papers.notes)
     assert papers.picture.legends[0].get_title().get_text() == "mean of 2 seeds, standard error shaded"
 
 
-def test_a_best_setting_comes_with_its_deviations(table: pl.DataFrame) -> None:
+def test_a_best_setting_is_reported_with_its_deviations(table: pl.DataFrame) -> None:
     row, *_ = best_settings(table).iter_rows(named=True)
     assert any(note.startswith("not the paper's setting: update_epochs 2") for note in setting_notes(row))
 
 
-def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_run_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     legends: list[str] = []
     pictures: list[Picture] = []
 
@@ -162,5 +162,7 @@ def test_a_run_has_its_own_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         f"policy-collapse, env {NAME}: lr 0.0003, kappa 3, bounds paper, steps 256 "
         f"not the paper's setting: env {NAME}, update_epochs 2, "
     )
-    draw_records(run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png")  # from records
+    draw_records(
+        run_configs([config(seed=seed) for seed in (0, 1)], tmp_path), tmp_path / "run.png"
+    )  # read from records
     assert pictures[1].get_suptitle() == title

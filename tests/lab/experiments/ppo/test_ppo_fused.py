@@ -1,4 +1,4 @@
-"""The fused backend learns what the reference backend learns."""
+"""The fused backend learns the same as the reference backend."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pushed_point import NAME, config
+from toy_env import NAME, config
 
 from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.checkpoint import Row
@@ -25,12 +25,12 @@ ENVIRONMENTS = ("Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Humanoi
 
 
 def both(**given: Any) -> tuple[Learners, Learners]:
-    made = [[config(seed=seed, backend=one, **given) for seed in range(2)] for one in ("fused", "reference")]
-    return Learners(made[0]), Learners(made[1])
+    configs = [[config(seed=seed, backend=one, **given) for seed in range(2)] for one in ("fused", "reference")]
+    return Learners(configs[0]), Learners(configs[1])
 
 
 def update(ours: Learners, theirs: Learners) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Update both from one rollout, with the same permutations."""
+    """Update both backends from one rollout with the same permutations."""
     rollout = theirs.collect()
     return ours.update(rollout, ours.advantages(rollout)), theirs.update(rollout, theirs.advantages(rollout))
 
@@ -60,17 +60,17 @@ def moments(learners: Learners, name: str) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_gradients_moments_and_weights_are_those_of_the_reference(given: dict[str, Any], spread: float) -> None:
+def test_gradients_moments_and_weights_match_the_reference(given: dict[str, Any], spread: float) -> None:
     ours, theirs = both(**{"method": "adam", "lr": 0.01, **given})
     rollout = theirs.collect()
     targets = theirs.advantages(rollout)
     noise = spread * torch.randn(ours.stack.weights.shape, generator=torch.Generator().manual_seed(0))
-    for one in (ours, theirs):  # away from the policy that acted, so that ratios and values are clipped
+    for one in (ours, theirs):  # differs from the acting policy, so that ratios and values are clipped
         with torch.no_grad():
             one.stack.weights += noise
     found, expected = ours.update(rollout, targets), theirs.update(rollout, targets)
     if spread and given.get("clip_coef", 0.2) < 1:
-        assert (expected["clip_fraction"] > 0.01).all()  # else clipping is not tested
+        assert (expected["clip_fraction"] > 0.01).all()  # otherwise clipping is not tested
     torch.testing.assert_close(moments(ours, "exp_avg"), moments(theirs, "exp_avg"), rtol=1e-3, atol=2e-6)
     torch.testing.assert_close(moments(ours, "exp_avg_sq"), moments(theirs, "exp_avg_sq"), rtol=1e-3, atol=1e-8)
     assert torch.equal(moments(ours, "step"), moments(theirs, "step"))
@@ -82,7 +82,7 @@ def test_gradients_moments_and_weights_are_those_of_the_reference(given: dict[st
 
 @pytest.mark.parametrize("bounds", ["paper", "fan_in"])
 @pytest.mark.parametrize("kappa", [0.4, "hidden=0.4,output=0.1", "hidden=inf,output=0.1", "graded(0.05,0.5)"])
-def test_every_clipping_range_is_that_of_the_reference(kappa: Any, bounds: str) -> None:
+def test_every_clipping_range_matches_the_reference(kappa: Any, bounds: str) -> None:
     ours, theirs = both(method="adam+wc", kappa=kappa, bounds=bounds, lr=0.003)
     update(ours, theirs)
     torch.testing.assert_close(ours.stack.weights, theirs.stack.weights, rtol=0, atol=2e-5)
@@ -97,7 +97,7 @@ def test_every_clipping_range_is_that_of_the_reference(kappa: Any, bounds: str) 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_five_iterations_from_the_same_rollouts_end_with_the_same_weights(env: str) -> None:
-    """With short rollouts: where a ratio rounds to the other side of 1 +- clip_coef, the backends part."""
+    """Rollouts are short, because the backends diverge once a ratio rounds to the other side of 1 +- clip_coef."""
     given = {"env": env, "method": "adam+wc", "num_steps": 128, "num_minibatches": 2, "steps": 5 * 128}
     ours, theirs = (
         Learners([resolve(Config(**given, backend=one, seed=seed)) for seed in range(2)])
@@ -115,7 +115,7 @@ def test_five_iterations_from_the_same_rollouts_end_with_the_same_weights(env: s
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Both backends in float64; the compiled one with the standard library's tanh instead of the one for float32."""
+    """Convert both backends to float64; the compiled one uses the standard library's tanh instead of float32's."""
     source = inspect.getsource(kernel)
     for old, new in (("F = np.float32", "F = np.float64"), ("def tanh(x):", "def tanh(x):\n    return math.tanh(x)")):
         assert source.count(old) == 1
@@ -131,7 +131,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 @pytest.mark.parametrize("method", ["adam", "adam+wc"])
 def test_five_iterations_of_the_papers_length_are_equal_in_float64(env: str, method: str) -> None:
-    """The rounding is too small there for a ratio or a value to be on another side of its clipping limit."""
+    """In float64, rounding is too small to move a ratio or a value across its clipping limit."""
     given = {"env": env, "method": method, "steps": 5 * 2048}
     ours, theirs = (Learners([resolve(Config(**given, backend=one))]) for one in ("fused", "reference"))
     for iteration in range(5):
@@ -143,7 +143,7 @@ def test_five_iterations_of_the_papers_length_are_equal_in_float64(env: str, met
             torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-7, check_dtype=False, msg=name)
 
 
-def test_both_backends_draw_the_same_and_learn_the_same_on_their_own() -> None:
+def test_both_backends_sample_and_learn_the_same_independently() -> None:
     ours, theirs = both(method="adam+wc", lr=0.003)
     for iteration in range(4):
         rows, others = ours.iterate(iteration)[0], theirs.iterate(iteration)[0]
@@ -153,7 +153,7 @@ def test_both_backends_draw_the_same_and_learn_the_same_on_their_own() -> None:
             assert one["return"] == pytest.approx(other["return"], rel=1e-4, nan_ok=True)
 
 
-def test_mean_actions_are_those_of_the_networks() -> None:
+def test_mean_actions_match_the_networks() -> None:
     ours, _ = both(hidden=(9, 4, 6))
     tensors = {name: tensor.detach() for name, tensor in ours.stack.tensors().items()}
     layers = layers_of(tensors, "actor_mean")
@@ -161,7 +161,7 @@ def test_mean_actions_are_those_of_the_networks() -> None:
     np.testing.assert_allclose(fused.FusedPolicy(layers)(x), _Policy(layers)(x), rtol=1e-5, atol=1e-7)
 
 
-def test_normalization_is_numpys_bit_for_bit() -> None:
+def test_normalization_equals_numpys_bit_for_bit() -> None:
     generator = np.random.default_rng(0)
     one, other = fused.FusedNormalizer(3, 4, 0.9), Normalizer(3, 4, 0.9)
     for step in range(200):
@@ -186,7 +186,7 @@ def test_normalization_is_numpys_bit_for_bit() -> None:
         ("adam", {"weight_decay": 0.1}, "weight_decay"),
     ],
 )
-def test_other_methods_use_the_reference_backend_and_say_so(
+def test_other_methods_fall_back_to_the_reference_backend_and_report_it(
     method: str, settings: dict[str, float], part: str | None
 ) -> None:
     lines: list[str] = []
@@ -198,13 +198,13 @@ def test_other_methods_use_the_reference_backend_and_say_so(
     assert "backend" not in record.deviations
 
 
-def test_the_backends_have_records_of_their_own(tmp_path: Path) -> None:
+def test_the_backends_have_separate_records(tmp_path: Path) -> None:
     records = [run_configs([config(backend=one)], tmp_path)[0] for one in ("fused", "reference")]
     assert [one.config["backend"] for one in records] == ["fused", "reference"]
     assert records[0].identity != records[1].identity
 
 
-def test_a_run_says_that_it_compiles_before_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compilation_is_reported_before_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stop(line: str) -> None:
         assert line == "compiling the learner, once for this version"
         raise KeyboardInterrupt
@@ -230,7 +230,7 @@ def _cached(update: fused.FusedUpdate) -> list[Path]:
     return list((Path(str(kernel.__file__)).parent / "__pycache__").glob(f"{kernel.__name__}*.nbi"))
 
 
-def test_a_diverged_learner_has_no_numbers() -> None:
+def test_the_metrics_of_a_diverged_learner_are_nan() -> None:
     ours, _ = both(method="adam")
     rollout = ours.collect()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What an iteration records, computed again from its rollout for one learner, in the words of the definitions."""
+"""The metrics of an iteration, recomputed from its rollout for one learner according to their definitions."""
 
 import math
 from copy import deepcopy
@@ -6,9 +6,9 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from pushed_point import config
 from torch import nn
 from torch.distributions.normal import Normal
+from toy_env import config
 
 from weightclip.lab.experiments.ppo.config import Config
 from weightclip.lab.experiments.ppo.metrics import METRICS
@@ -27,7 +27,7 @@ GIVEN = {
 
 
 def clip_to_boxes(network: ActorCritic, kappa: float) -> None:
-    """As the paper's authors do: a bias has the fan-in of its layer, the log-std that of as many inputs as actions."""
+    """Clip as in the authors' code: the fan-in of a bias is its layer's, that of the log-std the number of actions."""
     for part in (network.actor_mean, network.critic):
         for layer in (one for one in part if isinstance(one, nn.Linear)):
             side = kappa / math.sqrt(layer.in_features)
@@ -37,7 +37,7 @@ def clip_to_boxes(network: ActorCritic, kappa: float) -> None:
     network.actor_logstd.data.clamp_(-side, side)
 
 
-def share_at_the_sides(network: ActorCritic, kappa: float) -> float:
+def fraction_at_the_bounds(network: ActorCritic, kappa: float) -> float:
     at, entries = 0, 0
     for part in (network.actor_mean, network.critic):
         for layer in (one for one in part if isinstance(one, nn.Linear)):
@@ -67,23 +67,24 @@ def lipschitz(part: nn.Sequential) -> float:
     return math.prod(float(np.linalg.svd(weight)[1].max()) for weight in matrices(part))
 
 
-def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> dict[str, float]:
-    """Learns in place, from learner s's part of a rollout."""
-    seen, actions, old = rollout.observations[s], rollout.actions[s], rollout.log_probs[s]
+def expected_row(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> dict[str, float]:
+    """Train the network in place on learner s's part of a rollout; return the expected metrics."""
+    observations, actions, old = rollout.observations[s], rollout.actions[s], rollout.log_probs[s]
     with torch.no_grad():
-        judged = network.critic(seen).squeeze(1)
-    values, advantages, last = judged[:-1], torch.zeros(given.num_steps), 0.0
+        critic_values = network.critic(observations).squeeze(1)
+    values, advantages, last = critic_values[:-1], torch.zeros(given.num_steps), 0.0
     for t in reversed(range(given.num_steps)):
-        going_on = 1.0 - rollout.ended[s, t].item()
-        delta = rollout.rewards[s, t].item() + given.gamma * judged[t + 1].item() * going_on - judged[t].item()
-        advantages[t] = last = delta + given.gamma * given.gae_lambda * going_on * last
+        nonterminal = 1.0 - rollout.ended[s, t].item()
+        next_value = given.gamma * critic_values[t + 1].item() * nonterminal
+        delta = rollout.rewards[s, t].item() + next_value - critic_values[t].item()
+        advantages[t] = last = delta + given.gamma * given.gae_lambda * nonterminal * last
     returns = advantages + values
     optimizer = torch.optim.Adam(network.parameters(), lr=given.lr, eps=1e-5)
     orders = np.random.default_rng(np.random.SeedSequence([given.seed, 1]))
     clipped, norms, parts = [], [], (network.actor_mean, network.critic)
     for _ in range(given.update_epochs):
         for rows in np.split(orders.permutation(given.num_steps), given.num_minibatches):
-            means, found = network(seen[rows])
+            means, found = network(observations[rows])
             policy = Normal(means, network.actor_logstd.exp().expand_as(means))
             log_ratio = policy.log_prob(actions[rows]).sum(1) - old[rows]
             ratio, entropy = log_ratio.exp(), policy.entropy().sum(1).mean()
@@ -93,7 +94,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
             new, before = found.squeeze(1), values[rows]
             near = before + (new - before).clamp(-given.clip_coef, given.clip_coef)
             value_loss = 0.5 * torch.max((new - returns[rows]) ** 2, (near - returns[rows]) ** 2).mean()
-            outputs = torch.cat([unit for part in parts for unit in tanh_outputs(part, seen[rows])])
+            outputs = torch.cat([unit for part in parts for unit in tanh_outputs(part, observations[rows])])
             optimizer.zero_grad()
             (policy_loss + given.vf_coef * value_loss - given.ent_coef * entropy).backward()
             norms.append(nn.utils.clip_grad_norm_(network.parameters(), given.max_grad_norm).item())
@@ -117,7 +118,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
         "saturated": (outputs.abs() >= 0.95).float().mean().item(),
         "saturated_90": (outputs.abs() >= 0.90).float().mean().item(),
         "weight_l2": math.sqrt(sum(float((weight**2).sum()) for weight in both)),
-        "clipped": share_at_the_sides(network, given.kappa),
+        "clipped": fraction_at_the_bounds(network, given.kappa),
         "lipschitz_policy": lipschitz(network.actor_mean),
         "lipschitz_value": lipschitz(network.critic),
         "log_std": network.actor_logstd.mean().item(),
@@ -126,7 +127,7 @@ def row_again(given: Config, network: ActorCritic, rollout: Rollout, s: int) -> 
 
 def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam+wc", seed, **GIVEN) for seed in (0, 1)])
-    for member in ours.stack.members:  # the policy saturates more than the values, and its log-std is not 0
+    for member in ours.stack.members:  # the policy saturates more than the critic, and its log-std is not 0
         member.actor_mean[0].weight.data *= 3
         member.critic[0].weight.data *= 2
         member.actor_logstd.data -= 0.3
@@ -136,11 +137,11 @@ def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours, "collect", lambda steps: (seen.append(collect(steps)), seen[0])[1])
     rows, _ = ours.iterate(0)
     for s, row in enumerate(rows):
-        expected = row_again(ours.configs[s], before[s], seen[0], s)
+        expected = expected_row(ours.configs[s], before[s], seen[0], s)
         assert {*expected, "speed"} == {*row} == {*METRICS, "episodes"}
         for name, value in expected.items():
             assert row[name] == pytest.approx(value, rel=2e-3, abs=1e-5), name
-        # Else the numbers would not tell one definition from another.
+        # Otherwise the numbers would not distinguish the definitions.
         assert 0 < row["saturated"] < row["saturated_90"] < 1
         assert 0.05 < row["clip_fraction"] < 0.95
         assert 0 < row["clipped"] < 1
@@ -149,16 +150,16 @@ def test_a_row_matches_its_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["speed"] > 0
 
 
-def test_the_last_finished_episodes_count_even_after_resuming() -> None:
-    def made() -> Learners:
+def test_the_last_finished_episodes_count_after_resuming() -> None:
+    def make() -> Learners:
         return Learners([config("adam", seed, num_steps=4, num_minibatches=2, steps=100 * 4) for seed in (0, 1)])
 
-    ours, other = made(), made()
-    for iteration in range(8):  # more steps than an episode can have
+    ours, other = make(), make()
+    for iteration in range(8):  # longer than any episode
         rows, _ = ours.iterate(iteration)
     for s in range(2):
         other.load_state(s, ours.state(s))
-    again, _ = other.iterate(8)  # the first steps of an episode, too few to fall
+    again, _ = other.iterate(8)  # the first steps of an episode, too few to terminate
     for row, same in zip(rows, again):
         assert same["episodes"] == 0
         assert (same["return"], same["length"]) == (row["return"], row["length"])
@@ -166,7 +167,7 @@ def test_the_last_finished_episodes_count_even_after_resuming() -> None:
     assert rows[0]["return"] != rows[1]["return"]
 
 
-def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_kept_until_a_seed_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam+wc", seed) for seed in range(3)])
     first, _ = ours.iterate(0)
     step, steps = ours.environments.step, 0
@@ -177,7 +178,7 @@ def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -
         return step(actions, stopped)
 
     def broken(*seen: object) -> np.ndarray:
-        """From step 40 on, nothing that the second policy could act on."""
+        """Make the second learner's observations NaN at step 40."""
         return np.where([[False], [steps == 40], [False]], math.nan, observe(*seen))
 
     monkeypatch.setattr(ours.environments, "step", counted)
@@ -190,16 +191,16 @@ def test_metrics_are_kept_until_a_seed_breaks(monkeypatch: pytest.MonkeyPatch) -
     assert all(64 < one.step <= 64 + 40 for one in own)
     assert rows[1]["episodes"] == len(own)
     assert rows[1]["return"] == pytest.approx(np.mean([one.score for one in own]))
-    assert math.isnan(rows[1]["approx_kl"])  # its policy was not updated
+    assert math.isnan(rows[1]["approx_kl"])  # the policy was not updated
     assert math.isnan(rows[1]["explained_variance"])
-    assert rows[1]["weight_l2"] == pytest.approx(first[1]["weight_l2"])  # and has the weights that it had
+    assert rows[1]["weight_l2"] == pytest.approx(first[1]["weight_l2"])  # the weights are unchanged
     assert math.isfinite(rows[1]["lipschitz_policy"])
     rows, episodes = ours.iterate(2)
     assert all(math.isnan(value) for value in rows[1].values())
     assert not any(one.learner == 1 for one in episodes)
 
 
-def test_weights_that_break_leave_what_the_rollout_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_the_rollout_are_kept_if_the_update_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Learners([config("adam", seed) for seed in range(2)])
     update = ours.update
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from pushed_point import NAME, config, identify, path_of
+from toy_env import NAME, config, identify, path_of
 
 from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
@@ -55,7 +55,7 @@ def test_a_record_has_a_row_for_each_iteration_and_one_for_each_episode(tmp_path
 
 
 def resuming(iterations: Mapping[int, int]) -> list[str]:
-    """The messages of seeds that resume after these iterations, in an environment that cannot be saved."""
+    """Return the messages of seeds that resume after the given iterations in an environment that cannot be saved."""
     return [f"{NAME} adam+wc seed {seed}: resuming after iteration {one}" for seed, one in iterations.items()]
 
 
@@ -71,7 +71,7 @@ def without_state(*seeds: int) -> list[str]:
     return [f"{NAME} adam+wc seed {seed}: {NO_STATE}" for seed in seeds]
 
 
-def test_without_the_state_of_the_environment_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
+def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
     configs = [config(seed=seed) for seed in (0, 1)]
 
     def interrupted(out: Path) -> list[Record]:
@@ -88,20 +88,20 @@ def test_without_the_state_of_the_environment_a_run_resumes_with_a_new_episode(t
     whole = run_configs(configs)
     assert [one.resumed for one in whole] == ["never"] * 2
     first, second = interrupted(tmp_path / "a"), interrupted(tmp_path / "b")
-    for undisturbed, one, other in zip(whole, first, second):
+    for uninterrupted, one, other in zip(whole, first, second):
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)  # deterministic
-        assert_frame_equal(numbers(one)[:2], numbers(undisturbed)[:2], check_exact=True)
+        assert_frame_equal(numbers(one)[:2], numbers(uninterrupted)[:2], check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
         assert one.tables["episodes"]["samples"].is_sorted()
 
 
-def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the unfinished iteration has done by then."""
+def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regardless of the progress of the current iteration."""
     update = Learners.update
 
     def interrupted(self: Learners, *arguments: Any) -> Any:
         found = update(self, *arguments)
-        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches an iteration
+        if self.optimizers[0].state_dict()["state"][0]["step"] == 3 * 8:  # epochs x minibatches per iteration
             raise KeyboardInterrupt
         return found
 
@@ -117,12 +117,12 @@ def test_ctrl_c_keeps_every_whole_iteration(tmp_path: Path, monkeypatch: pytest.
 
     with pytest.raises(KeyboardInterrupt):
         run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop_after(128)))
-    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was left
+    for one, other in zip(found, run_configs(configs, tmp_path / "b")):  # nothing of the third iteration was saved
         assert_frame_equal(numbers(one), numbers(other), check_exact=True)
         assert_frame_equal(one.tables["episodes"], other.tables["episodes"])
 
 
-def test_ctrl_c_in_the_first_iteration_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_first_iteration_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Learners, *arguments: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -153,7 +153,7 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
 
 
-def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
+def test_a_seed_added_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     lines: list[str] = []
     _, found, _ = run_configs(
@@ -161,10 +161,10 @@ def test_a_seed_that_joins_later_learns_the_same(tmp_path: Path) -> None:
     )
     assert lines == [f"{NAME} adam+wc seed 1: already finished"]
     assert_frame_equal(found.table, alone.table)
-    assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records, and the episodes of each
+    assert len(list(tmp_path.rglob("*seed*.parquet"))) == 6  # three records and their episodes
 
 
-def test_without_the_state_of_the_environment_runs_at_different_iterations_resume_separately(
+def test_without_the_environments_state_runs_at_different_iterations_resume_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -186,8 +186,8 @@ def test_without_the_state_of_the_environment_runs_at_different_iterations_resum
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
-    (undisturbed,) = run_configs([config(seed=2)])
-    assert_frame_equal(numbers(records[2]), numbers(undisturbed), check_exact=True)  # whoever else is interrupted
+    (uninterrupted,) = run_configs([config(seed=2)])
+    assert_frame_equal(numbers(records[2]), numbers(uninterrupted), check_exact=True)  # independent of the other seeds
 
 
 @pytest.mark.parametrize(
@@ -202,25 +202,25 @@ def test_without_the_state_of_the_environment_runs_at_different_iterations_resum
         ("reference", "Hopper-v4", "hidden=inf,output=1"),
     ],
 )
-def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_undisturbed(
+def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterrupted(
     backend: str, env: str, kappa: Any, tmp_path: Path
 ) -> None:
-    def made(seeds: Sequence[int]) -> list[Config]:
+    def make_configs(seeds: Sequence[int]) -> list[Config]:
         return [config(seed=seed, env=env, kappa=kappa, backend=backend) for seed in seeds]
 
-    whole = run_configs(made(range(4)))
+    whole = run_configs(make_configs(range(4)))
     for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):
         with pytest.raises(KeyboardInterrupt):
-            run_configs(made(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
+            run_configs(make_configs(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
     lines: list[str] = []
-    found = run_configs(made(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
+    found = run_configs(make_configs(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
     assert [record.resumed for record in found] == ["exact"] * 4
-    for one, undisturbed in zip(found, whole):
-        assert_frame_equal(numbers(one), numbers(undisturbed), check_exact=True)
-        assert_frame_equal(one.tables["episodes"], undisturbed.tables["episodes"], check_exact=True)
+    for one, uninterrupted in zip(found, whole):
+        assert_frame_equal(numbers(one), numbers(uninterrupted), check_exact=True)
+        assert_frame_equal(one.tables["episodes"], uninterrupted.tables["episodes"], check_exact=True)
         for name, array in one.arrays.items():
-            np.testing.assert_array_equal(array, undisturbed.arrays[name])
+            np.testing.assert_array_equal(array, uninterrupted.arrays[name])
 
 
 def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:
     assert record.seconds > 1_000
 
 
-def test_once_a_run_has_started_a_new_episode_its_record_says_so(tmp_path: Path) -> None:
-    """Even if it resumes bit for bit afterwards."""
+def test_a_record_notes_that_a_run_restarted_an_episode(tmp_path: Path) -> None:
+    """Even if the run later resumes bit for bit."""
     one = config(env="Hopper-v4")
     with pytest.raises(KeyboardInterrupt):
         run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(64)))
@@ -271,7 +271,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path) -
     assert len(record.table) == 4
 
 
-def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_seed_stops_and_its_record_has_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     iterate = Learners.iterate
 
     def broken(self: Learners, iteration: int) -> Any:
@@ -304,7 +304,7 @@ def test_a_seed_that_breaks_stops_with_a_record_of_why(tmp_path: Path, monkeypat
     assert alone.table["weight_l2"].is_nan().to_list() == [False, False, True, True]
 
 
-def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_all_seeds_stop_the_remaining_rows_are_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [config("sgd", seed, lr=1e30, steps=8 * 64) for seed in (0, 1)]
 
     with pytest.raises(KeyboardInterrupt):
@@ -316,7 +316,7 @@ def test_when_all_have_stopped_the_rest_is_nothing(tmp_path: Path, monkeypatch: 
         assert record.tables["stopped"]["iteration"].item() < 5
 
 
-def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
+def test_progress_counts_finished_runs(tmp_path: Path) -> None:
     run_configs([config(seed=1)], tmp_path)
     steps: list[int] = []
     run_configs(
@@ -327,7 +327,7 @@ def test_progress_counts_the_runs_that_were_finished(tmp_path: Path) -> None:
     assert steps == [(256 + done) // 2 for done in (64, 128, 192, 256)]
 
 
-def test_before_an_episode_has_ended_there_is_no_return() -> None:
+def test_there_is_no_return_before_the_first_episode_ends() -> None:
     (record,) = run_configs([config(num_steps=8, num_minibatches=2, steps=64)])
     table = record.table
     early = table["episodes"].cum_sum() == 0
@@ -348,8 +348,8 @@ def test_progress_and_rows_are_reported(tmp_path: Path) -> None:
     assert rows == [(id(one), iteration) for iteration in range(1, 5) for one in configs]
 
 
-def test_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
-    """With episodes as short as Humanoid's first ones, and numbers that no compression helps with."""
+def test_records_of_twenty_million_steps_take_less_than_20_mb(tmp_path: Path) -> None:
+    """With episodes as short as Humanoid's first ones and incompressible numbers."""
     (record,) = run_configs([config()])
     generator = np.random.default_rng(0)
     iterations, episodes = 20_000_000 // 2048, 20_000_000 // 25

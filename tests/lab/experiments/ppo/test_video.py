@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pushed_point import LIMIT, NAME, Toy, config, identify, path_of
+from toy_env import LIMIT, NAME, Toy, config, identify, path_of
 
 from weightclip.cli import main
 from weightclip.lab.callbacks import Callbacks
@@ -30,7 +30,7 @@ def test_a_policy_is_found_by_a_prefix_of_its_path(store: Path) -> None:
     assert find_policy(saved.path).path == saved.path
 
 
-def test_it_acts_as_the_learner_would(store: Path) -> None:
+def test_a_finished_record_contains_the_learners_weights(store: Path) -> None:
     learners = Learners([config(seed=0)])
     for iteration in range(4):
         learners.iterate(iteration)
@@ -39,7 +39,7 @@ def test_it_acts_as_the_learner_would(store: Path) -> None:
     np.testing.assert_allclose(saved.arrays["mean"], learners.normalizer.observations.mean[0], rtol=1e-3, atol=1e-4)
 
 
-def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playback_normalizes_and_acts_like_the_learner(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = find_policy(store / path_of(config(seed=0)))
     acted: list[np.ndarray] = []
     step = Toy.step
@@ -55,7 +55,7 @@ def test_it_sees_and_acts_as_the_learner_did(store: Path, monkeypatch: pytest.Mo
     assert not np.allclose(seen, x)
 
 
-def test_seed_1_is_not_seed_10(tmp_path: Path) -> None:
+def test_a_prefix_for_seed_1_does_not_match_seed_10(tmp_path: Path) -> None:
     run_configs([config(seed=seed) for seed in (1, 10)], tmp_path)
     assert find_policy(tmp_path / path_of(config(seed=1))).config["seed"] == 1
 
@@ -69,13 +69,13 @@ def test_several_runs_are_listed_with_their_differences(tmp_path: Path) -> None:
         find_policy(tmp_path / path_of(config(seed=0)))
 
 
-def test_a_run_that_broke_is_not_played(tmp_path: Path) -> None:
+def test_playing_a_diverged_run_raises_an_error(tmp_path: Path) -> None:
     run_configs([config("sgd", lr=1e30)], tmp_path)
     with pytest.raises(ValueError, match="the run stopped because its weights were not finite"):
         find_policy(tmp_path)
 
 
-def test_an_episode_is_played_again(store: Path) -> None:
+def test_an_episode_can_be_replayed(store: Path) -> None:
     saved = find_policy(store / path_of(config(seed=0)))
     one, other, noisy = (list(played) for played in (play(saved, 3), play(saved, 3), play(saved, 3, noise=True)))
     assert one[-1].score == other[-1].score != noisy[-1].score
@@ -85,8 +85,8 @@ def test_an_episode_is_played_again(store: Path) -> None:
     assert one[0].score == 0
 
 
-def test_a_video_is_written_picture_by_picture(tmp_path: Path) -> None:
-    """However long the episode is, it is not held in memory."""
+def test_a_video_is_written_frame_by_frame(tmp_path: Path) -> None:
+    """Frames are not kept in memory, regardless of the length of the episode."""
     alive: list[int] = []
 
     class Picture(np.ndarray):
@@ -111,7 +111,7 @@ def test_a_video_is_written_picture_by_picture(tmp_path: Path) -> None:
     assert (tmp_path / "long.MP4").stat().st_size > 100
 
 
-def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_of_a_running_run_uses_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def stop(steps: int, score: float) -> None:
         if steps == 128:
@@ -125,7 +125,7 @@ def test_a_run_under_way_shows_its_last_checkpoint(tmp_path: Path, monkeypatch: 
     assert len(list(play(saved))) > 1
 
 
-def test_the_command_makes_a_video(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_video(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(store / path_of(config(seed=0))), "-o", str(tmp_path / "seen.gif")]) == 0
     with Image.open(tmp_path / "seen.gif") as picture:
         assert picture.n_frames > 1
@@ -147,7 +147,7 @@ def test_errors_are_reported_in_one_line(store: Path, tmp_path: Path, capsys: py
         assert message in capsys.readouterr().err
 
 
-def test_a_tree_that_is_far_too_large_is_not_searched_to_its_end(
+def test_searching_a_directory_tree_that_is_too_large_stops_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video, "MOST_FILES", 10)

@@ -1,4 +1,4 @@
-"""What a rule's function becomes."""
+"""Translation of a rule's function."""
 
 import math
 
@@ -10,8 +10,8 @@ from weightclip.lab.experiments.streaming.rules import OPTIMIZERS, Rule, sqrt
 RATE = 0.25
 
 
-def translated(update, state: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """The text of the kernel's function, and the expressions that were taken out of it."""
+def translate_update(update, state: tuple[str, ...] = ()) -> tuple[str, list[str]]:
+    """Return the source of the kernel's function and the hoisted expressions."""
     rule = Rule("mine", update=update, state=state)
     names = Names(tuple(rule.settings))
     source = translate(update, rule, names, "update").source
@@ -57,24 +57,24 @@ def with_a_helper(w, g, lr):
 
 
 def test_names_of_uniform_expressions_are_uniform() -> None:
-    assert translated(halved) == ("return w - c_0 * g", ["settings[0] / 2"])
+    assert translate_update(halved) == ("return w - c_0 * g", ["settings[0] / 2"])
 
 
-def test_a_name_that_a_branch_changes_belongs_to_each_weight() -> None:
-    source, uniform = translated(changed_in_a_branch)
+def test_a_name_assigned_in_a_branch_is_not_uniform() -> None:
+    source, uniform = translate_update(changed_in_a_branch)
     assert source == "size = c_0\nif g > F(0):\nsize = c_1\nreturn w - size * g"
     assert uniform == ["settings[0]", "2 * settings[0]"]
 
 
 def test_a_square_is_a_product() -> None:
-    assert translated(squared)[0] == "w = w - c_0 * (g * g)\nreturn w"
+    assert translate_update(squared)[0] == "w = w - c_0 * (g * g)\nreturn w"
 
 
-def test_numbers_and_mathematics_from_outside() -> None:
-    assert translated(with_globals) == ("return w - c_0 * sqrt(abs(g)) * sqrt(abs(w))", ["0.25"])
+def test_global_numbers_and_math_functions() -> None:
+    assert translate_update(with_globals) == ("return w - c_0 * sqrt(abs(g)) * sqrt(abs(w))", ["0.25"])
 
 
-def test_functions_of_ones_own() -> None:
+def test_user_defined_functions() -> None:
     rule = Rule("mine", update=with_a_helper)
     names = Names(tuple(rule.settings))
     assert "own_limited(w - c_0 * g, c_1)" in translate(with_a_helper, rule, names, "update").source
@@ -124,4 +124,4 @@ def with_a_taken_name(w, g, lr):
 )
 def test_unsupported_code_is_rejected(update, state: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        translated(update, state)
+        translate_update(update, state)

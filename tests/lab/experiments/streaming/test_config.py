@@ -9,7 +9,7 @@ from weightclip.lab.config import field_types
 from weightclip.lab.experiments.streaming.config import Config, resolve
 
 
-def test_missing_fields_take_the_papers_value() -> None:
+def test_missing_fields_default_to_the_papers_values() -> None:
     config = resolve(Config("label-permuted-emnist", "sgd+wc"))
     assert (config.lr, config.kappa, config.period, config.steps) == (0.01, 2.0, 2500, 1_000_000)
     assert (config.decay, config.sigma) == (None, None)
@@ -27,7 +27,7 @@ def test_resolving_twice_changes_nothing() -> None:
     assert resolve(config) == config
 
 
-def test_every_field_has_a_line_of_help() -> None:
+def test_every_field_has_help() -> None:
     assert all(one.help.text and "\n" not in one.help.text for one in field_types(Config).values())
 
 
@@ -61,14 +61,14 @@ def test_an_error_names_the_argument_the_value_and_the_accepted_values(wrong: di
         resolve(replace(Config("input-permuted-mnist"), **wrong))
 
 
-def test_the_reference_back_end_refuses_rules_that_only_the_fused_one_can_run(tmp_path: Path) -> None:
+def test_rules_that_require_the_fused_backend_raise_an_error_on_the_reference_backend(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text("from weightclip.lab.experiments.streaming import Rule\nMINE = Rule('mine', after=lambda w: w)\n")
     with pytest.raises(ValueError, match=r"method: got mine, .*use backend 'fused'"):
         resolve(Config("input-permuted-mnist", "adam+mine", rules=str(rules), backend="reference"))
 
 
-def test_numpys_numbers_and_paths_become_plain_ones(tmp_path: Path) -> None:
+def test_numpy_numbers_and_paths_become_plain_values(tmp_path: Path) -> None:
     config = resolve(Config("stationary-mnist", "sgd", steps=np.int64(200), seed=np.int64(3), hidden=np.array([5, 4])))
     assert (config.steps, config.seed, config.hidden) == (200, 3, (5, 4))
     assert all(type(value) is int for value in (config.steps, config.seed, *config.hidden))
@@ -92,6 +92,6 @@ def test_a_method_has_one_name() -> None:
         ("lr", "large"),
     ],
 )
-def test_a_field_of_another_kind_is_refused_by_name(field: str, value: object) -> None:
+def test_a_field_of_the_wrong_type_raises_an_error_with_its_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field}: got"):
         resolve(Config(**{"problem": "stationary-mnist", field: value}))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.lines import Line2D
 
-from tidy_runs import EMNIST, IMAGENET, MNIST, runs, some_value
+from synthetic_runs import EMNIST, IMAGENET, MNIST, runs, some_value
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.experiments.streaming.figures import (
     PANELS,
@@ -34,8 +34,8 @@ def table(seeds: int, tasks: int = 5, columns: tuple[str, ...] = PANELS) -> pl.D
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """What the panels get to see: the points of each line, and the edges of each shade."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Record the points of each recorded line and the edges of each shaded area."""
     seen: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"lines": [], "shades": []}
     plot, fill = Axes.plot, Axes.fill_between
 
@@ -52,33 +52,33 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[np.ndarray, n
     return seen
 
 
-def test_four_panels_of_means_over_seeds_with_their_standard_errors(drawn, tmp_path: Path) -> None:
+def test_four_panels_of_means_over_seeds_with_their_standard_errors(recorded, tmp_path: Path) -> None:
     one = table(4)
     draw_run({"adam+wc": one}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == len(drawn["shades"]) == 4
+    assert len(recorded["lines"]) == len(recorded["shades"]) == 4
     by_task = one["accuracy"].to_numpy().reshape(4, 5)
     mean, error = by_task.mean(0), by_task.std(0, ddof=1) / 2
-    np.testing.assert_allclose(drawn["lines"][0][1], mean)
-    np.testing.assert_allclose(drawn["shades"][0][0], mean - error)
-    np.testing.assert_allclose(drawn["shades"][0][1], mean + error)
+    np.testing.assert_allclose(recorded["lines"][0][1], mean)
+    np.testing.assert_allclose(recorded["shades"][0][0], mean - error)
+    np.testing.assert_allclose(recorded["shades"][0][1], mean + error)
 
 
-def test_one_seed_has_no_shade(drawn, tmp_path: Path) -> None:
+def test_one_seed_has_no_shaded_area(recorded, tmp_path: Path) -> None:
     draw_run({"adam": table(1), "adam+wc": table(1)}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == 8
-    assert not drawn["shades"]
+    assert len(recorded["lines"]) == 8
+    assert not recorded["shades"]
 
 
-def test_the_picture_is_a_png_that_is_there_whole(tmp_path: Path) -> None:
+def test_the_png_is_written_atomically(tmp_path: Path) -> None:
     draw_run({"adam": table(3), "adam+wc": table(3)}, tmp_path / "new" / "run.png", title="a title")
     height, width, _ = imread(tmp_path / "new" / "run.png").shape
     assert width > height  # four panels in two rows, so that text is legible at page width
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.png"]
 
 
-def test_without_diagnostics_there_are_two_panels(drawn, tmp_path: Path) -> None:
+def test_without_diagnostics_there_are_two_panels(recorded, tmp_path: Path) -> None:
     draw_run({"adam": table(1, columns=("accuracy", "loss"))}, tmp_path / "run.png")
-    assert len(drawn["lines"]) == 2
+    assert len(recorded["lines"]) == 2
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -89,7 +89,7 @@ def test_a_diverged_run_and_a_single_task_are_drawn(tmp_path: Path, value: float
 
 
 def lines(axes: Axes) -> dict[str, Line2D]:
-    """Label -> line, without the caps of error bars."""
+    """Label -> line, without error bar caps."""
     return {str(line.get_label()): line for line in axes.get_lines() if not str(line.get_label()).startswith("_")}
 
 
@@ -101,7 +101,7 @@ def legend_title(picture: Figure) -> str:
     return picture.legends[0].get_title().get_text()
 
 
-def test_figure_3_has_a_panel_for_each_problem_and_marks_stand_in_data() -> None:
+def test_figure_3_has_a_panel_per_problem_and_marks_stand_in_data() -> None:
     mixed = pl.concat([runs(["sgd", "adam"], problem=EMNIST, official=False), runs(["sgd", "adam"])])
     picture = figure_3(mixed).picture
     titles = [axes.get_title() for axes in picture.axes]
@@ -123,23 +123,23 @@ def test_figure_3_shows_pairs_of_tasks_and_the_standard_error_over_seeds() -> No
     assert legend_title(drawing.picture) == f"mean of 4 seeds, standard error shaded; {PAIRS}"
 
 
-def test_the_csv_of_a_figure_is_what_is_drawn() -> None:
+def test_the_csv_of_a_figure_contains_the_drawn_data() -> None:
     drawing = figure_10(pl.concat([runs(PAPER_METHODS, problem=problem) for problem in (EMNIST, IMAGENET)]))
     assert drawing.data.columns == ["problem", "method", "metric", "task", "mean", "low", "high", "seeds", "cut_short"]
     panels = [(p, m) for p in (EMNIST, IMAGENET) for m in ("loss", "plasticity", "gradient_l2", "weight_l2")]
-    drawn = 0
+    recorded = 0
     for axes, (problem, metric) in zip(drawing.picture.axes, panels, strict=True):
         for method in PAPER_METHODS:
             reported = drawing.data.filter(problem=problem, metric=metric, method=method)
             np.testing.assert_array_equal(
                 lines(axes)[style_of(method).label].get_xydata(), reported.select("task", "mean")
             )
-            drawn += len(reported)
-    assert drawn == len(drawing.data)
+            recorded += len(reported)
+    assert recorded == len(drawing.data)
     assert (drawing.data["seeds"] == 2).all()
 
 
-def test_every_method_has_its_style_and_clipping_lies_on_top() -> None:
+def test_every_method_has_a_style_and_clipping_is_drawn_on_top() -> None:
     axes = figure_3(runs(PAPER_METHODS)).picture.axes[0]
     for method in PAPER_METHODS:
         line, style = lines(axes)[style_of(method).label], style_of(method)
@@ -159,7 +159,7 @@ def test_one_seed_is_a_line_without_a_band_and_is_reported() -> None:
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_are_a_gap_that_is_reported(broken: float) -> None:
+def test_values_that_are_not_finite_leave_a_gap_and_are_reported(broken: float) -> None:
     def diverged(metric: str, method: str, seed: int, task: int) -> float:
         return broken if method == "sgd" and task > 4 else some_value(metric, method, seed, task)
 
@@ -189,7 +189,7 @@ def test_ranges_by_layer_and_graded_ranges_are_in_the_legend(rule: str, label: s
     assert texts(picture) == [f"SGD + WC, {label}"]
 
 
-def test_deviations_of_some_panels_name_these() -> None:
+def test_deviations_of_some_panels_name_the_panels() -> None:
     short = runs(["sgd"], problem=EMNIST).with_columns(deviations=pl.lit("steps 6,000"))
     assert legend_title(figure_3(short).picture).endswith("\nnot the paper's setting: steps 6,000")
     both = legend_title(figure_3(pl.concat([runs(["sgd"]), short])).picture)
@@ -222,12 +222,12 @@ def test_methods_without_results_are_reported() -> None:
     assert not figure_3(runs(PAPER_METHODS)).notes
 
 
-def test_methods_of_ones_own_are_drawn_after_those_of_the_paper() -> None:
+def test_user_defined_methods_are_drawn_after_the_papers() -> None:
     drawing = figure_3(runs(["adam+mine", *PAPER_METHODS]))
     assert list(lines(drawing.picture.axes[0]))[-1] == "Adam + mine"
 
 
-def test_the_best_of_several_settings_is_drawn_and_reported() -> None:
+def test_the_best_setting_is_drawn_and_reported() -> None:
     def rising(metric: str, method: str, seed: int, task: int) -> float:
         return 0.1 * task
 
@@ -252,7 +252,7 @@ def test_runs_of_another_setup_are_skipped_and_reported() -> None:
     assert "--where steps=2000" in note
 
 
-def test_a_logarithmic_axis_only_where_one_method_would_hide_another() -> None:
+def test_an_axis_is_logarithmic_only_if_one_method_hides_another() -> None:
     def plastic(metric: str, method: str, seed: int, task: int) -> float:
         return 1.0 + task + 50.0 * (method == "madam" and metric == "plasticity")
 
@@ -261,24 +261,24 @@ def test_a_logarithmic_axis_only_where_one_method_would_hide_another() -> None:
 
 
 @pytest.mark.parametrize(("figure", "expected"), [(figure_4, MNIST), (figure_10, f"{EMNIST} or {IMAGENET}")])
-def test_results_of_other_problems_are_refused_by_name(figure, expected: str) -> None:
+def test_results_of_other_problems_raise_an_error_with_their_name(figure, expected: str) -> None:
     with pytest.raises(ValueError, match=f"results: got stationary-mnist, expected runs of {expected}"):
         figure(runs(["sgd"], problem="stationary-mnist"))
 
 
-def test_a_problem_that_is_not_in_the_paper_has_a_panel_where_no_other_is() -> None:
+def test_a_problem_missing_from_the_paper_has_a_panel_if_it_is_the_only_one() -> None:
     own = runs(["sgd"], problem="stationary-mnist")
     assert [axes.get_title() for axes in figure_3(own).picture.axes] == ["stationary-mnist"]
     assert len(figure_3(pl.concat([own, runs(["sgd"])])).picture.axes) == 1
 
 
 @pytest.mark.parametrize("figure", [figure_3, figure_4, figure_10, draw_sensitivity])
-def test_results_of_another_experiment_are_refused(figure) -> None:
+def test_results_of_another_experiment_raise_an_error(figure) -> None:
     with pytest.raises(ValueError, match="results: got runs of policy, expected runs of streaming"):
         figure(runs(["adam"]).with_columns(experiment=pl.lit("policy")))
 
 
-def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
+def test_diagnostics_are_drawn_from_runs_with_diagnostics() -> None:
     without = runs(PAPER_METHODS, tasks=8, diagnostics=False).with_columns(plasticity=pl.lit(None, pl.Float64))
     drawing = figure_4(pl.concat([without, runs(PAPER_METHODS, diagnostics=True)]))
     assert drawing.data["task"].max() == 6
@@ -288,7 +288,7 @@ def test_diagnostics_are_drawn_from_runs_that_have_them() -> None:
 
 
 def grid() -> pl.DataFrame:
-    """Accuracies 0.1 kappa + 0.01 (lr is 0.01) of adam+wc, and 0.3 + decay of adam+l2init."""
+    """Create runs with accuracies 0.1 kappa + 0.01 (lr is 0.01) for adam+wc and 0.3 + decay for adam+l2init."""
     return pl.concat(
         [
             *(
@@ -315,7 +315,7 @@ def test_sensitivity_is_the_best_score_at_each_value() -> None:
     ]
 
 
-def test_sensitivity_takes_the_score_that_is_asked_for() -> None:
+def test_sensitivity_uses_the_requested_criterion() -> None:
     late = [runs(["sgd"], lr=lr, value=lambda *a: 0.1 * a[-1]) for lr in (0.1, 0.01)]
     drawing = draw_sensitivity(pl.concat(late), "final")
     np.testing.assert_allclose(lines(drawing.picture.axes[0])["SGD"].get_ydata(), [0.6, 0.6])
@@ -330,7 +330,7 @@ def test_an_infinite_kappa_is_skipped() -> None:
     assert drawing.data.filter(parameter="kappa")["value"].to_list() == [1, 2, 3]
 
 
-def test_sensitivity_needs_several_values() -> None:
+def test_sensitivity_requires_several_values() -> None:
     with pytest.raises(
         ValueError, match="results: got one value of each setting, expected several of lr, decay or kappa"
     ):

@@ -1,4 +1,4 @@
-"""The fused engine computes what the reference does."""
+"""The fused engine computes the same as the reference."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
 from weightclip.lab.compiled import load_kernel
@@ -35,7 +35,7 @@ def without_nan(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def inject(learner: Reference, noise: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrink & Perturb's noise from the rows of `noise`, whose columns are all entries of all parameters."""
+    """Take Shrink & Perturb's noise from the rows of `noise`; the columns are all entries of all parameters."""
     parameters = list(learner.model.parameters())
     ends = np.cumsum([p.numel() for p in parameters])
     place = {id(p): slice(end - p.numel(), end) for p, end in zip(parameters, ends)}
@@ -65,8 +65,8 @@ def assert_equal(settings: Config, steps: int, monkeypatch: pytest.MonkeyPatch, 
 
 ACTIVATIONS = ("leaky_relu", "relu", "tanh")
 PAIRS = [(method, activation) for method in PAPER_METHODS for activation in ACTIVATIONS]
-# Each pair is a kernel of its own, and each kernel takes seconds to compile: the quick tests have every method and
-# every activation, the slow ones every pair.
+# Each pair is a separate kernel that takes seconds to compile: the fast tests cover every method and every activation,
+# the slow ones every pair.
 QUICK = [(method, ACTIVATIONS[i % 3]) for i, method in enumerate(PAPER_METHODS)]
 
 
@@ -74,7 +74,7 @@ QUICK = [(method, ACTIVATIONS[i % 3]) for i, method in enumerate(PAPER_METHODS)]
     ("method", "activation"),
     [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in PAIRS],
 )
-def test_in_float64_it_equals_pytorch_over_1000_steps(
+def test_the_fused_engine_equals_pytorch_in_float64_over_1000_steps(
     method: str, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(method, activation=activation, lr=0.01, dtype="float64")
@@ -104,11 +104,13 @@ def test_combinations_variants_and_shapes_equal_pytorch(
 
 
 @pytest.mark.parametrize("method", ["sgd+wc", "adam+l2init", "sgd+sp", "madam"])
-def test_in_float32_it_equals_pytorch_to_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_engine_equals_pytorch_in_float32_up_to_rounding(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert_equal(config(method), 200, monkeypatch, rtol=2e-4, atol=2e-6)
 
 
-def test_without_diagnostics_the_same_is_learned_and_less_measured() -> None:
+def test_disabling_diagnostics_does_not_change_learning() -> None:
     plain, measured = (Fused(config("sgd+wc", diagnostics=on), DATA) for on in (False, True))
     few, many = plain.learn(task(300)), measured.learn(task(300))
     assert few == pytest.approx({name: many[name] for name in ("accuracy", "loss")}, rel=1e-4)
@@ -117,7 +119,7 @@ def test_without_diagnostics_the_same_is_learned_and_less_measured() -> None:
 
 
 @pytest.mark.parametrize("method", ["adam+l2init+wc", "sgd+sp"])
-def test_it_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
+def test_the_fused_engine_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
     straight, first = (Fused(config(method), DATA) for _ in range(2))
     for learner in (straight, first):
         learner.learn(task(150))
@@ -128,13 +130,13 @@ def test_it_resumes_bit_for_bit_from_a_saved_state(method: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_state_of_another_network_is_refused() -> None:
+def test_a_state_of_another_network_raises_an_error() -> None:
     state = Fused(config("sgd+wc"), DATA).state()
     with pytest.raises(ValueError, match=r"theta: got float32\(\d+,\), expected float32\(\d+,\)"):
         Fused(config("sgd+wc", hidden=(5,)), DATA).load_state(state)
 
 
-def test_the_seed_fixes_the_noise() -> None:
+def test_the_seed_determines_the_noise() -> None:
     first, same, other = (Fused(config("sgd+sp", seed=seed), DATA) for seed in (0, 0, 1))
     results = [without_nan(learner.learn(task(50))) for learner in (first, same, other)]
     assert results[0] == results[1] != results[2]
@@ -147,20 +149,20 @@ def test_progress_is_reported_in_chunks() -> None:
     assert reported[-1][1] == means["accuracy"]
 
 
-def test_a_run_that_diverges_shows_it() -> None:
+def test_a_diverged_run_has_nonfinite_metrics() -> None:
     means = Fused(config("sgd", lr=1e6), DATA).learn(task(200))
     assert not math.isfinite(means["loss"])
 
 
-def test_weights_stay_in_the_box_to_the_last_bit() -> None:
+def test_weights_stay_in_the_box_exactly() -> None:
     learner = Fused(config("sgd+wc", kappa=0.3, lr=1.0), DATA)
     learner.learn(task(200))
     for weights, fan_in in zip(learner.weights(), (12, 12, 9, 9, 6, 6), strict=True):
         assert np.abs(weights).astype(np.float64).max() <= 0.3 / math.sqrt(fan_in)
 
 
-def test_compiled_code_gets_only_what_fits() -> None:
-    """Compiled code would read and write out of bounds."""
+def test_inputs_are_validated_before_compiled_code_runs() -> None:
+    """Compiled code does not check bounds."""
     learner = Fused(config("sgd+wc"), DATA)
     good = task(20)
     n, d = DATA.inputs.shape
@@ -206,8 +208,8 @@ KERNEL_NAMES = {
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_the_shared_table(name: str, tmp_path: Any) -> None:
-    """One update after the other of a row of four weights, with the gradients of the table."""
+def test_the_fused_engine_reproduces_the_reference_values(name: str, tmp_path: Any) -> None:
+    """Update a row of four weights with the gradients of the vectors."""
     vector = VECTORS[name]
     optimizer, _, regularizers = name.partition("+")
     variant = "original" if "kumar" in name or "ash" in name else "paper"
@@ -241,7 +243,7 @@ def test_the_shared_table(name: str, tmp_path: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sgd+wc", "adam+wc", "adam+sp", "madam"])
 def test_over_50000_steps_in_float32_the_accuracies_agree_within_sampling_noise(method: str) -> None:
-    """Rounding (and Shrink & Perturb's own noise) makes two trajectories of one learner; their accuracies agree."""
+    """Trajectories diverge because of rounding (and Shrink & Perturb's noise), but their accuracies agree."""
     data, tasks, period = load("mnist", bundled=True), 10, 5000
     settings = config(method, hidden=(30, 15))
     learners = make_reference(settings, data), Fused(settings, data)

@@ -1,4 +1,4 @@
-"""Kernels in the cache: compiled once, never stale, vectorised; and rules from files outside of the package."""
+"""Cached kernels: compiled once, never stale, vectorized; and rules from files outside the package."""
 
 import errno
 import importlib
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 import weightclip as wc
 from weightclip.lab.compiled import load_kernel
@@ -37,7 +37,7 @@ MINE = Rule("mine", update=update)
 """
 
 
-def learned(rules: Path) -> np.ndarray:
+def learn_update(rules: Path) -> np.ndarray:
     settings = resolve(Config("input-permuted-mnist", "mine", hidden=(5,), rules=str(rules)))
     learner = Fused(settings, DATA)
     before = learner.weights()[0]
@@ -46,32 +46,32 @@ def learned(rules: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("edit", [("- FACTOR * lr", "+ FACTOR * lr"), ("FACTOR = 1.0", "FACTOR = -1.")])
-def test_an_edited_rule_never_runs_as_its_old_self(edit: tuple[str, str], tmp_path: Path) -> None:
-    """Whether the function is edited or a number it reads; within one process, in the same second and size."""
+def test_editing_a_rule_triggers_recompilation(edit: tuple[str, str], tmp_path: Path) -> None:
+    """For edits of the function or of a number it reads, within one process, one second and the same file size."""
     rules = tmp_path / "mine.py"
     rules.write_text(RULE)
-    first = learned(rules)
+    first = learn_update(rules)
     times = os.stat(rules)
     rules.write_text(RULE.replace(*edit))
     os.utime(rules, ns=(times.st_atime_ns, times.st_mtime_ns))
-    second = learned(rules)
+    second = learn_update(rules)
     assert np.abs(first).max() > 0
     np.testing.assert_allclose(second, -first, rtol=1e-3)
 
 
 SCRIPT = """
 import sys, numba
-from test_kernel import learned
+from test_kernel import learn_update
 from pathlib import Path
 compiled = []
 numba.core.event.register("numba:compile", type("L", (numba.core.event.Listener,), {
     "on_start": lambda self, event: compiled.append(event), "on_end": lambda self, event: None})())
-print(learned(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
+print(learn_update(Path(sys.argv[1])).ravel()[:3].tolist(), len(compiled))
 """
 
 
-def started(rules: Path, cache: Path) -> tuple[str, int]:
-    """In a new process: what is learned, and how many functions were compiled for it."""
+def learn_in_new_process(rules: Path, cache: Path) -> tuple[str, int]:
+    """Learn in a new process; return the update and the number of compiled functions."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(rules)],
@@ -84,26 +84,26 @@ def started(rules: Path, cache: Path) -> tuple[str, int]:
     return values, int(count)
 
 
-def test_another_process_finds_the_compiled_kernel_but_not_that_of_an_older_rule(tmp_path: Path) -> None:
+def test_another_process_loads_the_compiled_kernel_but_not_one_of_an_older_rule(tmp_path: Path) -> None:
     rules, cache = tmp_path / "mine.py", tmp_path / "cache"
     rules.write_text(RULE)
-    first, compiled = started(rules, cache)
+    first, compiled = learn_in_new_process(rules, cache)
     assert compiled > 0
-    assert started(rules, cache) == (first, 0)
+    assert learn_in_new_process(rules, cache) == (first, 0)
     rules.write_text(RULE.replace("- FACTOR", "+ FACTOR"))
-    edited, compiled = started(rules, cache)
+    edited, compiled = learn_in_new_process(rules, cache)
     assert edited != first
     assert compiled > 0
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kernel = load_kernel(kernel_source(parse_rules("sgd"), "relu", "float64", False) + "\n", tmp_path / "file" / "in")
     assert kernel.STATES == 0
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_only_what_a_method_needs_is_in_its_kernel(tmp_path: Path) -> None:
+def test_a_kernel_contains_only_what_its_method_needs(tmp_path: Path) -> None:
     kernels = {
         name: load_kernel(kernel_source(parse_rules(name), "relu", "float32", True), tmp_path)
         for name in ("sgd", "adam+l2init", "madam")
@@ -118,7 +118,7 @@ def test_only_what_a_method_needs_is_in_its_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "instructions"), [("sgd+wc", ["vmaxps", "vfmadd"]), ("adam+wc", ["vsqrtps", "vdivps"])]
 )
-def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list[str]) -> None:
+def test_the_pass_over_the_weights_is_vectorized(method: str, instructions: list[str]) -> None:
     """Packed instructions of 256 bits or, with AVX-512, of 512 bits, on processors that have them."""
     if not os.path.exists("/proc/cpuinfo") or "avx2" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX2 here")
@@ -141,11 +141,11 @@ def test_the_pass_over_the_weights_is_vectorised(method: str, instructions: list
         assert any(instruction in line for line in packed), instruction
 
 
-def test_a_rule_that_numba_refuses_gets_one_line(tmp_path: Path) -> None:
+def test_a_rule_that_numba_cannot_compile_raises_an_error_of_one_line(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text(RULE.replace("return w - FACTOR * lr * g", "return abs(w, g)"))
     with pytest.raises(ValueError, match=r"^method: the rules of 'mine' do not compile: .*$"):
-        learned(rules)
+        learn_update(rules)
 
 
 class Lion(torch.optim.Optimizer):
@@ -163,7 +163,7 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(0.99).add_(p.grad, alpha=0.01)
 
 
-def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
+def test_the_example_rule_equals_the_pytorch_optimizer() -> None:
     settings = resolve(
         Config(
             "input-permuted-mnist", "lion+wc", lr=0.01, kappa=0.8, hidden=(9, 5), dtype="float64", rules=str(EXAMPLE)
@@ -178,7 +178,7 @@ def test_the_rule_of_the_example_equals_the_optimizer_in_pytorch() -> None:
     assert measured["clipped"] > 0
 
 
-def test_functions_of_ones_own_are_computed_as_in_python(tmp_path: Path) -> None:
+def test_user_defined_functions_compute_the_same_as_in_python(tmp_path: Path) -> None:
     rules = tmp_path / "mine.py"
     rules.write_text(
         RULE.replace(
@@ -210,26 +210,26 @@ def test_imports_of_a_rule_are_part_of_its_identity(tmp_path: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A directory with a rule and a cache of its kernel, and what is learned with it."""
+    """A directory with a rule and its cached kernel, and the update made with it."""
     directory = tmp_path_factory.mktemp("compiled")
     (directory / "mine.py").write_text(RULE)
-    return directory, started(directory / "mine.py", directory / "cache")[0]
+    return directory, learn_in_new_process(directory / "mine.py", directory / "cache")[0]
 
 
 @pytest.mark.parametrize("ending", ["py", "nbi", "nbc"])
 @pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_a_damaged_cache_is_mended(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
-    """As after a power failure; each start is a process of its own."""
+def test_a_damaged_cache_is_repaired(ending: str, content: bytes, compiled: tuple[Path, str], tmp_path: Path) -> None:
+    """As after a power failure; each start is a separate process."""
     directory, expected = compiled
     rules, cache = directory / "mine.py", tmp_path / "cache"
     shutil.copytree(directory / "cache", cache)
     (damaged,) = cache.rglob(f"kernel_*.{ending}")
     damaged.write_bytes(content)
-    assert started(rules, cache)[0] == expected
-    assert started(rules, cache)[0] == expected
+    assert learn_in_new_process(rules, cache)[0] == expected
+    assert learn_in_new_process(rules, cache)[0] == expected
 
 
-def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_the_cache_only_costs_a_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path / "cache"))
     rules = tmp_path / "mine.py"
     rules.write_text(RULE.replace("FACTOR = 1.0", "FACTOR = 0.75"))
@@ -238,14 +238,14 @@ def test_a_full_disk_under_the_cache_costs_a_compilation(tmp_path: Path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
-    assert np.abs(learned(rules)).max() > 0
+    assert np.abs(learn_update(rules)).max() > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adam+wc", "adam+sp"])
-def test_a_kernel_from_the_cache_gives_the_numbers_of_the_one_that_was_compiled(method: str, tmp_path: Path) -> None:
+def test_a_cached_kernel_gives_the_same_numbers_as_a_compiled_one(method: str, tmp_path: Path) -> None:
     script = (
-        "from tiny import tiny_dataset\n"
+        "from tiny_data import tiny_dataset\n"
         "from weightclip.lab.experiments.streaming.config import Config\n"
         "from weightclip.lab.experiments.streaming.training import run_config\n"
         f"config = Config('input-permuted-mnist', {method!r}, steps=200, period=50, hidden=(20, 10))\n"

@@ -1,4 +1,4 @@
-"""The parts of the fused loop that stand on their own: noise, exp, log, sign."""
+"""Components of the fused loop: noise, exp, log, sign."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def normal(size: int, seed: int = 0, step: int = 1, start: int = 0) -> np.ndarra
     return out
 
 
-def test_exp_and_log_are_right_to_float32() -> None:
+def test_exp_and_log_are_accurate_in_float32() -> None:
     x = np.linspace(-80, 80, 100_001, dtype=np.float32)
     np.testing.assert_allclose(over(loop.fast_exp, x), np.exp(x.astype(np.float64)), rtol=2e-7)
     x = np.exp(np.linspace(-60, 60, 100_001)).astype(np.float32)
@@ -60,13 +60,13 @@ def test_the_noise_is_standard_normal() -> None:
     assert abs(stats.skew(draws)) < 4 * math.sqrt(6 / n)
     assert abs(stats.kurtosis(draws)) < 4 * math.sqrt(24 / n)
     assert stats.kstest(draws[:200_000], "norm").pvalue > 0.001
-    # Extremes: about as many beyond 4 standard deviations as there should be.
+    # Tails: about the expected number beyond 4 standard deviations.
     expected = n * 2 * stats.norm.sf(4)
     assert abs((np.abs(draws) > 4).sum() - expected) < 4 * math.sqrt(expected)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 391, 392, 393])
-def test_the_noise_of_neighbours_is_independent(shift: int) -> None:
+def test_the_noise_of_neighboring_entries_is_independent(shift: int) -> None:
     draws = np.stack([normal(784, step=step) for step in range(500)]).astype(np.float64)
     a, b = draws[:, :-shift].ravel(), draws[:, shift:].ravel()
     for left, right in ((a, b), (a**2 - 1, b**2 - 1), (np.sign(a), np.sign(b))):
@@ -80,7 +80,7 @@ def test_the_noise_of_other_steps_rows_and_seeds_is_independent() -> None:
     np.testing.assert_array_equal(base, normal(10_000))
 
 
-def test_every_size_is_filled() -> None:
+def test_arrays_of_every_size_are_filled() -> None:
     for size in (2, 4, 10, 150, 300):
         assert np.isfinite(normal(size)).all()
         assert (normal(size) != 0).all()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 from torch import nn
 
 import weightclip as wc
@@ -33,7 +33,7 @@ def equal(a: Reference, b: Reference) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a.weights(), b.weights(), strict=True))
 
 
-def test_a_network_learns_the_stream() -> None:
+def test_the_reference_network_learns_the_stream() -> None:
     learner = make_reference(config("adam"), DATA)
     first, *_, last = [learner.learn(task()) for _ in range(8)]
     assert last["accuracy"] > first["accuracy"] + 0.3
@@ -58,7 +58,7 @@ def test_sgd_has_no_momentum() -> None:
 
 
 @pytest.mark.parametrize(("variant", "l2init", "sp"), [("paper", "paper", "paper"), ("original", "kumar", "ash")])
-def test_the_variant_is_that_of_the_paper_or_of_the_original_authors(variant: str, l2init: str, sp: str) -> None:
+def test_the_variant_is_the_papers_or_the_original_authors(variant: str, l2init: str, sp: str) -> None:
     pulled = make_reference(config("adam+l2init", variant=variant), DATA).optimizer
     perturbed = make_reference(config("adam+sp", variant=variant), DATA).optimizer
     assert find_regularizer(pulled, "l2_init").variant == l2init  # type: ignore[union-attr]
@@ -73,8 +73,8 @@ def test_clipping_holds_after_every_step_with_any_other_hook() -> None:
         assert p.abs().max() <= 0.5 * bounds[name].s  # type: ignore[operator]
 
 
-def test_each_step_measures_what_the_paper_defines() -> None:
-    """One step of SGD, with every number computed anew from the network's weights before and after."""
+def test_step_metrics_match_the_papers_definitions() -> None:
+    """One step of SGD; every metric is recomputed from the network's weights before and after."""
     learner = make_reference(config("sgd+l2", dtype="float64", decay=0.1, activation="tanh"), DATA)
     before = [p.detach().clone() for p in learner.model.parameters()]
     one = task(steps=1)
@@ -120,8 +120,8 @@ def test_a_tasks_metrics_are_means_over_its_steps() -> None:
         assert mean == pytest.approx(np.mean([step[name] for step in steps]), nan_ok=True)
 
 
-def test_labels_are_those_of_the_task() -> None:
-    """A network that always says 0 is right about the class that this task calls 0, and about no other."""
+def test_labels_follow_the_task() -> None:
+    """A network that always predicts 0 is correct only for the class that this task maps to 0."""
     learner = make_reference(config("sgd", lr=0.0), DATA)
     with torch.no_grad():
         learner.model[-1].weight.zero_()
@@ -132,13 +132,13 @@ def test_labels_are_those_of_the_task() -> None:
         assert learner.learn(replace(one, rows=rows))["accuracy"] == (name == 0)
 
 
-def test_the_clipped_fraction_is_that_of_the_clipper() -> None:
+def test_the_clipped_fraction_is_the_clippers() -> None:
     learner = make_reference(config("sgd+wc", kappa=0.5), DATA)
     sizes = {name: p.abs() for name, p in learner.model.named_parameters()}
     bounds = wc.resolve_bounds(learner.model)
     outside = sum(int((size > 0.5 * bounds[name].s).sum()) for name, size in sizes.items())  # type: ignore[operator]
-    share = outside / sum(size.numel() for size in sizes.values())
-    assert learner.learn(task(steps=1))["clipped"] == pytest.approx(share, abs=0.03)
+    fraction = outside / sum(size.numel() for size in sizes.values())
+    assert learner.learn(task(steps=1))["clipped"] == pytest.approx(fraction, abs=0.03)
     assert math.isnan(make_reference(config("madam"), DATA).learn(task(steps=1))["clipped"])
 
 
@@ -147,7 +147,7 @@ def test_only_tanh_saturates() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_measuring_does_not_change_what_is_learned(method: str) -> None:
+def test_measuring_does_not_change_learning(method: str) -> None:
     measured, plain = (make_reference(config(method, diagnostics=on), DATA) for on in (True, False))
     a, b = measured.learn(task()), plain.learn(task())
     assert set(b) == {"accuracy", "loss"}
@@ -179,7 +179,7 @@ def test_a_state_is_a_copy() -> None:
     assert not np.array_equal(weights[0], learner.weights()[0])
 
 
-def test_the_seed_fixes_weights_and_noise() -> None:
+def test_the_seed_determines_weights_and_noise() -> None:
     settings = config("sgd+sp", sigma=1.0)
     same = [make_reference(settings, DATA) for _ in range(2)]
     for learner in same:
@@ -198,14 +198,14 @@ def test_float64_starts_from_the_same_weights_and_stays_close() -> None:
     assert a["loss"] != b["loss"]
 
 
-def test_a_diverged_network_is_measured_not_a_crash() -> None:
+def test_a_diverged_network_is_measured_without_an_error() -> None:
     learner = make_reference(config("sgd", lr=1e30), DATA)
     measured = learner.learn(task())
     assert not math.isfinite(measured["loss"])
     assert 0 <= measured["accuracy"] <= 1
 
 
-def test_any_module_and_optimizer_will_do() -> None:
+def test_any_module_and_optimizer_are_supported() -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -221,7 +221,7 @@ def test_any_module_and_optimizer_will_do() -> None:
     wc.clip_weights(optimizer, model, kappa=1.0)
     measured = Reference(model, optimizer, DATA).learn(task())
     assert 0 < measured["negative"] < 1
-    assert math.isnan(measured["clipped"])  # this clipper was not asked to count
+    assert math.isnan(measured["clipped"])  # this clipper does not track clipped entries
 
 
 def test_progress_is_reported_within_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

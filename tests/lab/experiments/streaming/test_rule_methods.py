@@ -47,7 +47,7 @@ TABLE_2 = {
 
 @pytest.mark.parametrize("problem", TABLE_2)
 @pytest.mark.parametrize("name", PAPER_METHODS)
-def test_the_defaults_are_those_of_table_2(problem: str, name: str) -> None:
+def test_the_defaults_match_table_2(problem: str, name: str) -> None:
     settings = choose_settings(parse_rules(name), presets()["best"][problem], {})
     assert {key: settings[key] for key in TABLE_2[problem][name]} == TABLE_2[problem][name]
 
@@ -63,16 +63,16 @@ def test_table_1_has_the_grid_of_each_setting() -> None:
     assert grid["kappa"] == [1, 2, 3, 4, 5]
 
 
-def test_a_combination_takes_the_settings_of_its_parts_and_the_smallest_step_size() -> None:
+def test_a_combination_uses_the_settings_of_its_parts_and_the_smallest_step_size() -> None:
     settings = default_settings(parse_rules("adam+l2init+wc"), presets()["best"]["label-permuted-emnist"])
     assert (settings["lr"], settings["decay"], settings["kappa"]) == (0.0001, 0.01, 3)
 
 
-def test_l2_takes_the_decay_of_l2init() -> None:
+def test_l2_uses_the_decay_of_l2init() -> None:
     assert default_settings(parse_rules("sgd+l2"), presets()["best"]["input-permuted-mnist"])["decay"] == 0.01
 
 
-def test_clipping_acts_last_wherever_it_stands() -> None:
+def test_clipping_acts_last_regardless_of_its_position() -> None:
     assert [rule.name for rule in parse_rules("adam+wc+sp").regularizers] == ["sp", "wc"]
 
 
@@ -88,7 +88,7 @@ def test_clipping_acts_last_wherever_it_stands() -> None:
         ("adam+l2+sp", "one part with a decay, not l2 and sp"),
     ],
 )
-def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> None:
+def test_an_invalid_method_raises_an_error(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"method: .*{message}"):
         parse_rules(name)
 
@@ -103,7 +103,7 @@ def test_a_method_that_makes_no_sense_is_refused(name: str, message: str) -> Non
         ({"lr": None}, "lr: .*specify one"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float | None], message: str) -> None:
+def test_settings_out_of_range_raise_an_error(settings: dict[str, float | None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         choose_settings(parse_rules("adam+wc"), {}, {"lr": 0.1, "kappa": 1.0, **settings})
 
@@ -123,7 +123,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float | None], me
         ("sgd+l2", "decay", math.inf),
     ],
 )
-def test_each_setting_has_its_range(method: str, setting: str, value: float) -> None:
+def test_each_setting_has_a_range(method: str, setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: got {value}"):
         choose_settings(parse_rules(method), presets()["best"]["input-permuted-mnist"], {setting: value})
 
@@ -132,14 +132,14 @@ def pull(w: float, w0: float) -> float:
     return w + 0.1 * w0
 
 
-def test_parts_that_take_the_initial_weights_at_different_times_are_refused() -> None:
+def test_parts_that_record_the_initial_weights_at_different_times_raise_an_error() -> None:
     own = {"pull": Rule("pull", after=pull)}
     assert parse_rules("sgd+pull", rule_components(external=own)).regularizers == (own["pull"],)
     with pytest.raises(ValueError, match="expected parts that take w0 at the same time"):
         parse_rules("sgd+l2init+pull", rule_components(external=own))
 
 
-def test_an_argument_that_may_have_been_meant_as_a_state_is_reported_with_its_place(tmp_path: Path) -> None:
+def test_an_argument_that_looks_like_a_state_is_reported_with_its_location(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "from weightclip.lab.experiments.streaming import Rule\n\n\ndef update(w, g, m, v, lr):\n    return w, m\n\n\n"

@@ -23,11 +23,11 @@ def several(w: float, g: float, *rest: float) -> float:
     return w
 
 
-def test_settings_are_the_arguments_that_are_nothing_else() -> None:
+def test_all_other_arguments_are_settings() -> None:
     assert OPTIMIZERS["sgd"].settings == {"lr": None}
     assert OPTIMIZERS["adam"].settings == {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert OPTIMIZERS["madam"].settings == {"lr": None, "beta": 0.999, "max_update": 10.0, "kappa": None}
-    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through box, which is kappa s
+    assert REGULARIZERS["wc"]["paper"].settings == {"kappa": None}  # through `box`, which is kappa s
     assert REGULARIZERS["sp"]["paper"].settings == {"decay": None, "lr": None, "sigma": None}
     assert Rule("step", update=step).settings == {"lr": 0.1}
 
@@ -51,7 +51,7 @@ def test_rules_are_plain_functions() -> None:
         ({"update": several}, r"rule mine: got the argument '\*rest"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
+def test_an_invalid_rule_raises_an_error(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Rule("mine", **arguments)
 
@@ -81,7 +81,7 @@ def test_a_file_of_rules() -> None:
         ),
     ],
 )
-def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+def test_a_file_without_rules_raises_an_error(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(text)
@@ -89,7 +89,7 @@ def test_a_file_without_rules_is_refused(text: str | None, message: str, tmp_pat
         load_rules(path)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_file_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_bytes(b"x = '\xff'\n")
     with pytest.raises(ValueError, match=r"mine.py', which is not UTF-8 text"):

@@ -1,5 +1,5 @@
 import pytest
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from weightclip.lab.experiments.streaming.experiment import EXPERIMENT
 from weightclip.lab.experiments.streaming.training import run_config
@@ -20,11 +20,11 @@ def test_settings_without_a_field_have_a_prefix() -> None:
     assert config.settings["beta1"] == 0.5
 
 
-def test_an_unknown_field_is_reported_with_the_nearest() -> None:
+def test_an_unknown_field_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"settings: got 'kapa'.*did you mean 'kappa'"):
         EXPERIMENT.configure("input-permuted-mnist", {"kapa": 1.0})
 
 
-def test_its_identity_is_that_of_the_record() -> None:
+def test_the_identity_matches_the_record() -> None:
     config = EXPERIMENT.configure("input-permuted-mnist", SMALL)
     assert EXPERIMENT.identify(config, DATA) == run_config(config, DATA).identity

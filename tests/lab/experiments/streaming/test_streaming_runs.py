@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import killed_stream
 import numpy as np
 import polars as pl
 import pytest
+import streaming_process
 import torch
 from polars.testing import assert_frame_equal
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 import weightclip as wc
 from processes import wait_for
@@ -43,7 +43,7 @@ def only(directory: Path, pattern: str = "*.parquet") -> Path:
 
 
 def interrupted_after(tasks: int) -> Callable[[int, float], None]:
-    """A progress callback that stands for Ctrl-C in the task after that many."""
+    """Return a progress callback that simulates Ctrl-C in the task after the given number of tasks."""
 
     def progress(samples: int, accuracy: float) -> None:
         if samples > tasks * 20:
@@ -68,14 +68,14 @@ def test_online_accuracy_is_over_all_samples_so_far() -> None:
     assert table["online_accuracy"].to_list() == pytest.approx((right / table["samples"]).to_list())
 
 
-def test_without_diagnostics_there_is_accuracy_and_loss_and_the_same_learning() -> None:
+def test_disabling_diagnostics_keeps_accuracy_loss_and_learning() -> None:
     full, plain = run_config(config(), DATA).table, run_config(config(diagnostics=False), DATA).table
     assert plain.columns == ["seed", "task", "samples", "cut_short", "accuracy", "online_accuracy", "loss"]
     assert_frame_equal(full.select(plain.columns), plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rank_and_lipschitz_bound_are_those_of_the_network_at_the_tasks_end(
+def test_rank_and_lipschitz_bound_are_measured_at_the_end_of_a_task(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[np.ndarray[Any, Any]]] = []
@@ -97,7 +97,7 @@ def test_rank_and_lipschitz_bound_are_those_of_the_network_at_the_tasks_end(
         assert [row[f"rank_{i}"] for i in (1, 2, 3)] == [int(torch.linalg.matrix_rank(w)) for w in matrices]
 
 
-def test_the_seed_fixes_everything() -> None:
+def test_the_seed_determines_the_run() -> None:
     one, same, other = (run_config(config("adam+sp", seed=seed), DATA).table for seed in (1, 1, 2))
     assert_frame_equal(one, same)
     assert not one["loss"].equals(other["loss"])
@@ -131,7 +131,7 @@ def test_the_record_contains_its_provenance(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_a_finished_run_is_read_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_config(config(), DATA, out=tmp_path)
     monkeypatch.setattr(streaming_runs, "_make_learner", None)
     again = run_config(config(), DATA, out=tmp_path)
@@ -139,7 +139,7 @@ def test_a_finished_run_is_read_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert again.seconds == first.seconds
 
 
-def test_overwriting_runs_it_again(tmp_path: Path) -> None:
+def test_overwriting_repeats_a_run(tmp_path: Path) -> None:
     run_config(config(), DATA, out=tmp_path)
     before = only(tmp_path).stat().st_mtime_ns
     calls: list[int] = []
@@ -180,14 +180,14 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(tmp_path: Pat
         out=tmp_path,
         callbacks=Callbacks(on_progress=lambda n, _: seen.append(n), on_event=lines.append),
     )
-    assert min(seen) > tasks * 20  # the finished tasks were not learned again
+    assert min(seen) > tasks * 20  # finished tasks were not repeated
     assert lines == [f"input-permuted-mnist {method} seed 0: resuming after task {tasks}"]
     assert_frame_equal(record.table, expected, check_exact=True)
     assert not list(tmp_path.rglob("*.npz"))
     assert record.resumed == read_record(only(tmp_path)).resumed == "exact"
 
 
-def test_a_run_that_was_not_interrupted_was_never_resumed(tmp_path: Path) -> None:
+def test_an_uninterrupted_run_is_recorded_as_never_resumed(tmp_path: Path) -> None:
     assert run_config(config(), DATA, out=tmp_path).resumed == read_record(only(tmp_path)).resumed == "never"
 
 
@@ -252,7 +252,7 @@ def test_another_configuration_is_another_run(tmp_path: Path, change: dict[str, 
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
-def test_spelling_out_a_default_is_the_same_run(tmp_path: Path) -> None:
+def test_an_explicit_default_is_the_same_run(tmp_path: Path) -> None:
     run_config(config(), DATA, out=tmp_path)
     run_config(config(kappa=1.0, outputs=4, settings={"beta1": 0.9}), DATA, out=tmp_path)
     assert only(tmp_path)
@@ -265,13 +265,13 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     synced: list[int] = []
     fsync = os.fsync
 
-    def fills_up(descriptor: int) -> None:
+    def failing_fsync(descriptor: int) -> None:
         synced.append(descriptor)
         if len(synced) > 4:  # two checkpoints: a file and a directory each
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", fills_up)
+    monkeypatch.setattr(os, "fsync", failing_fsync)
     with pytest.raises(OSError, match="No space left on device"):
         run_config(config(), DATA, out=tmp_path)
     monkeypatch.undo()
@@ -281,27 +281,25 @@ def test_a_full_disk_leaves_no_broken_record_and_the_run_can_resume(
     assert_frame_equal(run_config(config(), DATA, out=tmp_path, callbacks=NO_CALLBACKS).table, expected)
 
 
-def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_directory_is_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(streaming_runs, "_make_learner", None)
     with pytest.raises(OSError, match="Not a directory"):
         run_config(config(), DATA, out=tmp_path / "file")
 
 
-def test_more_classes_than_outputs_is_refused() -> None:
+def test_more_classes_than_outputs_raise_an_error() -> None:
     with pytest.raises(ValueError, match="outputs: got 3, expected at least the 4 classes of tiny"):
         run_config(config(outputs=3), DATA)
     assert run_config(config(outputs=9), DATA).config["outputs"] == 9
 
 
-def test_a_network_larger_than_memory_is_refused() -> None:
+def test_a_network_larger_than_memory_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"hidden: got .*expected a network that fits in memory"):
         run_config(config(hidden=(10**12,)), DATA)
 
 
-def test_divergence_is_a_finding_not_a_crash(tmp_path: Path) -> None:
+def test_divergence_is_recorded_without_an_error(tmp_path: Path) -> None:
     lines: list[str] = []
     table = run_config(config("sgd", lr=1e30), DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append)).table
     assert lines == ["input-permuted-mnist sgd seed 0: the loss diverged in task 1"]
@@ -345,28 +343,28 @@ def test_the_number_of_threads_is_restored() -> None:
         pytest.param("sgd+sp", "fused", marks=pytest.mark.slow),
     ],
 )
-def test_kill_9_at_any_moment_loses_at_most_the_task_under_way(tmp_path: Path, method: str, backend: str) -> None:
-    """Killed again and again at random moments, the run ends with the same numbers as an undisturbed one."""
-    expected = run_config(killed_stream.config(backend, method), DATA).table
+def test_kill_9_loses_at_most_the_current_task(tmp_path: Path, method: str, backend: str) -> None:
+    """A run killed repeatedly at random moments ends with the same results as an uninterrupted one."""
+    expected = run_config(streaming_process.config(backend, method), DATA).table
     moments = random.Random(0)
     finished = kills = 0
-    while finished < killed_stream.TASKS - 2:
-        process = killed_stream.start(tmp_path, backend, method)
+    while finished < streaming_process.TASKS - 2:
+        process = streaming_process.start(tmp_path, backend, method)
         try:
             wait_for(partial(_has_saved_more, tmp_path, finished), "a task", interval=0.001)
-            time.sleep(moments.uniform(0, 0.05))  # somewhere in a task
+            time.sleep(moments.uniform(0, 0.05))  # within a task
             saved = _tasks_saved(tmp_path)
         finally:
             process.kill()
             process.join()
         finished = _tasks_saved(tmp_path)
-        assert finished >= saved  # what was saved is there, and can be read
+        assert finished >= saved  # saved tasks exist and can be read
         kills += 1
     assert kills > 1
     seen: list[int] = []
-    settings = killed_stream.config(backend, method)
+    settings = streaming_process.config(backend, method)
     record = run_config(settings, DATA, out=tmp_path, callbacks=Callbacks(on_progress=lambda n, _: seen.append(n)))
-    assert all(samples > finished * killed_stream.PERIOD[backend] for samples in seen)
+    assert all(samples > finished * streaming_process.PERIOD[backend] for samples in seen)
     assert_frame_equal(record.table, expected, check_exact=True)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".parquet"]
 
@@ -378,15 +376,15 @@ def _has_saved_more(directory: Path, tasks: int) -> bool:
 def _tasks_saved(directory: Path) -> int:
     saved = list(directory.rglob("*.checkpoint.npz"))
     if not saved:
-        return killed_stream.TASKS if list(directory.rglob("*.parquet")) else 0
+        return streaming_process.TASKS if list(directory.rglob("*.parquet")) else 0
     try:
         with np.load(saved[0]) as arrays:
             return len(arrays["rows"])
-    except FileNotFoundError:  # the record has taken its place
-        return killed_stream.TASKS
+    except FileNotFoundError:  # replaced by the record
+        return streaming_process.TASKS
 
 
-def test_run_gives_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_run_returns_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Problem, "load", lambda problem, data_dir, event: DATA)
     settings: dict[str, Any] = {"method": "sgd+wc", "steps": 40, "period": 20, "hidden": (5,), "backend": "reference"}
     table = run("input-permuted-mnist", seeds=range(2), out=tmp_path, **settings)

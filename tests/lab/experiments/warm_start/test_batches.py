@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from photographs import images
+from synthetic_images import images
 
 from weightclip.lab.experiments.warm_start.batches import (
     MEAN,
@@ -16,7 +16,7 @@ from weightclip.lab.experiments.warm_start.batches import (
 CPU = torch.device("cpu")
 
 
-def test_a_batch_is_normalised_by_the_papers_numbers() -> None:
+def test_batches_are_normalized_with_the_papers_statistics() -> None:
     split = images(10, 1)
     x, y = Pixels(split, CPU).batch(torch.tensor([7, 2]))
     expected = (split.pixels[[7, 2]] / 255 - np.array(MEAN)) / np.array(STD)
@@ -26,7 +26,7 @@ def test_a_batch_is_normalised_by_the_papers_numbers() -> None:
     assert y.tolist() == split.labels[[7, 2]].tolist()
 
 
-def test_halves_share_no_image_and_make_up_the_whole() -> None:
+def test_the_two_halves_are_disjoint_and_cover_the_data() -> None:
     first, second = halves(100, 100, 2, seed=3)
     assert len(first) == len(second) == 50
     assert sorted(torch.cat([first, second]).tolist()) == list(range(100))
@@ -41,7 +41,7 @@ def test_a_subset_is_drawn_at_random() -> None:
     assert chosen.max() > 500
 
 
-def test_every_epoch_has_all_rows_in_an_order_of_its_own() -> None:
+def test_every_epoch_has_all_rows_in_a_new_order() -> None:
     rows = torch.arange(20, 40)
     one, two = (torch.cat(list(epoch_batches(rows, 8, 0, epoch))) for epoch in (0, 1))
     assert sorted(one.tolist()) == sorted(two.tolist()) == rows.tolist()
@@ -55,7 +55,7 @@ def test_orders_differ_between_seeds() -> None:
     assert one.tolist() != other.tolist()
 
 
-def test_a_single_image_is_no_batch() -> None:
+def test_a_last_batch_of_one_image_is_dropped() -> None:
     assert [len(part) for part in epoch_batches(torch.arange(9), 8, 0, 0)] == [8]
 
 
@@ -64,7 +64,7 @@ def test_all_seeds_use_the_same_test_images() -> None:
     assert rows_to_test(20, 5).tolist() == rows_to_test(20, 5).tolist()
 
 
-def test_augmentation_moves_and_mirrors_each_image_by_itself() -> None:
+def test_augmentation_shifts_and_flips_each_image_independently() -> None:
     image = torch.arange(32.0 * 32).view(1, 1, 32, 32).expand(200, 3, 32, 32) + 1
     moved = augmented(image, 0, 0, 0)
     assert moved.shape == image.shape
@@ -85,7 +85,7 @@ def test_augmentation_moves_and_mirrors_each_image_by_itself() -> None:
         assert not torch.equal(moved, augmented(image, seed, epoch, first))
 
 
-def test_outside_of_an_augmented_image_there_are_zeros() -> None:
+def test_augmented_images_are_padded_with_zeros() -> None:
     moved = augmented(torch.ones(100, 3, 32, 32), 0, 0, 0)
     assert set(moved.unique().tolist()) == {0.0, 1.0}
     assert moved[:, :, 4:-4, 4:-4].min() == 1.0

@@ -17,18 +17,18 @@ def chosen(criterion: str) -> dict[tuple[str, int], float | None]:
     return {(row["method"], row["stages"]): row["kappa"] for row in found.iter_rows(named=True)}
 
 
-def test_the_area_under_the_authors_curves_chooses_20_for_both() -> None:
-    """Their table 2 has 10 for clipping after every step, which this criterion does not give."""
+def test_the_area_under_the_authors_curves_selects_20_for_both() -> None:
+    """Their table 2 lists 10 for clipping after every step, which this criterion does not select."""
     found = chosen("auc")
     assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (20.0, 20.0)
 
 
-def test_the_final_accuracy_chooses_10_and_5() -> None:
+def test_the_final_accuracy_selects_10_and_5() -> None:
     found = chosen("final")
     assert (found["sgd+wc", 2], found["sgd+wc@switch", 2]) == (10.0, 5.0)
 
 
-def test_the_authors_numbers_are_those_of_the_paper() -> None:
+def test_the_authors_numbers_match_the_paper() -> None:
     last = authors_curves().filter(pl.col("epoch") == pl.col("epochs"))
     ends = {(row["method"], row["stages"], row["kappa"]): row["test_accuracy"] for row in last.iter_rows(named=True)}
     expected = {
@@ -43,8 +43,8 @@ def test_the_authors_numbers_are_those_of_the_paper() -> None:
     assert {key: ends[key] for key in expected} == pytest.approx(expected, abs=0.0015)
 
 
-def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
-    """Runs of the paper's variant at its scale, as a tidy table: accuracy 0.1 in the first stage, 0.9 in the second."""
+def make_runs(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
+    """Create a tidy table of runs at the paper's scale with accuracy 0.1 in the first stage and 0.9 in the second."""
     wanted = replace(resolve(Config(method="sgd+wc", variant="paper", kappa=10.0)), epochs=epochs, **changes)
     facts = {name: value for name, value in wanted.facts().items() if name not in ("settings", "seed")}
     runs = []
@@ -70,7 +70,7 @@ def made(epochs: int = 11, seeds: int = 2, **changes: object) -> pl.DataFrame:
 
 
 def test_our_epochs_are_compared_with_theirs() -> None:
-    first, *between, eleventh = compare_with_authors(made()).to_dicts()
+    first, *between, eleventh = compare_with_authors(make_runs()).to_dicts()
     assert [row["authors"] for row in between] == [None] * 9
     assert (first["epoch"], first["authors"], first["seeds"]) == (1, 0.11819, 2)
     assert first["difference"] == pytest.approx(0.1 - 0.11819)
@@ -78,8 +78,8 @@ def test_our_epochs_are_compared_with_theirs() -> None:
 
 
 def test_a_second_stage_is_never_compared_with_their_first() -> None:
-    assert compare_with_authors(made(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
-    whole = compare_with_authors(made(epochs=300))
+    assert compare_with_authors(make_runs(epochs=6))["epoch"].to_list() == [1, 2, 3, 4, 5, 6]
+    whole = compare_with_authors(make_runs(epochs=300))
     assert whole.filter(pl.col("epoch") > 300)["mean"].unique().to_list() == [0.9]
     assert whole.filter(pl.col("epoch") <= 300)["mean"].unique().to_list() == [0.1]
 
@@ -99,29 +99,29 @@ def test_a_second_stage_is_never_compared_with_their_first() -> None:
         {"augment": True},
     ],
 )
-def test_runs_with_other_settings_than_theirs_do_not_count(changes: dict[str, object]) -> None:
-    other = made(**changes)  # type: ignore[arg-type]
+def test_runs_with_settings_different_from_theirs_are_excluded(changes: dict[str, object]) -> None:
+    other = make_runs(**changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="results: got no runs of warm-start with variant paper"):
         compare_with_authors(other)
-    assert len(compare_with_authors(pl.concat([made(), other], how="diagonal"))) == 11
+    assert len(compare_with_authors(pl.concat([make_runs(), other], how="diagonal"))) == 11
 
 
-def test_a_kappa_that_they_did_not_try_does_not_count() -> None:
-    both = pl.concat([made(), made(kappa=3.0)])
+def test_a_kappa_they_did_not_try_is_excluded() -> None:
+    both = pl.concat([make_runs(), make_runs(kappa=3.0)])
     assert compare_with_authors(both)["kappa"].unique().to_list() == [10.0]
 
 
-def test_one_of_several_lengths_is_selected_and_the_others_are_reported() -> None:
+def test_one_length_is_selected_and_the_others_are_reported() -> None:
     reported: list[str] = []
-    found = compare_with_authors(pl.concat([made(seeds=3), made(epochs=2)]), reported.append)
+    found = compare_with_authors(pl.concat([make_runs(seeds=3), make_runs(epochs=2)]), reported.append)
     assert found["epoch"].to_list() == list(range(1, 12))
     assert found["seeds"].unique().to_list() == [3]
     assert len(reported) == 1
 
 
 def test_their_curves_are_drawn_with_ours() -> None:
-    drawing = draw_authors_comparison(made())
-    assert drawing.data.equals(compare_with_authors(made()))
+    drawing = draw_authors_comparison(make_runs())
+    assert drawing.data.equals(compare_with_authors(make_runs()))
     axes = drawing.picture.axes[0]
     assert list(axes.get_lines()[0].get_xdata()) == list(range(1, 12))
     (theirs,) = axes.containers

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from photographs import config, photographs
+from synthetic_images import config, image_data
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -11,7 +11,7 @@ from weightclip.lab.experiments.warm_start.batches import Pixels, epoch_batches,
 from weightclip.lab.experiments.warm_start.config import Config, resolve
 from weightclip.lab.experiments.warm_start.training import Trainer, make_network, memory_format
 
-DATA = photographs()
+DATA = image_data()
 CPU = torch.device("cpu")
 
 
@@ -24,7 +24,7 @@ def weights(one: Trainer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("variant", ["paper", "default"])
-def test_a_step_is_that_of_plain_pytorch(variant: str) -> None:
+def test_a_step_equals_plain_pytorch(variant: str) -> None:
     ours = trainer(variant=variant)
     network = make_network(ours.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
@@ -42,7 +42,7 @@ def test_a_step_is_that_of_plain_pytorch(variant: str) -> None:
     torch.testing.assert_close(weights(ours), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_epochs_row() -> None:
+def test_a_row_contains_the_metrics_of_an_epoch() -> None:
     one = trainer("sgd+wc", kappa=1.0)
     row = one.learn(0)
     assert list(row) == [
@@ -64,16 +64,16 @@ def test_an_epochs_row() -> None:
     assert (later["epoch"], later["stage"], later["samples"]) == (3, 2, 48)
 
 
-def test_stages_learn_from_their_own_half() -> None:
+def test_each_stage_learns_from_its_half() -> None:
     seen: list[torch.Tensor] = []
     one = trainer()
     batch = one._train.batch
 
-    def noted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def recording_batch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(rows)
         return batch(rows)
 
-    one._train.batch = noted  # type: ignore[method-assign]
+    one._train.batch = recording_batch  # type: ignore[method-assign]
     first, again, second = (set() for _ in range(3))
     for epoch, rows in ((0, first), (1, again), (2, second)):
         seen.clear()
@@ -84,7 +84,7 @@ def test_stages_learn_from_their_own_half() -> None:
     assert len(first | second) == 48
 
 
-def test_validation_images_are_training_images_that_are_not_trained_on() -> None:
+def test_validation_images_are_held_out_training_images() -> None:
     one = trainer(images=30, test_images=18, validation=True)
     trained = set(torch.cat(one._stages).tolist())
     held_out = set(one._test_rows.tolist())
@@ -105,7 +105,7 @@ def test_initial_weights_are_clipped_once() -> None:
     clipped.learn(0)
     plain.model.load_state_dict(trainer(init_kappa=0.5).model.state_dict())
     plain.learn(0)
-    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped later
+    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped afterwards
 
 
 def test_clipping_at_the_switch_happens_once() -> None:
@@ -119,7 +119,7 @@ def test_clipping_at_the_switch_happens_once() -> None:
 
 
 @pytest.mark.parametrize(("variant", "scales"), [("paper", True), ("default", False)])
-def test_the_papers_bounds_clip_batch_normalisation_and_ours_do_not(variant: str, scales: bool) -> None:
+def test_only_the_papers_bounds_clip_batch_normalization(variant: str, scales: bool) -> None:
     one = trainer("sgd+wc", kappa=1.0, variant=variant)
     one.learn(0)
     boxes = one.boxes()
@@ -130,7 +130,7 @@ def test_the_papers_bounds_clip_batch_normalisation_and_ours_do_not(variant: str
 
 
 @pytest.mark.parametrize("variant", ["paper", "default"])
-def test_clipping_once_clips_the_boxes_of_clipping_always(variant: str) -> None:
+def test_clipping_once_uses_the_same_boxes_as_clipping_every_step(variant: str) -> None:
     once, always = (trainer(method, kappa=0.5, variant=variant) for method in ("sgd+wc@switch", "sgd+wc"))
     assert once.boxes().is_empty()
     for epoch in range(3):
@@ -139,7 +139,7 @@ def test_clipping_once_clips_the_boxes_of_clipping_always(variant: str) -> None:
     assert trainer("sgd").boxes().is_empty()
 
 
-def test_the_fraction_clipped_at_the_switch_is_kept() -> None:
+def test_the_fraction_clipped_at_the_switch_is_recorded() -> None:
     one = trainer("sgd+wc@switch", kappa=0.5)
     clipped = [one.learn(epoch)["clipped"] for epoch in range(4)][2]
     boxes = one.boxes()
@@ -150,8 +150,8 @@ def test_the_fraction_clipped_at_the_switch_is_kept() -> None:
     assert other.boxes().equals(boxes)
 
 
-def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
-    """In the paper's variant, with a last batch that is smaller."""
+def test_metrics_match_a_plain_loop() -> None:
+    """In the paper's variant, with a smaller last batch."""
     one = trainer("sgd+wc", kappa=5.0, variant="paper", images=44, batch_size=8)
     network = make_network(one.config, DATA.train.classes)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
@@ -199,7 +199,7 @@ def test_measurements_are_those_of_a_loop_as_one_would_write_it() -> None:
 def test_the_fraction_clipped_in_a_new_network(
     bounds: Rule, kappa: float, convolutions: float, scales: float | None
 ) -> None:
-    """The paper's kappa acts through normalisation's scales alone; without them it has another scale."""
+    """The paper's kappa acts only through the scales of normalization layers; without them its scale differs."""
     network = make_network(resolve(Config(method="sgd")), 10)
     clipper = clip_weights(torch.optim.SGD(network.parameters(), lr=0.1), network, kappa, bounds=bounds)
     names = {id(tensor): name for name, tensor in network.named_parameters()}
@@ -210,23 +210,23 @@ def test_the_fraction_clipped_in_a_new_network(
         if kind != "convolutions" or tensor.ndim == 4:
             changed[kind][0] += int((tensor.abs() > side).sum())
             changed[kind][1] += tensor.numel()
-    share = {kind: some / total if total else None for kind, (some, total) in changed.items()}
-    assert share["convolutions"] == pytest.approx(convolutions, abs=0.002)
-    assert share["scales"] == (scales if scales is None else pytest.approx(scales, abs=0.002))
-    assert share["last"] == 0.0
+    fraction = {kind: some / total if total else None for kind, (some, total) in changed.items()}
+    assert fraction["convolutions"] == pytest.approx(convolutions, abs=0.002)
+    assert fraction["scales"] == (scales if scales is None else pytest.approx(scales, abs=0.002))
+    assert fraction["last"] == 0.0
 
 
-def test_compiling_and_mixed_precision_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[nn.Module] = []
-    monkeypatch.setattr(torch, "compile", lambda model: asked.append(model) or model)
+def test_compile_and_precision_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[nn.Module] = []
+    monkeypatch.setattr(torch, "compile", lambda model: requested.append(model) or model)
     monkeypatch.setattr(training, "check_precision", lambda *_: None)
     one = trainer(compile=True, precision="bfloat16")
-    assert asked == [one.model]
+    assert requested == [one.model]
     assert one._mixed()._enabled
     assert not trainer()._mixed()._enabled
 
 
-def test_shrinking_and_perturbing_at_the_switch() -> None:
+def test_shrink_and_perturb_at_the_switch() -> None:
     one, plain = trainer("sgd+sp@switch", decay=0.9, sigma=0.0), trainer("sgd")
     for epoch in (0, 1):
         assert one.learn(epoch) == plain.learn(epoch)
@@ -245,26 +245,26 @@ def test_other_methods_learn(method: str) -> None:
     assert rows[0]["train_loss"] > 0
 
 
-def test_arguments_of_the_optimizer_reach_it() -> None:
+def test_optimizer_arguments_are_passed_on() -> None:
     one = trainer("sgd", settings={"momentum": 0.9})
     assert one.optimizer.param_groups[0]["momentum"] == 0.9
     with pytest.raises(ValueError, match=r"momentun: got 0.9, but sgd has no such setting; .* did you mean 'momentum'"):
         trainer("sgd", settings={"momentun": 0.9})
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_result() -> None:
     one, same, other = (trainer(seed=seed).learn(0) for seed in (1, 1, 2))
     assert one == same
     assert one != other
 
 
-def test_narrow_networks_on_a_cpu_keep_pytorchs_memory_format() -> None:
+def test_narrow_networks_on_a_cpu_keep_the_default_memory_format() -> None:
     assert memory_format(8, CPU) == torch.contiguous_format
     assert memory_format(16, CPU) == torch.channels_last
     assert memory_format(8, torch.device("cuda")) == torch.channels_last
 
 
-def test_augmentation_changes_what_is_learned_but_not_what_is_tested() -> None:
+def test_augmentation_changes_training_but_not_testing() -> None:
     plain, augmented = trainer(), trainer(augment=True)
     assert plain.test() == augmented.test()
     assert plain.learn(0)["train_loss"] != augmented.learn(0)["train_loss"]

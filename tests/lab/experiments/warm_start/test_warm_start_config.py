@@ -5,7 +5,7 @@ import pytest
 from weightclip.lab.experiments.warm_start.config import Config, presets, resolve
 
 
-def test_missing_fields_are_the_papers() -> None:
+def test_missing_fields_default_to_the_paper() -> None:
     config = resolve(Config(method="sgd+wc", variant="paper"))
     assert (config.lr, config.kappa, config.decay, config.sigma) == (0.001, 10.0, None, None)
     assert (config.epochs, config.images, config.test_images) == (300, 50_000, 10_000)
@@ -21,7 +21,7 @@ def test_the_default_variant_has_another_scale_of_kappa() -> None:
     assert resolve(Config(method="sgd+wc")).kappa in default
 
 
-def test_a_scale_is_what_it_stands_for() -> None:
+def test_a_scale_equals_its_explicit_settings() -> None:
     laptop = resolve(Config(method="sgd", scale="laptop"))
     same = resolve(
         Config(
@@ -39,13 +39,13 @@ def test_a_scale_is_what_it_stands_for() -> None:
     assert resolve(Config(method="sgd", scale="laptop", width=8)).width == 8
 
 
-def test_how_a_run_is_made_is_no_fact_of_it() -> None:
+def test_execution_options_are_not_part_of_the_identity() -> None:
     one, other = resolve(Config(threads=1)), resolve(Config(threads=2, device="cpu", compile=True))
     assert one.facts() == other.facts()
     assert one.facts() != resolve(Config(precision="bfloat16")).facts()
 
 
-def test_a_combination_takes_the_settings_of_its_parts() -> None:
+def test_a_combination_uses_the_settings_of_its_parts() -> None:
     config = resolve(Config(method="sgd+l2+wc"))
     assert (config.kappa, config.decay) == (
         resolve(Config(method="sgd+wc")).kappa,
@@ -53,7 +53,7 @@ def test_a_combination_takes_the_settings_of_its_parts() -> None:
     )
 
 
-def test_any_optimizer_of_pytorch_is_known_by_its_name() -> None:
+def test_any_pytorch_optimizer_is_available_by_name() -> None:
     def required(method: str) -> list[str]:
         return list(Config(method=method).parsed_method().settings)
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from photographs import config, photographs
+from synthetic_images import config, image_data
 
 from weightclip.lab.experiment import IncompatibleError, describe, summarize
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
@@ -11,15 +11,15 @@ from weightclip.lab.experiments.warm_start.metrics import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.registry import experiment_of, find_experiment
 
-DATA = photographs()
+DATA = image_data()
 
 
-def test_it_is_found_by_its_name_and_its_problem() -> None:
+def test_the_experiment_is_found_by_name_and_by_problem() -> None:
     assert find_experiment("warm-start") is EXPERIMENT
     assert experiment_of("warm-start") is EXPERIMENT
 
 
-def test_its_identity_is_the_records() -> None:
+def test_the_identity_matches_the_record() -> None:
     wanted = config("sgd+wc")
     assert EXPERIMENT.identify(wanted, DATA) == run_config(wanted, DATA).identity
 
@@ -31,14 +31,14 @@ def test_every_column_has_a_metric_of_its_experiment() -> None:
     assert EXPERIMENT.schema.score in METRICS
 
 
-def test_clipping_at_the_switch_needs_two_stages() -> None:
+def test_clipping_at_the_switch_requires_two_stages() -> None:
     with pytest.raises(IncompatibleError, match="stages: got 1, but sgd\\+wc@switch acts when the second stage starts"):
         EXPERIMENT.configure("warm-start", {"method": "sgd+wc@switch", "stages": 1})
     for method, stages in (("sgd+wc@switch", 2), ("sgd", 1)):
         assert EXPERIMENT.configure("warm-start", {"method": method, "stages": stages}).stages == stages
 
 
-def test_the_papers_setting_is_of_its_variant() -> None:
+def test_the_papers_setting_is_for_its_variant() -> None:
     row = {"method": "sgd+wc", "variant": "paper"}
 
     def setting(**changes: Any) -> Mapping[str, Any] | None:
@@ -49,12 +49,12 @@ def test_the_papers_setting_is_of_its_variant() -> None:
     assert setting(method="adam", lr=0.001) is None
 
 
-def test_settings_without_a_field_come_from_tables() -> None:
+def test_settings_without_a_field_are_read_from_tables() -> None:
     made = EXPERIMENT.configure("warm-start", {"method": "sgd", "settings.momentum": 0.9})
     assert made.settings == {"momentum": 0.9}
 
 
-def test_length_is_what_progress_reaches() -> None:
+def test_progress_ends_at_the_length_of_the_run() -> None:
     for stages in (1, 2):
         wanted = config(stages=stages)
         assert EXPERIMENT.length(wanted) == run_config(wanted, DATA).table["samples"][-1]

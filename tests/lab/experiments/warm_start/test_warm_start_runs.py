@@ -3,8 +3,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from photographs import config, photographs
 from polars.testing import assert_frame_equal
+from synthetic_images import config, image_data
 
 from weightclip.lab.callbacks import Callbacks
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
@@ -12,7 +12,7 @@ from weightclip.lab.experiments.warm_start.training import run_config
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import relative_path
 
-DATA = photographs()
+DATA = image_data()
 
 
 def interrupted_after(images: int) -> object:
@@ -35,7 +35,7 @@ def test_a_record_has_a_row_for_each_epoch_of_all_stages() -> None:
     assert one["samples"].to_list() == [48, 96]
 
 
-def test_it_learns() -> None:
+def test_training_reduces_the_loss() -> None:
     table = run_config(config("sgd", epochs=8, lr=0.1), DATA).table
     assert table["train_loss"][-1] < table["train_loss"][0]
     assert table["test_accuracy"].max() > 0.5
@@ -78,11 +78,11 @@ def test_a_record_contains_the_clipped_tensors_and_the_platform(tmp_path: Path) 
     assert not run_config(config("sgd"), DATA).tables
 
 
-def test_threads_are_those_asked_for() -> None:
+def test_the_requested_threads_are_used() -> None:
     assert "1 threads" in run_config(config(threads=1), DATA).platform
 
 
-def test_threads_and_device_do_not_make_another_run() -> None:
+def test_threads_and_device_do_not_change_the_identity() -> None:
     identify = EXPERIMENT.identify
     assert identify(config(threads=1), DATA) == identify(config(threads=2, device="cpu"), DATA)
     assert identify(config(seed=1), DATA) != identify(config(seed=2), DATA)
@@ -100,20 +100,20 @@ def test_more_images_than_available_are_rejected() -> None:
             run_config(config(**{name: 1000}), DATA)  # type: ignore[arg-type]
 
 
-def test_validation_images_are_those_that_are_left() -> None:
+def test_validation_uses_the_remaining_images() -> None:
     message = "test_images: got 20, expected at most the 8 of cifar10 that are not trained on"
     with pytest.raises(ValueError, match=message):
         run_config(config(images=40, validation=True), DATA)
 
 
-def test_runs_of_before_the_added_options_keep_their_identity() -> None:
+def test_runs_without_newer_options_keep_their_identity() -> None:
     facts = config().facts()
     assert not {"validation", "init_kappa"} & set(facts)
     assert config(validation=True).facts() == facts | {"validation": True}
     assert config(init_kappa=0.5).facts() == facts | {"init_kappa": 0.5}
 
 
-def test_validation_differs_from_the_paper() -> None:
+def test_validation_is_a_deviation_from_the_paper() -> None:
     record = run_config(config(images=40, test_images=8, validation=True, epochs=1), DATA)
     assert record.deviations["validation"] is True
 

@@ -1,17 +1,17 @@
-"""A run on the tiny data set, in a process of its own that can be killed."""
+"""A run on the tiny data set in a separate process that can be killed."""
 
 import multiprocessing
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tiny import tiny_dataset
+from tiny_data import tiny_dataset
 
 from weightclip.lab.callbacks import NO_CALLBACKS
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.training import run_config
 
 TASKS = 12
-PERIOD = {"reference": 40, "fused": 20_000}  # some hundredths of a second each
+PERIOD = {"reference": 40, "fused": 20_000}  # a few hundredths of a second each
 
 
 def config(backend: str, method: str) -> Config:
@@ -24,7 +24,7 @@ def run(out: Path, backend: str, method: str) -> None:
 
 
 def start(out: Path, backend: str, method: str) -> ForkServerProcess:
-    """The server imports everything once; each run is a fork of it, which starts at once."""
+    """Start a run in a fork of a server that has already imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])
     process = context.Process(target=run, args=(out, backend, method))

@@ -1,6 +1,6 @@
-"""The command `weightclip` with a checkpoint after every row, whatever the speed of the machine.
+"""The command `weightclip` with a checkpoint after every row, regardless of the machine's speed.
 
-Workers import this file too, because they are spawned.
+Workers also import this file, because they are spawned.
 """
 
 import math

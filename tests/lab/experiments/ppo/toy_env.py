@@ -1,4 +1,4 @@
-"""An environment that costs nothing: a point that is pushed about, and falls off the table."""
+"""A toy environment: actions push a point, and an episode terminates when it leaves the table."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ gym.register(NAME, Toy, max_episode_steps=LIMIT)
 
 
 def config(method: str = "adam+wc", seed: int = 0, **more: Any) -> Config:
-    """Small, and soon over."""
+    """Create the configuration of a small, short run."""
     given = {
         "env": NAME,
         "num_steps": 64,

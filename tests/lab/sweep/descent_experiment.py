@@ -1,4 +1,4 @@
-"""A small experiment that is saved and resumed like the real ones: a network, an optimizer and a generator."""
+"""A small experiment with checkpoints like the real ones: a network, an optimizer and a generator."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ class Descent(Experiment[Config]):
     )
     lockstep = 2
     executing: Callable[[str], AbstractContextManager[None]] = staticmethod(lambda identity: nullcontext())
-    """Entered with the identity of a run while it is executed."""
+    """Context manager that is entered with the identity of a run while it is executed."""
 
     def configure(self, problem: str, settings: Mapping[str, Any]) -> Config:
         return Config(problem, **settings)
@@ -121,7 +121,7 @@ class Descent(Experiment[Config]):
 
 
 def descent_plan(**settings: Any) -> Plan:
-    """Two seeds of each of two step sizes; the seeds of a step size are one job."""
+    """Create a plan with two seeds of each of two step sizes; the seeds of a step size are one job."""
     experiment = Descent()
     configs = [experiment.configure("descent", {"lr": lr, **settings}) for lr in (0.1, 0.2)]
     return make_plan(experiment, configs, range(2))

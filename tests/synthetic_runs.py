@@ -1,4 +1,4 @@
-"""Tidy tables of made-up streaming runs."""
+"""Tidy tables of synthetic streaming runs."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ SCHEMA = json.dumps(EXPERIMENT.schema.as_dict())
 
 
 def some_value(metric: str, method: str, seed: int, task: int) -> float:
-    """Between 0.2 and 0.8, and different for each."""
+    """Return a value between 0.2 and 0.8 that differs for all arguments."""
     return float(np.random.default_rng([len(metric), *method.encode(), seed, task]).uniform(0.2, 0.8))
 
 
@@ -31,7 +31,7 @@ def runs(
     official: bool = True,
     **config: Any,
 ) -> pl.DataFrame:
-    """A row per method, seed and task; `value(metric, method, seed, task)` is measured."""
+    """Create a row per method, seed and task, with the metrics `value(metric, method, seed, task)`."""
     given = {"lr": 0.001, "kappa": None, "decay": None, "steps": 1000 * tasks, **config}
     return pl.DataFrame(
         [

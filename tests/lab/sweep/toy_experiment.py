@@ -1,4 +1,4 @@
-"""A small experiment without data, whose runs can wait, fail, or kill their process."""
+"""A small experiment without data, whose runs can wait, fail or kill their process."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ class ToyConfig:
     rows: int = field(default=3, metadata=_help("rows of the table"))
     stages: int = field(default=1, metadata=_help("1 or 2"))
     seed: int = field(default=0, metadata=_help("fixes nothing"))
-    trouble: str = field(default="", metadata=_help("fail, die, die once, hang once"))
+    fault: str = field(default="", metadata=_help("fail, die, die once, hang once"))
     notes: str = field(default="", metadata=_help("a directory where each run leaves its process id"))
 
 
@@ -70,7 +70,7 @@ class Toy(Experiment[ToyConfig]):
         return ("lr",)
 
     def identify(self, config: ToyConfig, data: Any) -> str:
-        return identity(self.name, {**asdict(config), "notes": "", "trouble": ""}, None)
+        return identity(self.name, {**asdict(config), "notes": "", "fault": ""}, None)
 
     def length(self, config: ToyConfig) -> int:
         return config.rows
@@ -91,12 +91,12 @@ class Toy(Experiment[ToyConfig]):
         if path is not None and path.exists():
             return read_record(path)
         before = _leave_note(config, name)
-        if config.trouble == "fail":
+        if config.fault == "fail":
             raise RuntimeError("it went\nwrong")
-        if config.trouble == "die" or (config.trouble == "die once" and not before):
+        if config.fault == "die" or (config.fault == "die once" and not before):
             os.kill(os.getpid(), signal.SIGKILL)
-        if config.trouble == "hang once" and not before:
-            time.sleep(600)  # a signal ends it
+        if config.fault == "hang once" and not before:
+            time.sleep(600)  # ended by a signal
         rows = []
         for row in range(config.rows):
             if config.method == "slow":
@@ -112,7 +112,7 @@ class Toy(Experiment[ToyConfig]):
 
 
 def _leave_note(config: ToyConfig, name: str) -> int:
-    """Leave a file for this run; how many it had before."""
+    """Write a file for this attempt of a run; return the number of earlier attempts."""
     if not config.notes:
         return 0
     before = list(Path(config.notes).glob(f"{name}-*"))
@@ -126,7 +126,7 @@ def toy_plan(seeds: int = 3, *choices: Mapping[str, Any], together: bool = False
 
 
 def attempts(notes: Path) -> dict[str, int]:
-    """How often each run was begun."""
+    """Return how often each run was started."""
     found: dict[str, int] = {}
     for note in notes.iterdir():
         name = note.name.split("-")[0]

@@ -1,4 +1,4 @@
-"""Tiny photographs in memory: each class has a colour, under noise."""
+"""Tiny synthetic images in memory: each class has a color, with noise."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ CLASSES = 4
 def images(count: int, seed: int) -> Images:
     random = np.random.default_rng(seed)
     labels = random.integers(0, CLASSES, count, dtype=np.uint8)
-    colours = np.random.default_rng(0).integers(60, 196, (CLASSES, 1, 1, 3))
-    pixels = (colours[labels] + random.integers(-60, 60, (count, 32, 32, 3))).astype(np.uint8)
+    colors = np.random.default_rng(0).integers(60, 196, (CLASSES, 1, 1, 3))
+    pixels = (colors[labels] + random.integers(-60, 60, (count, 32, 32, 3))).astype(np.uint8)
     return Images("cifar10", pixels, labels, CLASSES, Source("directory", "here", f"checksum{seed}", False, "cifar10"))
 
 
-def photographs() -> Photographs:
+def image_data() -> Photographs:
     return Photographs(images(48, 1), images(20, 2))
 
 

@@ -1,4 +1,4 @@
-"""A data set that a small network learns in a few hundred steps."""
+"""A data set that a small network can learn in a few hundred steps."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Made-up records, and the tidy table of such records."""
+"""Synthetic records and their tidy tables."""
 
 import dataclasses
 import hashlib
@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def made_record(
+def make_record(
     accuracy: Sequence[float] = (0.5, 0.75),
     *,
     period: int = 10,
@@ -46,7 +46,7 @@ def made_record(
     official: bool = True,
     **config: Any,
 ) -> Record:
-    """A record with that accuracy in each task."""
+    """Create a record with the given accuracy of each task."""
     full = {**CONFIG, "steps": period * len(accuracy), "period": period, **config}
     tasks = range(1, len(accuracy) + 1)
     table = pl.DataFrame(
@@ -73,7 +73,7 @@ def made_record(
 
 
 def comparison(experiment: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The schema, and the comparison with the paper; made-up streaming runs count as the paper's."""
+    """Return the schema and the comparison with the paper; streaming runs have no deviations."""
     facts = upgrade_facts({"experiment": experiment, "config": config})
     deviations = {} if experiment == "streaming" else facts["deviations"]
     schema = Schema.from_dict(facts["schema"])
@@ -81,7 +81,7 @@ def comparison(experiment: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def store(directory: Path, *records: Record) -> list[Path]:
-    """Write the records; their paths."""
+    """Write the records and return their paths."""
     paths = [directory / record.config["method"] / f"lr0.001_{record.identity}.parquet" for record in records]
     for record, path in zip(records, paths):
         write_record(record, path)
@@ -89,7 +89,7 @@ def store(directory: Path, *records: Record) -> list[Path]:
 
 
 def tidy(*records: Record) -> pl.DataFrame:
-    """What `load` gives for such records, in this order."""
+    """Return the table that `load` returns for the records, in the given order."""
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory) / f"{number}_{one.identity}.parquet" for number, one in enumerate(records)]
         for one, path in zip(records, paths):
@@ -98,7 +98,7 @@ def tidy(*records: Record) -> pl.DataFrame:
 
 
 def with_schema(table: pl.DataFrame, **changes: Any) -> pl.DataFrame:
-    """The tidy table of one experiment with another schema."""
+    """Change the schema of a tidy table of one experiment."""
     text = json.dumps(dataclasses.replace(schema_of(table), **changes).as_dict())
     return table.with_columns(pl.lit(text).cast(pl.Categorical).alias("schema"))
 

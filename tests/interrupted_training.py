@@ -1,4 +1,4 @@
-"""A training run that saves after each step and can be told to die in the middle of one."""
+"""A training run that saves a checkpoint after each step and can exit in the middle of a step."""
 
 import os
 import signal

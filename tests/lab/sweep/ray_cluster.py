@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on one machine: a raylet on each of some loopback addresses, which can be killed."""
+"""A Ray cluster of several nodes on one machine: raylets on different loopback addresses, which can be killed."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ RAY = Path(sys.executable).with_name("ray")
 
 
 class Node:
-    """A node of one core. Its processes are those of a session."""
+    """A node with one core. Its processes form a session."""
 
     def __init__(self, address: str, *options: str) -> None:
         words = [str(RAY), "start", f"--node-ip-address={address}", "--num-cpus=1", "--disable-usage-stats", "--block"]
@@ -27,11 +27,11 @@ class Node:
         )
 
     def is_working(self) -> bool:
-        """Whether one of its workers runs a job now; Ray names processes after what they do."""
-        return any(_words(process).startswith("ray::_serve") for process in _session(self._process.pid))
+        """Return whether a worker of the node runs a job; Ray names processes after their tasks."""
+        return any(_command_line(process).startswith("ray::_serve") for process in _session(self._process.pid))
 
     def kill(self) -> None:
-        """`kill -9` of the raylet and of all that it started."""
+        """`kill -9` the raylet and all processes that it started."""
         for process in _session(self._process.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -39,7 +39,7 @@ class Node:
 
 
 class Cluster:
-    """A head, where a driver runs, and other nodes."""
+    """A head node for the driver, and worker nodes."""
 
     def __init__(self, folder: str) -> None:
         port = _free_port()
@@ -48,7 +48,7 @@ class Cluster:
         self.head = Node("127.0.0.2", *head)
         self.nodes = [self.head]
         try:
-            wait_for(lambda: _answers("127.0.0.2", port), "the head")
+            wait_for(lambda: _is_reachable("127.0.0.2", port), "the head")
         except BaseException:
             self.end()
             raise
@@ -75,7 +75,7 @@ def cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def short_folder() -> Iterator[str]:
-    """The path of a socket has at most 107 characters, and Ray adds most of them."""
+    """A short temporary directory: socket paths have at most 107 characters, and Ray uses most of them."""
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     try:
         yield folder
@@ -84,7 +84,7 @@ def short_folder() -> Iterator[str]:
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session, the leader first."""
+    """Return the processes of a session, the leader first."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -95,7 +95,7 @@ def _session(leader: int) -> list[int]:
     return sorted(found, key=lambda process: process != leader)
 
 
-def _words(process: int) -> str:
+def _command_line(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text()
     return ""
@@ -107,7 +107,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(host: str, port: int) -> bool:
+def _is_reachable(host: str, port: int) -> bool:
     with suppress(OSError):
         socket.create_connection((host, port), 1.0).close()
         return True

@@ -1,4 +1,4 @@
-"""Records carry their schema: an experiment that is not installed is analysed, drawn and reported."""
+"""Records contain their schema: an experiment that is not installed can be analyzed, drawn and reported."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 from polars.testing import assert_frame_equal
 
-from lab.records.made_records import digest, made_record, store
+from lab.records.synthetic_records import digest, make_record, store
 from weightclip.cli import main
 from weightclip.lab.analysis.best import best_settings
 from weightclip.lab.analysis.curves import curves
@@ -62,24 +62,24 @@ def walk(method: str = "plain", depth: int = 1, seed: int = 0) -> Record:
 
 @pytest.fixture
 def walks(tmp_path: Path) -> Path:
-    """A store of runs of an experiment that is not installed."""
+    """A store with runs of an experiment that is not installed."""
     assert "walk" not in experiments()
     records = [walk(depth=depth, seed=seed) for depth in (1, 2) for seed in (0, 1)]
     store(tmp_path / "walks", *records, walk("fancy", depth=4), walk("fancy", depth=2))
     return tmp_path / "walks"
 
 
-def test_a_record_comes_back_with_its_schema(tmp_path: Path) -> None:
+def test_a_record_is_restored_with_its_schema(tmp_path: Path) -> None:
     record = walk("fancy")
     write_record(record, tmp_path / "x.parquet")
     found = read_record(tmp_path / "x.parquet")
     assert found.schema == SCHEMA
-    assert list(found.schema.fields) == list(SCHEMA.fields)  # in order, which columns and texts follow
+    assert list(found.schema.fields) == list(SCHEMA.fields)  # in this order, which columns and texts use
     assert (found.paper_setting, found.deviations, found.resumed) == ({"depth": 2}, {"layers": [50]}, "exact")
     assert_frame_equal(found.table, record.table)
 
 
-def test_it_is_loaded_and_scored(walks: Path) -> None:
+def test_records_are_loaded_and_scored(walks: Path) -> None:
     lines: list[str] = []
     table = load(walks, on_event=lines.append)
     assert lines == []
@@ -93,7 +93,7 @@ def test_it_is_loaded_and_scored(walks: Path) -> None:
     assert set(table["deviations"]) == {"layers 50"}
 
 
-def test_it_is_drawn_as_curves(walks: Path, tmp_path: Path) -> None:
+def test_records_are_drawn_as_curves(walks: Path, tmp_path: Path) -> None:
     curve = curves(load(walks).filter(method="plain", depth=1))
     assert curve.select("step", "mean", "seeds").rows() == [(1, 8.5, 2), (2, 4.5, 2), (3, 2.5, 2), (4, 1.5, 2)]
     records = [read_record(path) for path in sorted(walks.rglob("*00010*.parquet"))]
@@ -104,7 +104,7 @@ def test_it_is_drawn_as_curves(walks: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_it_is_reported(walks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_reported(walks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = gather(walks)
     (part,) = content.parts
     assert (part.name, part.x_column, part.score.label) == ("walk", "step", "Distance")
@@ -121,8 +121,8 @@ def test_it_is_reported(walks: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_a_saved_table_comes_back_with_its_schemas(walks: Path, tmp_path: Path, ending: str) -> None:
-    store(walks, made_record(), made_record(seed=1, experiment="warm-start", problem="warm-start"))
+def test_a_saved_table_is_restored_with_its_schemas(walks: Path, tmp_path: Path, ending: str) -> None:
+    store(walks, make_record(), make_record(seed=1, experiment="warm-start", problem="warm-start"))
     table = load(walks)
     saved = tmp_path / f"saved.{ending}"
     table.write_csv(saved) if ending == "csv" else table.write_parquet(saved)
@@ -150,7 +150,7 @@ def test_versions_of_a_schema_are_merged(tmp_path: Path) -> None:
     assert "wind" in schema.fields
 
 
-def test_a_table_without_a_schema_is_refused() -> None:
+def test_a_table_without_a_schema_raises_an_error() -> None:
     table = pl.DataFrame({"experiment": ["walk"], "method": ["plain"], "distance": [1.0]})
     with pytest.raises(ValueError, match="table: got a table without a schema, expected the result of"):
         select(table)

@@ -1,4 +1,4 @@
-"""Games that go by a script, so that all that becomes of them is known."""
+"""Scripted games with known rewards, terminations and frames."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from weightclip.lab.experiments.dqn.environments import Step
 
 @dataclass(frozen=True)
 class Event:
-    """A step of a game."""
+    """One step of a game."""
 
     reward: float = 0.0
     lost: bool = False
@@ -20,23 +20,23 @@ class Event:
 
 
 class Scripted:
-    """Each game repeats its script; its frames show its number, episode and step.
+    """Games that repeat a script; the frames encode the game's index, episode and step.
 
     Args:
-        scripts: one for each game.
-        beginning: number of the first episode.
-        constant: show the same frame at all times.
+        scripts: the events of each game.
+        first_episode: number of the first episode.
+        constant: always show the same frame.
     """
 
     actions, frame = 3, (1, 10, 10)
 
-    def __init__(self, *scripts: Sequence[Event], beginning: int = 0, constant: bool = False) -> None:
-        self._scripts, self._beginning, self._constant = scripts, beginning, constant
+    def __init__(self, *scripts: Sequence[Event], first_episode: int = 0, constant: bool = False) -> None:
+        self._scripts, self._first_episode, self._constant = scripts, first_episode, constant
         self.sent: list[list[int]] = []
 
     def reset(self, seeds: Sequence[int]) -> Any:
         assert len(seeds) == len(self._scripts)
-        self._episode = [self._beginning] * len(self._scripts)
+        self._episode = [self._first_episode] * len(self._scripts)
         self._step = [0] * len(self._scripts)
         return self._frames()
 
@@ -75,5 +75,5 @@ class Scripted:
 
 
 def places(states: Any) -> list[tuple[int, ...]]:
-    """Game, episode and step of frames."""
+    """Return the game, episode and step encoded in each frame."""
     return [tuple(state[0, 0, :3].tolist()) for state in states]
