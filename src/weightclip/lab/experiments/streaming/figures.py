@@ -86,17 +86,13 @@ def figure_10(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
 
 def figure_plasticity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
     """Draw accuracy, plasticity and weight norm by task on input-permuted MNIST."""
-    problems = _require_problems(table, INPUT_PERMUTED)
-    return _diagnostics(table, problems, criterion, PLASTICITY, expected=())  # it is about a few methods, not all
+    return _diagnostics(table, _require_problems(table, INPUT_PERMUTED), criterion, PLASTICITY)
 
 
 def _diagnostics(
-    table: pl.DataFrame,
-    problems: Sequence[str],
-    criterion: Criterion,
-    metrics: Sequence[str] = DIAGNOSTICS,
-    expected: Sequence[str] = PAPER_METHODS,
+    table: pl.DataFrame, problems: Sequence[str], criterion: Criterion, metrics: Sequence[str] = DIAGNOSTICS
 ) -> Drawing:
+    expected = PAPER_METHODS if metrics == DIAGNOSTICS else ()  # other pictures show a few methods
     runs, notes = _select_runs(_with_diagnostics(table), problems, criterion, expected)
     data, styles = _curves(runs, metrics), styles_of(runs)
     with panels(len(problems), len(metrics), WIDTH, 0.2 + 1.55 * len(problems)) as (picture, rows):
@@ -193,13 +189,12 @@ def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = DEFAULT)
 
 def _seeds_by_task(data: pl.DataFrame) -> str:
     """The number of seeds; if some runs are longer, by task: `mean of 6 seeds to task 20, then 2 seeds`."""
-    tasks = data.group_by("task").agg(pl.col("seeds").min(), pl.col("seeds").max().alias("most")).sort("task")
+    tasks = data.select("task", "seeds").unique().sort("task")
     levels = tasks.group_by("seeds").agg(pl.col("task").max()).sort("task")
-    regular = (tasks["seeds"] == tasks["most"]).all() and tasks["seeds"].is_sorted(descending=True)
-    if len(levels) == 1 or not regular:
+    if len(levels) == 1 or tasks["task"].is_duplicated().any() or not tasks["seeds"].is_sorted(descending=True):
         return seeds_caption(data)
-    *first, (fewest, _) = levels.rows()
-    texts = [*(f"{seed_count_text([seeds])} to task {task}" for seeds, task in first), seed_count_text([fewest])]
+    texts = [f"{seed_count_text([seeds])} to task {task}" for seeds, task in levels.rows()]
+    texts[-1] = seed_count_text(levels["seeds"][-1:])
     return f"mean of {', then '.join(texts)}, standard error shaded"
 
 
@@ -233,10 +228,7 @@ def _with_diagnostics(table: pl.DataFrame) -> pl.DataFrame:
 def _select_runs(
     table: pl.DataFrame, problems: Sequence[str], criterion: Criterion, expected: Sequence[str] = PAPER_METHODS
 ) -> tuple[pl.DataFrame, list[str]]:
-    """The runs to draw, in the main setup of each problem and the best setting of each method, and notes.
-
-    Expected methods without results are noted.
-    """
+    """The runs to draw, in the main setup of each problem and the best setting of each method, and notes."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
     selected = select(_ordered(runs), criterion=criterion)
