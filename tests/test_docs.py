@@ -67,9 +67,8 @@ def test_a_python_block_runs_as_it_stands(block: Block, tmp_path: Path, monkeypa
 
 def commands() -> list[object]:
     pages = [*PAGES, *sorted((DOCS / "reproduction").glob("*.md"))]
-    lines = [
-        (b.page, line) for page in pages for b in blocks(page) if b.language == "sh" for line in b.text.splitlines()
-    ]
+    shell = [block for page in pages for block in blocks(page) if block.language == "sh"]
+    lines = [(block.page, line) for block in shell for line in block.text.replace("\\\n", " ").splitlines()]
     found = {
         shlex.join(shlex.split(line, comments=True)): page for page, line in lines if line.startswith("weightclip ")
     }
