@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit test-slow test-hosts figures docs benchmarks clean
+.PHONY: demo test lint types unit test-slow test-hosts figures tutorial docs benchmarks clean
 
 demo: $(VENV)/dev            ## loss of plasticity with Adam, with and without clipping; writes a figure
 	$(BIN)/python examples/loss_of_plasticity.py --out demo
@@ -30,6 +30,9 @@ test-hosts: $(VENV)/hosts    ## the integrations and examples with their librari
 
 figures: $(VENV)/dev         ## redraw every figure of the documentation from its committed table
 	$(BIN)/python docs/results/redraw.py
+
+tutorial: $(VENV)/dev        ## run the tutorial and save its outputs
+	WEIGHTCLIP_OFFLINE=1 WEIGHTCLIP_CACHE=$(VENV)/cache OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False docs/tutorial.ipynb
 
 docs: $(VENV)/docs           ## build the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

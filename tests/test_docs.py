@@ -1,5 +1,9 @@
-"""Every Python block in the README and the how-to pages is a complete program, and every command can be parsed."""
+"""Every Python block in the README, the home page, the how-to pages and the page of records is a complete program.
 
+Every command can be parsed.
+"""
+
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -13,7 +17,13 @@ from weightclip.cli.sweep import _configs
 from weightclip.lab.registry import experiment_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    DOCS / "index.md",
+    DOCS / "reference" / "records.md",
+    *sorted((DOCS / "howto").glob("*.md")),
+]
 HOSTS = re.compile(
     r"^(import|from) (accelerate|flax|lightning|stable_baselines3|tianshou|transformers)\b", re.MULTILINE
 )
@@ -56,10 +66,9 @@ def test_python_blocks_run(block: Block, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def commands() -> list[object]:
-    pages = [*PAGES, *sorted((ROOT / "docs" / "reproduction").glob("*.md"))]
-    lines = [
-        (b.page, line) for page in pages for b in blocks(page) if b.language == "sh" for line in b.text.splitlines()
-    ]
+    pages = [*PAGES, *sorted((DOCS / "reproduction").glob("*.md"))]
+    shell = [block for page in pages for block in blocks(page) if block.language == "sh"]
+    lines = [(block.page, line) for block in shell for line in block.text.replace("\\\n", " ").splitlines()]
     found = {
         shlex.join(shlex.split(line, comments=True)): page for page, line in lines if line.startswith("weightclip ")
     }
@@ -82,9 +91,17 @@ def test_links_of_the_readme_exist() -> None:
 
 
 def test_the_certificate_prints_the_output_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
-    program, output = blocks(ROOT / "docs" / "explanation" / "certificate.md")[:2]
+    program, output = blocks(DOCS / "explanation" / "certificate.md")[:2]
     exec(program.text, {})
     assert capsys.readouterr().out == output.text
+
+
+def test_the_committed_tutorial_has_its_outputs_and_no_path_of_a_machine() -> None:
+    path = DOCS / "tutorial.ipynb"
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    assert not re.search(r"/(home|root|tmp|work|Users)/", text)
+    assert sum(bool(cell.get("outputs")) for cell in json.loads(text)["cells"]) >= 5
 
 
 def test_the_tutorial_shows_loss_of_plasticity_and_that_clipping_prevents_it(
@@ -95,7 +112,7 @@ def test_the_tutorial_shows_loss_of_plasticity_and_that_clipping_prevents_it(
 
     monkeypatch.setenv("WEIGHTCLIP_OFFLINE", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    notebook = nbformat.read(ROOT / "docs" / "tutorial.ipynb", as_version=4)
+    notebook = nbformat.read(DOCS / "tutorial.ipynb", as_version=4)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     names = ("Adam", "output layer")
     printed = "".join(output.text for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output)

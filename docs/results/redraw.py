@@ -29,7 +29,6 @@ FIGURES: list[tuple[str, str, str, dict[str, str], Criterion]] = [
     *((name, MINATAR, f"replay/{name}", {}, "final") for name in ("replay-return", "replay-sensitivity")),
     ("gradient-covariance-clustered", COVARIANCE, "replay/gradient-covariance-clustered", {}, "auc"),
     ("warm-start", "warm_start/laptop_runs.parquet", "warm_start/warm-start", {}, "auc"),
-    ("warm-start-sensitivity", "warm_start/search_runs.parquet", "warm_start/warm-start-sensitivity", {}, "final"),
     ("warm-start-authors", "warm_start/paper_runs.parquet", "warm_start/warm-start-authors", {}, "auc"),
 ]
 """Name of the figure, its table, its path without suffix, the runs to draw, and the criterion."""

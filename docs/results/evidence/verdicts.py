@@ -153,6 +153,8 @@ PROTOCOLS: dict[int, list[Callable[[pl.DataFrame], pl.DataFrame]]] = {
     6: [lambda table: streams(table, (21, 60), (361, 400))],
     7: [warm_start],
 }
+PROBLEMS = {3: "input-permuted-mnist", 4: "policy-collapse", 6: "label-permuted-mini-imagenet", 7: "warm-start"}
+"""The problem of each protocol: the measures would average over several."""
 DROPPED = ("weight_l1", "gradient_l1", "negative", "saturated", "lipschitz", "rank_1", "rank_2", "rank_3")
 """Metrics of the streams that no protocol uses."""
 
@@ -164,6 +166,13 @@ def save(table: pl.DataFrame, path: Path) -> None:
     small.write_parquet(path, compression="zstd", compression_level=19)
 
 
+def check_problem(table: pl.DataFrame, protocol: int) -> None:
+    """Raise a ValueError for runs of other problems than the protocol's."""
+    found = sorted(table["problem"].unique())
+    if found != [PROBLEMS[protocol]]:
+        raise ValueError(f"results: got runs of {', '.join(found)}, expected {PROBLEMS[protocol]} alone")
+
+
 def main() -> None:
     """Print the tables of a protocol."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,6 +181,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write the runs into one table")
     arguments = parser.parse_args()
     table = load(*arguments.results)
+    check_problem(table, arguments.protocol)
     if arguments.save:
         save(table, arguments.save)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, fmt_str_lengths=80, tbl_width_chars=200, tbl_hide_column_data_types=True):

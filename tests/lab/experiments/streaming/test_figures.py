@@ -214,6 +214,7 @@ def test_loss_of_plasticity_has_three_metrics() -> None:
     drawing = figure_plasticity(runs(["adam", "adam+wc"]))
     assert drawing.data["metric"].unique(maintain_order=True).to_list() == ["accuracy", "plasticity", "weight_l2"]
     assert len(drawing.picture.axes) == 3
+    assert not drawing.notes  # other methods are not expected
 
 
 def test_methods_without_results_are_reported() -> None:

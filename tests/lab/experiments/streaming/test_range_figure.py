@@ -18,11 +18,12 @@ def test_settings_are_points_on_the_lines_of_their_hidden_layers() -> None:
     drawing = figure_ranges(study())
     lines = {line: part["output"].to_list() for (line,), part in drawing.data.group_by("line", maintain_order=True)}
     assert lines == {
-        "graded, best of its variants": [None],
+        GRADED: [None],
         "hidden not clipped": [0.5, 2.0],
         "hidden κ = 1": [0.5, 2.0],
         ONE: [1.0, 2.0],
     }
+    assert not drawing.notes
     assert (drawing.data["seeds"] == 2).all()
     (axes,) = drawing.picture.axes
     assert {line.get_label() for line in axes.get_lines()} == {*lines}
@@ -33,6 +34,14 @@ def test_a_graded_rule_is_a_horizontal_line_at_its_score() -> None:
     (level,) = (line for line in drawing.picture.axes[0].get_lines() if line.get_label() == GRADED)
     score = drawing.data.filter(line=GRADED)["mean"][0]
     assert set(level.get_ydata()) == {score}
+
+
+def test_the_default_graded_rule_is_drawn_even_if_another_one_is_better() -> None:
+    better = runs(["sgd+wc"], problem=EMNIST, kappa=None, kappa_rule="graded(0.5, 8, output=1)", value=lambda *_: 1.0)
+    drawing = figure_ranges(pl.concat([study(), better], how="diagonal_relaxed"))
+    assert drawing.data.filter(line=GRADED)["rule"].to_list() == ["graded(0.5, 8, output=2)"]
+    assert drawing.data["mean"].max() < 1.0
+    assert drawing.notes == ("graded ranges that are not drawn: graded(0.5, 8, output=1)",)
 
 
 def test_runs_with_only_one_kappa_raise_an_error() -> None:

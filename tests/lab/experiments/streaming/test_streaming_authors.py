@@ -58,3 +58,14 @@ def test_their_points_are_drawn_on_our_lines() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["Adam", "Adam + WC, κ = 1"]
     assert "the authors' logs, 30 seeds" in legend.get_title().get_text()
     assert "difference" in drawing.data.columns
+
+
+def test_the_caption_says_to_which_task_there_are_more_seeds() -> None:
+    longer = pl.concat([made("adam", tasks=14), made(tasks=14)])
+    longer = longer.with_columns(pl.col("seed") + 2, identity=pl.col("identity") + "x")
+    for table, expected in (
+        (pl.concat([made("adam"), made(), longer]), "lines: mean of 4 seeds to task 12, then 2 seeds, standard error"),
+        (longer, "lines: mean of 2 seeds, standard error"),
+    ):
+        (legend,) = draw_authors_comparison(table).picture.legends
+        assert expected in legend.get_title().get_text()

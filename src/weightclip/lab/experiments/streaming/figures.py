@@ -13,7 +13,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from weightclip._ranges import ByLayer, parse_kappa
+from weightclip._ranges import ByLayer, Graded, graded, parse_kappa
 from weightclip.lab.analysis.best import display_setting, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import best_runs, score_settings, select
@@ -92,7 +92,8 @@ def figure_plasticity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dr
 def _diagnostics(
     table: pl.DataFrame, problems: Sequence[str], criterion: Criterion, metrics: Sequence[str] = DIAGNOSTICS
 ) -> Drawing:
-    runs, notes = _select_runs(_with_diagnostics(table), problems, criterion)
+    expected = PAPER_METHODS if metrics == DIAGNOSTICS else ()  # other pictures show a few methods
+    runs, notes = _select_runs(_with_diagnostics(table), problems, criterion, expected)
     data, styles = _curves(runs, metrics), styles_of(runs)
     with panels(len(problems), len(metrics), WIDTH, 0.2 + 1.55 * len(problems)) as (picture, rows):
         for row, problem in zip(rows, problems, strict=True):
@@ -182,8 +183,19 @@ def draw_authors_comparison(table: pl.DataFrame, criterion: Criterion = DEFAULT)
             set_count_axis(axes, f"Task of {PERIOD:,} samples")
         row[0].set_ylabel("Input-permuted\nMNIST")
         theirs = f"white: the authors' logs, {seed_count_text(authors_curves()['seeds'])}, accuracy ± standard error"
-        add_legend(picture, styles.values(), f"lines: {seeds_caption(data)}\n{theirs}")
+        add_legend(picture, styles.values(), f"lines: {_seeds_by_task(data)}\n{theirs}")
     return Drawing(picture, data, tuple(notes))
+
+
+def _seeds_by_task(data: pl.DataFrame) -> str:
+    """The number of seeds; if some runs are longer, by task: `mean of 6 seeds to task 20, then 2 seeds`."""
+    tasks = data.select("task", "seeds").unique().sort("task")
+    levels = tasks.group_by("seeds").agg(pl.col("task").max()).sort("task")
+    if len(levels) == 1 or tasks["task"].is_duplicated().any() or not tasks["seeds"].is_sorted(descending=True):
+        return seeds_caption(data)
+    texts = [f"{seed_count_text([seeds])} to task {task}" for seeds, task in levels.rows()]
+    texts[-1] = seed_count_text(levels["seeds"][-1:])
+    return f"mean of {', then '.join(texts)}, standard error shaded"
 
 
 def _problems(table: pl.DataFrame) -> list[str]:
@@ -213,7 +225,9 @@ def _with_diagnostics(table: pl.DataFrame) -> pl.DataFrame:
     return measured
 
 
-def _select_runs(table: pl.DataFrame, problems: Sequence[str], criterion: Criterion) -> tuple[pl.DataFrame, list[str]]:
+def _select_runs(
+    table: pl.DataFrame, problems: Sequence[str], criterion: Criterion, expected: Sequence[str] = PAPER_METHODS
+) -> tuple[pl.DataFrame, list[str]]:
     """The runs to draw, in the main setup of each problem and the best setting of each method, and notes."""
     notes: list[str] = []
     runs = main_setup(table.filter(pl.col("problem").is_in(problems)), notes.append)
@@ -227,7 +241,7 @@ def _select_runs(table: pl.DataFrame, problems: Sequence[str], criterion: Criter
                 for row in several.iter_rows(named=True)
             )
             notes.append(f"{problem}: best of several settings by {criterion}: {', '.join(best)}")
-        missing = [method for method in PAPER_METHODS if method not in rows["method"]]
+        missing = [method for method in expected if method not in rows["method"]]
         if missing:
             notes.append(f"{problem}: no results for {', '.join(missing)}")
     return best_runs(runs, criterion=criterion), notes
@@ -287,7 +301,8 @@ def draw_run(
     draw_runs(tables, [METRICS[name] for name in PANELS], "task", Path(path), title, kappas=texts)
 
 
-ONE, GRADED = "one κ for all layers", "graded, best of its variants"
+ONE, GRADED = "one κ for all layers", str(graded())
+"""Lines for a single κ, and for a range per unit with its default arguments; other graded variants are not drawn."""
 
 STYLES = {
     ONE: Style(ONE, "#000000", "--", "", 3),
@@ -308,7 +323,7 @@ class _Point:
 
 
 def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawing:
-    """Draw a panel for each problem and optimizer; `graded` is a horizontal line."""
+    """Draw a panel for each problem and optimizer; `graded()` is a horizontal line."""
     notes: list[str] = []
     runs = experiment_runs(table, NAME)
     check_ranges(runs)
@@ -331,9 +346,9 @@ def figure_ranges(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Drawin
         drawn = data["line"].unique(maintain_order=True).to_list()
         order = [*(name for name in STYLES if name in drawn), *(name for name in drawn if name not in STYLES)]
         about = f"Accuracy, {CRITERIA[criterion]}; {seeds_caption(data)}"
-        text = caption(about, _variants(data), runs=runs, name=_data_name, kappas=False)
+        text = caption(about, runs=runs, name=_data_name, kappas=False)
         add_legend(picture, map(_style, order), text)
-    return Drawing(picture, data, tuple(notes))
+    return Drawing(picture, data, (*notes, *_not_drawn(runs)))
 
 
 def check_ranges(table: pl.DataFrame) -> None:
@@ -371,7 +386,8 @@ def _points(kappa: float | None, rule: str | None) -> Iterator[_Point]:
         return
     parsed = parse_kappa(rule)
     if not isinstance(parsed, ByLayer):
-        yield _Point(GRADED, None)
+        if parsed == graded():
+            yield _Point(GRADED, None)
         return
     ranges = dict(parsed.ranges)
     if set(ranges) <= {"hidden", "output"} and "output" in ranges:
@@ -379,17 +395,18 @@ def _points(kappa: float | None, rule: str | None) -> Iterator[_Point]:
         yield _Point(f"hidden κ = {hidden:g}" if hidden < math.inf else "hidden not clipped", ranges["output"])
 
 
-def _variants(data: pl.DataFrame) -> str:
-    """The graded variants. Each panel shows the best one."""
-    rules = data.filter(line=GRADED)["rule"].unique().sort().to_list()
-    return f"graded variants: {'; '.join(rules)}" if rules else ""
+def _not_drawn(runs: pl.DataFrame) -> list[str]:
+    """A note on graded variants other than the default."""
+    rules = runs["kappa_rule"].drop_nulls().unique().sort()
+    others = [rule for rule in rules if isinstance(kappa := parse_kappa(rule), Graded) and kappa != graded()]
+    return [f"graded ranges that are not drawn: {'; '.join(others)}"] if others else []
 
 
 def _draw(axes: Axes, data: pl.DataFrame) -> None:
     for (line,), points in data.group_by("line", maintain_order=True):
         style = _style(str(line))
         if line == GRADED:
-            axes.axhline(max(points["mean"]), color=style.color, linestyle=style.line, label=style.label)
+            axes.axhline(points["mean"].item(), color=style.color, linestyle=style.line, label=style.label)
             continue
         x, mean, low, high = (points[name].to_list() for name in ("output", "mean", "low", "high"))
         axes.plot(
