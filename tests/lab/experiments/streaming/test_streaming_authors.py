@@ -64,7 +64,10 @@ def test_the_caption_says_to_which_task_there_are_more_seeds() -> None:
     longer = pl.concat([make_runs("adam", tasks=14), make_runs(tasks=14)])
     longer = longer.with_columns(pl.col("seed") + 2, identity=pl.col("identity") + "x")
     for table, expected in (
-        (pl.concat([make_runs("adam"), make_runs(), longer]), "lines: mean of 4 seeds to task 12, then 2 seeds, standard error"),
+        (
+            pl.concat([make_runs("adam"), make_runs(), longer]),
+            "lines: mean of 4 seeds to task 12, then 2 seeds, standard error",
+        ),
         (longer, "lines: mean of 2 seeds, standard error"),
     ):
         (legend,) = draw_authors_comparison(table).picture.legends
