@@ -132,7 +132,7 @@ def test_the_store_contains_the_command(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failed_run_is_reported_and_recorded_and_the_others_are_run(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("grid.toml").write_text('[grid]\nlr = [0.1]\n[grid.methods.slow]\ntrouble = ["fail"]\n')
+    Path("grid.toml").write_text('[grid]\nlr = [0.1]\n[grid.methods.slow]\nfault = ["fail"]\n')
     words = [*WORDS, "--stages", "1", "--grid", "grid.toml"]
     assert main(words) == 1
     out = capsys.readouterr().out

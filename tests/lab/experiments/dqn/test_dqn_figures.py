@@ -21,7 +21,7 @@ from weightclip.lab.experiments.dqn.figures import (
     draw_sensitivity,
 )
 from weightclip.lab.experiments.dqn.training import run_config
-from weightclip.lab.paper import find_figure
+from weightclip.lab.paper import all_figures, find_figure
 from weightclip.lab.plotting.panels import draw_records
 from weightclip.lab.records.table import load
 from weightclip.lab.report.content import gather
@@ -137,7 +137,7 @@ def test_results_without_matrices_are_reported(store: Path, tmp_path: Path, caps
 
 def test_the_report_names_every_figure_of_a_store(store: Path, tmp_path: Path) -> None:
     def figures(path: Path) -> set[str]:
-        found = [one.command.split() for one in gather(path).commands]
+        found = [one.command.split() for one in gather(path, figures=all_figures()).commands]
         return {words[2] for words in found if words[1] == "figure"}
 
     curves = {"replay-return", "replay-training"}
