@@ -24,8 +24,12 @@ STEP_SIZES = {
     "label-permuted-mini-imagenet": {"sgd+wc": 0.01, "adam+wc": 0.0001},
 }
 """Table 2's step sizes for clipping; runs with others belong to the controls."""
+L2_INIT_STEP_SIZE = 0.001
+"""Table 2's step size for L2 Init with Adam on the label-permuted problems."""
+L2_INIT, BOX = "L2 Init on the output layer", "the box on the output layer at a step size of 0.001"
 SETTINGS, REPORTED = 23, 7
 CELL = ("problem", "method")
+Scores = npt.NDArray[np.float64]
 KEPT = ("accuracy", "online_accuracy", "loss", "plasticity", "weight_l2", "gradient_l2", "clipped")
 DROPPED = ("weight_l1", "gradient_l1", "negative", "saturated", "lipschitz", "rank_1", "rank_2", "rank_3")
 
@@ -86,8 +90,7 @@ def report(reporting: pl.DataFrame, chosen: dict[tuple[str, str], dict[str, str]
         base = runs.filter(pl.col("setting") == one).sort("seed")["score"].to_numpy()
         for setting in (one, chosen[cell]["by layer"], *sorted(runs.filter(family="graded")["setting"].unique())):
             own = runs.filter(pl.col("setting") == setting).sort("seed")["score"].to_numpy()
-            difference = interval(own - base)
-            gap = "" if setting == one else f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+            gap = "" if setting == one else _gap(own, base)
             ratio = f"{own.mean() / base.mean():.1%}"
             lines.append(f"| {', '.join(cell)} | `{setting}` | {own.mean():.2f}% | {gap} | {ratio} |")
     return "\n".join(lines)
@@ -113,24 +116,35 @@ def report_controls(table: pl.DataFrame, chosen: dict[tuple[str, str], dict[str,
             )
         }
         l2_init = cell.filter(pl.col("method") == method.replace("+wc", "+l2out"))
-        controls["L2 Init on the output layer"] = _choose_and_report(l2_init)
+        controls[L2_INIT] = _choose_and_report(l2_init)
+        if method == "adam+wc" and problem.startswith("label-permuted"):
+            box = clipped.filter(_near(L2_INIT_STEP_SIZE), pl.col("kappa_rule").str.starts_with("hidden=inf"))
+            controls[BOX] = _choose_and_report(box)
         for name, (setting, scores_of_control) in controls.items():
             if scores_of_control.shape != own.shape:
                 lines.append(f"| {problem}, {method} | | {name} | {setting} | not complete | |")
                 continue
-            difference = interval(own - scores_of_control)
             lines.append(
                 f"| {problem}, {method} | {own.mean():.2f}% | {name} | {setting} | {scores_of_control.mean():.2f}% "
-                f"| {difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}] |"
+                f"| {_gap(own, scores_of_control)} |"
             )
+        box, l2_init = (controls.get(name, ("", np.array([])))[1] for name in (BOX, L2_INIT))
+        if box.size == l2_init.size > 0:
+            lines.append(f"| {problem}, {method} | | {BOX}, minus {L2_INIT} | | | {_gap(box, l2_init)} |")
     return "\n".join(lines)
 
 
-def _choose_and_report(runs: pl.DataFrame) -> tuple[str, npt.NDArray[np.float64]]:
+def _gap(own: Scores, other: Scores) -> str:
+    """The difference of paired scores with its 95% interval."""
+    found = interval(own - other)
+    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _choose_and_report(runs: pl.DataFrame) -> tuple[str, Scores]:
     """The setting with the best mean score on seeds 0 and 1, and its scores on seeds 2 to 6."""
     if runs.is_empty():
         return "", np.array([])
-    columns = [name for name in ("kappa", "decay", "lr") if runs[name].is_not_null().any()]
+    columns = [name for name in ("kappa", "kappa_rule", "decay", "lr") if runs[name].is_not_null().any()]
     means = (
         runs.filter(pl.col("seed").is_in(CHOOSING))
         .group_by(*columns, "seed")
@@ -140,12 +154,14 @@ def _choose_and_report(runs: pl.DataFrame) -> tuple[str, npt.NDArray[np.float64]
         .sort("score", *columns)
     )
     best = dict(zip(columns, means.row(-1), strict=False))
-    names = {"kappa": "κ", "decay": "λ", "lr": "step size"}
-    text = ", ".join(f"{names[name]} = {value:.4g}" for name, value in best.items())
+    names = {"kappa": "κ", "kappa_rule": "κ", "decay": "λ", "lr": "step size"}
+    text = ", ".join(
+        f"{names[name]} = {value:.4g}" if name != "kappa_rule" else f"`{value}`" for name, value in best.items()
+    )
     return text, _by_seed(runs.filter(pl.all_horizontal(pl.col(name) == value for name, value in best.items())))
 
 
-def _by_seed(runs: pl.DataFrame) -> npt.NDArray[np.float64]:
+def _by_seed(runs: pl.DataFrame) -> Scores:
     """The scores of the reporting seeds, in order."""
     own = runs.filter(pl.col("seed").is_in(REPORTING)).group_by("seed").agg(_score()).sort("seed")
     return own["score"].to_numpy()
