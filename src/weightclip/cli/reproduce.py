@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
         "Finished runs are not repeated. After an interruption, the same command resumes.",
         epilog="examples:\n"
         "  weightclip reproduce --list\n"
-        "  weightclip reproduce figure 3a --seeds 5 --steps 100k --dry-run\n",
+        "  weightclip reproduce figure 3a --seeds 1 --steps 300k --dry-run\n",
     )
     parser.add_argument(
         "item", metavar="ITEM", nargs="*", help="figure 4, figure 3a, table 2, ... (default: list all items)"
