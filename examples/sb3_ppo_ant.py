@@ -1,6 +1,6 @@
 """Approximate KL and weight norm of Stable-Baselines3's PPO on Ant-v4, with and without clipping.
 
-The only difference is the optimizer class in `policy_kwargs`. Needs `pip install stable-baselines3 "gymnasium[mujoco]"`.
+The only difference is the optimizer class in `policy_kwargs`. Needs stable-baselines3 and gymnasium[mujoco].
 
     python examples/sb3_ppo_ant.py [STEPS]
 """
