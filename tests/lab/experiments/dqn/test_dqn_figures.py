@@ -87,7 +87,7 @@ def test_heatmaps_have_their_mean_as_title(store: Path, clustered: bool) -> None
     first = data.filter(agent="dqn", method="adam", replay_ratio=1.0, seed=0)["off_diagonal"].item()
     assert first == pytest.approx(own["value"].abs().mean(), rel=1e-5)
     titles = [axes.get_title() for axes in drawing.picture.axes if axes.get_title()]
-    assert titles[0].startswith("Adam, RR 0.5\n0.")
+    assert titles[0].startswith("Adam, RR 0.5\nmean 0.")
     assert len(titles) == 4
     for _ in range(2):  # a layout that shrinks panels moves labels at every draw
         drawing.picture.canvas.draw()

@@ -232,11 +232,11 @@ def draw_covariance(
                 ]
                 numbers.append(pl.concat(keys).with_columns(off_diagonal=pl.Series(means)))
                 image = axes.imshow(_ordered(matrices[0], clustered), cmap="RdBu_r", vmin=-1, vmax=1)
-                axes.set_title(f"{label}\n{np.mean(means):.3f}", fontsize=7)
+                axes.set_title(f"{label}\nmean {np.mean(means):.3f}", fontsize=7)
             name = f"{AGENT_NAMES[agent]}, {_title(game, suite)}"
             line[0].set_ylabel("\n".join(textwrap.wrap(name, int(CHARACTERS * size))), fontsize=7)
         if image is not None:
-            picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7)
+            picture.colorbar(image, ax=[axes for line in found for axes in line], shrink=0.7, label="C[i, j]")
         data = pl.concat(numbers)
         number = seed_count_text([len(seed_runs) for seed_runs in numbers])
         about = number if number == ONE_SEED else f"mean over {number}; matrix of the first seed"
