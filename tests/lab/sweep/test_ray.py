@@ -113,14 +113,17 @@ def test_only_the_newest_of_consecutive_fractions_is_sent() -> None:
 
 
 class UnresponsiveRay:
-    """A fake Ray whose workers never respond in time; it records the calls."""
+    """A fake Ray whose workers never respond, with the given error; it records the calls."""
 
     class exceptions:
         class RayError(Exception): ...
 
         class RayTaskError(Exception): ...
 
-    def __init__(self) -> None:
+        class NodeDiedError(RayError): ...
+
+    def __init__(self, error: type[Exception] = exceptions.RayError) -> None:
+        self._error = error
         self.submitted: list[Iterator[int]] = []
         self.cancelled: list[Iterator[int]] = []
 
@@ -129,7 +132,7 @@ class UnresponsiveRay:
         return self.submitted[-1]
 
     def get(self, reference: int, timeout: float) -> None:
-        raise self.exceptions.RayError("timeout")
+        raise self._error("no response")
 
     def cancel(self, stream: Iterator[int], force: bool) -> None:
         self.cancelled.append(stream)
@@ -149,6 +152,21 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
     assert [type(report) for report in reports] == [Message, Message, Ended]
     assert silent.cancelled == silent.submitted
     assert len(silent.cancelled) == ATTEMPTS
+
+
+def test_the_death_of_a_node_does_not_count_as_one_of_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = UnresponsiveRay(UnresponsiveRay.exceptions.NodeDiedError)
+    monkeypatch.setattr(ray, "_ray", lambda: silent)
+    plan = toy_plan(1)
+    task = ray._Task("job 1", plan.runs, shared_by(plan, tmp_path))
+    assert task.lock()
+    task.start(silent)
+    reports = [report for _ in range(ray.NODE_ATTEMPTS) for report in task.receive()]
+    assert ray.NODE_ATTEMPTS > ATTEMPTS
+    assert [type(report) for report in reports] == [*[Message] * (ray.NODE_ATTEMPTS - 1), Ended]
+    assert [failure.reason for failure in failures(tmp_path)] == [f"node died {ray.NODE_ATTEMPTS} times"]
 
 
 @pytest.fixture(scope="module")

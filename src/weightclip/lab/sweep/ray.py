@@ -52,6 +52,9 @@ SECONDS_TO_FETCH = 300.0
 SECONDS_TO_END = 30.0
 POLL_SECONDS = 1.0
 
+NODE_ATTEMPTS = 10
+"""Number of times the node of a job may die before the job counts as failed; most often, the job is not the cause."""
+
 
 @dataclass(frozen=True)
 class Ray:
@@ -145,7 +148,8 @@ class _Task:
         self.name, self.job, self._shared = name, job, shared
         self.finished = False
         self.stream: Any = None
-        self._attempts = 0
+        self._deaths = 0
+        self._node_deaths = 0
         self._stack = ExitStack()
         self._outcomes: list[Outcome] = []
 
@@ -160,7 +164,6 @@ class _Task:
 
     def start(self, cluster: _Cluster) -> None:
         self._cluster = cluster
-        self._attempts += 1
         self._started = False
         self.stream = cluster.submit(self._runs, self._locks[0].token())
 
@@ -226,10 +229,14 @@ class _Task:
 
     def _restart(self, error: Exception) -> Report:
         self._cancel()  # a worker that timed out is still running
-        if self._attempts < ATTEMPTS:
+        node = isinstance(error, _ray().exceptions.NodeDiedError)
+        self._node_deaths += node
+        self._deaths += not node
+        if self._deaths < ATTEMPTS and self._node_deaths < NODE_ATTEMPTS:
             self.start(self._cluster)
-            return Message(f"{self.job[0].relative_path}: worker died; restarting")
-        self._fail(f"worker died {ATTEMPTS} times", one_line(error))
+            return Message(f"{self.job[0].relative_path}: {'node' if node else 'worker'} died; restarting")
+        reason = f"node died {NODE_ATTEMPTS} times" if node else f"worker died {ATTEMPTS} times"
+        self._fail(reason, one_line(error))
         return self.end()
 
     def _fail(self, reason: str, trace: str) -> None:
