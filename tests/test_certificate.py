@@ -346,6 +346,29 @@ def test_the_prior_accepts_any_rule_and_is_infinite_for_tensors_that_are_not_cli
     assert lipschitz_bounds(slopes, 1, bounds={"*": 4}).layers["1"].prior == dict.fromkeys(NORMS, 4)
 
 
+@pytest.mark.parametrize(
+    ("kappa", "message"),
+    [
+        ({"*": 2.0, "0.*": 1.0}, r"kappa: '0\.\*' has no effect, because earlier keys match all of its tensors"),
+        ({"*": 2.0, "3.*": 1.0}, r"kappa: '3\.\*' matches no parameter"),
+        ({"1.*": 2.0, "*": 1.0}, r"kappa: '1\.\*' matches only tensors without a bound"),
+    ],
+)
+def test_a_key_without_effect_raises_an_error(kappa: dict[str, float], message: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.PReLU(), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=message):
+        lipschitz_bounds(model, kappa)
+
+
+def test_a_key_for_a_reparametrized_layer_is_accepted() -> None:
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2))
+    prior = lipschitz_bounds(model, {"0.*": 1.0, "2.*": 2.0})
+    assert (prior.layers["0"].prior, prior.layers["2"].prior) == (
+        dict.fromkeys(NORMS, math.inf),
+        lipschitz_bounds(model[2], 2.0).prior,
+    )
+
+
 def test_the_prior_of_batch_norm_allows_zero_variance() -> None:
     norm = nn.BatchNorm1d(3, eps=0.01).eval()
     assert lipschitz_bounds(norm, 1).prior == dict.fromkeys(NORMS, math.inf)

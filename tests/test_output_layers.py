@@ -125,3 +125,113 @@ def test_an_output_computed_outside_a_layer_asks_for_names() -> None:
 
 def test_parts_of_a_layer_do_not_count_as_layers() -> None:
     assert unclipped(Attending()) == {"head.weight", "head.bias"}
+
+
+class Network(nn.Module):
+    """Its layers are given, its forward pass is the class's."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+
+class ReturnsState(Network):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, state = self.lstm(x)
+        return self.head(outputs), state
+
+
+class ReturnsFeatures(Network):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.second(torch.relu(self.first(x)))
+        return self.head(torch.relu(features)), features
+
+
+class Gated(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        gated: Tensor = self.head(h) * torch.sigmoid(h.mean())
+        return gated
+
+
+class NestedOutputs(Network):
+    def forward(self, x: Tensor) -> dict[str, object]:
+        h = self.body(x)
+        return {"a": self.one(h), "b": (self.two(h), h)}
+
+
+class Residual(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+class TiedWithFeatures(Network):
+    """An autoencoder with tied weights that returns its code."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        code = self.encoder(x)
+        return self.decoder(code), code
+
+
+class Recurrent(Network):
+    """Feeds its own output and returns its state; the value reads the output of the step."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h, y = x, x
+        outputs, values = [], []
+        for _ in range(3):
+            h = self.cell(y, h)
+            values.append(self.value(h))
+            y = self.head(h)
+            outputs.append(y)
+        return torch.stack(outputs), torch.stack(values), h
+
+
+class ReadsTheShape(Network):
+    """The critic's input is reshaped by the size of the policy's output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.policy(x)
+        return logits, self.critic(x.view(logits.shape[0], logits.size(1)))
+
+
+def linear(outputs: int = 4, bias: bool = True) -> nn.Linear:
+    return nn.Linear(4, outputs, bias=bias)
+
+
+@pytest.mark.parametrize(
+    ("model", "heads"),
+    [
+        (ReturnsState(lstm=nn.LSTM(4, 4), head=linear(2)), ["head"]),
+        (ReturnsFeatures(first=linear(), second=linear(), head=linear(2)), ["head"]),
+        (Gated(body=linear(), head=linear(2)), ["head"]),
+        (NestedOutputs(body=linear(), one=linear(1), two=linear(2)), ["one", "two"]),
+        (Residual(blocks=nn.ModuleList([linear() for _ in range(3)])), ["blocks.2"]),
+        (Recurrent(cell=nn.GRUCell(4, 4), value=linear(1), head=linear()), ["head", "value"]),
+        (ReadsTheShape(policy=linear(), critic=linear(1)), ["critic", "policy"]),
+        (
+            nn.ModuleList([ReturnsFeatures(first=linear(), second=linear(), head=linear(2)), make_network(1)]),
+            ["0.head", "1.2"],
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_a_returned_layer_that_feeds_another_output_layer_is_hidden(model: nn.Module, heads: list[str]) -> None:
+    assert sorted({name.rpartition(".")[0] for name in unclipped(model)}) == heads
+
+
+def test_a_tied_output_layer_stays_one_if_its_code_is_returned() -> None:
+    model = TiedWithFeatures(encoder=linear(bias=False), decoder=linear(bias=True))
+    model.decoder.weight = model.encoder.weight
+    assert unclipped(model) == {"encoder.weight", "decoder.bias"}
+    model = TiedWithFeatures(encoder=linear(), decoder=linear())
+    assert unclipped(model) == {"decoder.weight", "decoder.bias"}
+
+
+def test_the_range_of_the_output_layers_does_not_clip_a_returned_state() -> None:
+    model = ReturnsState(lstm=nn.LSTM(4, 4), head=linear(2))
+    clipper = wc.clip_weights(torch.optim.SGD(model.parameters(), lr=0.1), model, {"output": 1.0})
+    assert {name for name, bound in clipper.bounds.items() if bound.s is not None} == {"head.weight", "head.bias"}

@@ -76,11 +76,21 @@ def with_ranges(
     rule: RangeRule | None,
     output_names: Collection[str] | None,
     tensors: Mapping[int, Tensor],
+    check: bool = True,
 ) -> dict[int, Resolved]:
-    """Add to each bound the range of its tensor; tensors that a rule by layer does not name are skipped."""
+    """Add to each bound the range of its tensor; tensors that a rule by layer does not name are skipped.
+
+    With `check`, a pattern without effect raises a ValueError. Frozen tensors and those that are not in `resolved`,
+    such as tensors of other optimizers, count as bounded.
+    """
     if rule is None:
         return dict(resolved)
     names = tensor_names(unwrap(model))
+    if check:
+        every = [(resolved.get(key), some) for key, some in names.items()]
+        reasons = ["" if one is None or one.bound.reason == FROZEN else one.bound.reason for one, _ in every]
+        roles = [_is_output(one, some, output_names) for one, some in every]
+        check_effect(rule, zip((some for _, some in every), roles, reasons, strict=True))
     matrices = (name for name, tensor in named_tensors(model).items() if tensor.dim() > 1)
     numbers = {layer: i for i, layer in enumerate(dict.fromkeys(map(_layer_name, matrices)))}
     found: dict[int, Resolved] = {}
@@ -202,23 +212,11 @@ class ModelBounds:
             clip_output_layers=self.clip_output_layers,
             wanted={id(tensor) for tensor in tensors},
         )
-        first = rule is not None and rule not in self.outputs
+        first = rule not in self.outputs
         outputs = self._outputs(rule)
-        if first:
-            self._check_effect(rule, outputs, resolved)
-        resolved = with_ranges(self.model, resolved, rule, outputs, {id(t): t for t in tensors})
+        resolved = with_ranges(self.model, resolved, rule, outputs, {id(t): t for t in tensors}, check=first)
         foreign = Bound(None, reason=FOREIGN)
         return [resolved.get(id(tensor), Resolved(f"parameter {i}", foreign)) for i, tensor in enumerate(tensors)]
-
-    def _check_effect(
-        self, rule: RangeRule | None, outputs: frozenset[str] | None, resolved: Mapping[int, Resolved]
-    ) -> None:
-        """Raise a ValueError for a pattern without effect; tensors of other optimizers and frozen ones have bounds."""
-        names = tensor_names(unwrap(self.model))
-        found = [(resolved.get(key), some) for key, some in names.items()]
-        reasons = ["" if one is None or one.bound.reason == FROZEN else one.bound.reason for one, _ in found]
-        roles = [_is_output(one, some, outputs) for one, some in found]
-        check_effect(rule, zip((some for _, some in found), roles, reasons, strict=True))
 
     def _outputs(self, rule: RangeRule | None) -> frozenset[str] | None:
         """The names of the tensors in output layers, cached because finding them traces the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx, nn
@@ -10,6 +10,9 @@ from torch import fx, nn
 
 def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) -> list[nn.Module]:
     """The layers with weights that feed the outputs of `model.forward` without another such layer in between.
+
+    A layer that also feeds another layer found this way is hidden: features or states that are returned with the
+    outputs, and all but the last block of a residual network without a head. The last application of a layer decides.
 
     `is_layer` decides which modules count as one layer. The forward pass is traced symbolically. A model that cannot
     be traced, or with layers that the forward pass does not reach, raises a ValueError that asks for names. The members
@@ -30,7 +33,7 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
     if missed:
         raise ValueError(_ask(model, f"its forward pass does not reach {', '.join(missed)}", layers))
 
-    found: dict[int, nn.Module] = {}
+    found: dict[fx.Node, nn.Module] = {}
     open_nodes = [node for node in graph.nodes if node.op == "output"]
     seen = set(open_nodes)
     while open_nodes:
@@ -39,11 +42,28 @@ def find_output_layers(model: nn.Module, is_layer: Callable[[nn.Module], bool]) 
                 raise ValueError(_ask(model, f"its output is computed from {node.target} outside a layer", layers))
             layer = model.get_submodule(str(node.target)) if node.op == "call_module" else None
             if layer is not None and _is_weight_layer(layer, is_layer):
-                found[id(layer)] = layer
-            elif node not in seen:
+                found[node] = layer
+            elif node not in seen and not _reads_shape(node):
                 seen.add(node)
                 open_nodes.append(node)
-    return list(found.values())
+    return _without_hidden(graph, found)
+
+
+def _without_hidden(graph: fx.Graph, found: Mapping[fx.Node, nn.Module]) -> list[nn.Module]:
+    """The layers with an application that feeds no application of another layer, among those found."""
+    fed: dict[fx.Node, set[int]] = {}  # node -> ids of the layers among those found that it feeds
+    for node in reversed(graph.nodes):
+        users = [] if _reads_shape(node) else list(node.users)
+        fed[node] = {id(found[user]) for user in users if user in found}.union(*(fed[user] for user in users))
+    kept = {id(layer): layer for node, layer in found.items() if fed[node] <= {id(layer)}}
+    return list(kept.values())
+
+
+def _reads_shape(node: fx.Node) -> bool:
+    """Whether a node reads the shape or the type of a tensor, which do not depend on its entries."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "numel", "stride", "ndimension", "nelement", "element_size")
+    return node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device", "itemsize", "layout")
 
 
 def _find_in_members(model: nn.Module, is_layer: Callable[[nn.Module], bool]) -> list[nn.Module]:

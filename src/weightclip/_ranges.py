@@ -267,6 +267,13 @@ def needs_outputs(rule: RangeRule | None, names: Iterable[str]) -> bool:
     return isinstance(rule, Graded) and not rule.output_layers
 
 
+def names_tensors(rule: RangeRule | None) -> bool:
+    """Whether the rule has a name or a pattern that a model may not have: another one than its roles and "*"."""
+    if isinstance(rule, ByLayer):
+        return any(pattern not in (OUTPUT, HIDDEN, "*") for pattern, _ in rule.ranges)
+    return isinstance(rule, Graded) and bool(rule.output_layers)
+
+
 def check_names(rule: RangeRule | None, names: Sequence[str]) -> None:
     """Raise a ValueError for a pattern that matches none of the names."""
     if isinstance(rule, ByLayer):

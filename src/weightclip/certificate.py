@@ -197,6 +197,7 @@ def _sides(model: nn.Module, kappa: Kappa | Clipper, rule: Rule) -> Sides:
     ]
     tensors = {id(tensor): tensor for tensor in named_tensors(model).values()}
     resolved = bounds_by_tensor(model, rule, exclude=behind)
+    resolved = {key: one for key, one in resolved.items() if one.name not in behind}
     resolved = with_ranges(model, resolved, ranges, find_output_names(model, ranges), tensors)
     clipped = {key: one.bound for key, one in resolved.items() if one.bound.s is not None}
     return {key: exact_limits(number, bound, tensors[key]) for key, bound in clipped.items()}

@@ -16,7 +16,7 @@ from importlib.resources import files
 from types import MappingProxyType, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weightclip._ranges import ByLayer, Graded, Kappa, parse_kappa, read_kappa
+from weightclip._ranges import ByLayer, Graded, Kappa, names_tensors, parse_kappa, read_kappa
 from weightclip._renamed import new_fields
 from weightclip._validation import check_truth
 from weightclip.lab.constraints import Constraint, FilePath, Finite, OneOf, Seed
@@ -217,6 +217,13 @@ class MethodConfig:
         """The clipping bounds; None for a method that does not clip, so that they do not change its identity."""
         return bounds or default if self.parsed_method().clips else None
 
+    def small_network(self) -> tuple[nn.Module, str] | None:
+        """A network with the parameter names of the run's own, and its clipping bounds; None if the names are unknown.
+
+        It shows before the data is loaded whether the names in `kappa` exist. Its sizes are arbitrary.
+        """
+        return None
+
     def facts(self) -> dict[str, Any]:
         """Everything that determines the numbers of the run, JSON-compatible: field -> value."""
         left_out = {name for name in self.added_fields if getattr(self, name) == getattr(type(self), name)}
@@ -245,15 +252,31 @@ M = TypeVar("M", bound=MethodConfig)
 
 
 def resolver(function: Callable[[M], M]) -> Callable[[M], M]:
-    """Decorate the `resolve` of an experiment, so that a resolved configuration is returned unchanged."""
+    """Decorate the `resolve` of an experiment, so that a resolved configuration is returned unchanged.
+
+    A name in `kappa` that the network does not have raises a ValueError.
+    """
 
     @wraps(function)
     def resolve(config: M) -> M:
         if config.is_resolved:
             return config
-        return mark_resolved(function(config))
+        found = function(config)
+        if found.kappa_rule is not None and names_tensors(read_kappa(parse_kappa(found.kappa_rule))[1]):
+            # Without the fields that a search varies, so that the configurations of a sweep share one check.
+            _check_names(replace(found, seed=0, lr=None, decay=None, sigma=None, settings={}))
+        return mark_resolved(found)
 
     return resolve
+
+
+@cache
+def _check_names(config: MethodConfig) -> None:
+    """Raise a ValueError for a name or a pattern in `kappa` that changes nothing. Imports PyTorch."""
+    from weightclip.lab.optimizers import check_range_names
+
+    if (network := config.small_network()) is not None:
+        check_range_names(*network, config.clipping_range())
 
 
 def mark_resolved(config: M) -> M:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip._layer_ranges import ModelBounds
+from weightclip._ranges import Kappa, read_kappa
 from weightclip._validation import check_name
 from weightclip.bounds import Rule
 from weightclip.clipping import clip_weights, find_clipper
@@ -84,6 +86,13 @@ def make_optimizer(
         else:
             raise ValueError(f"method: got the regularizer {regularizer!r}, expected l2, l2init, sp or wc")
     return optimizer
+
+
+def check_range_names(model: nn.Module, bounds: Rule, kappa: Kappa | None) -> None:
+    """Raise a ValueError, as in `clip_weights`, for a name or a pattern in `kappa` that changes nothing in a model."""
+    if kappa is not None:
+        resolver = ModelBounds(model, bounds, include=None, exclude=None, clip_output_layers=True)
+        resolver.resolve([list(model.parameters())], read_kappa(kappa)[1])
 
 
 def fraction_at_bound(optimizer: Optimizer) -> float:

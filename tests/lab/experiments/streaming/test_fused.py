@@ -1,6 +1,7 @@
 """The fused engine computes the same as the reference."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiny_data import tiny_dataset
 
 from vectors import GRADIENTS, NOISE, VECTORS, WEIGHTS
 from weightclip.lab.compiled import load_kernel
+from weightclip.lab.config import mark_resolved
 from weightclip.lab.data import load
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS, Config, resolve
 from weightclip.lab.experiments.streaming.fused import CHUNK, Fused
@@ -128,6 +130,13 @@ def test_the_fused_engine_resumes_bit_for_bit_from_a_saved_state(method: str) ->
     assert without_nan(second.learn(task(150, 1))) == without_nan(straight.learn(task(150, 1)))
     for a, b in zip(second.weights(), straight.weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("make", [Fused, make_reference])
+def test_a_key_of_kappa_without_effect_raises_the_same_error_in_both_engines(make: Any) -> None:
+    settings = mark_resolved(replace(config("sgd+wc"), kappa=None, kappa_rule="*=2,0.*=1"))
+    with pytest.raises(ValueError, match=r"kappa: '0\.\*' has no effect, because earlier keys match all"):
+        make(settings, DATA)
 
 
 def test_a_state_of_another_network_raises_an_error() -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from weightclip._validation import check_name
 from weightclip.lab.config import (
@@ -24,6 +24,9 @@ from weightclip.lab.config import (
 )
 from weightclip.lab.constraints import AtLeast, Between, Finite, OneOf, Positive
 from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, STACK, SUITES, suite_name
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "replay-ratio"
 """Name of the experiment and of its only problem."""
@@ -97,6 +100,16 @@ class Config(MethodConfig):
     device: Annotated[str, Help("auto, cpu, cuda, cuda:1, ...")] = "auto"
     threads: Annotated[int, AtLeast(1), Help("CPU threads of PyTorch")] = 1
     save_buffer: Annotated[bool, Help("save the replay buffer in checkpoints", OUTPUT)] = True
+
+    def small_network(self) -> tuple[nn.Module, str]:
+        from weightclip.lab.networks.q_networks import QNetwork, RainbowNetwork
+
+        size = (84, 84) if self.suite == "atari" else (10, 10)
+        rainbow = self.agent == "rainbow"
+        network = (
+            RainbowNetwork(1, size, 1, dueling=self.dueling, noisy=self.noisy) if rainbow else QNetwork(1, size, 1)
+        )
+        return network, self.bounds or "fan_in"
 
     @property
     def stack(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from weightclip._validation import check_name
 from weightclip.lab.config import (
@@ -20,6 +20,9 @@ from weightclip.lab.config import (
 )
 from weightclip.lab.constraints import AtLeast, Between, OneOf, Positive
 from weightclip.lab.methods import EQUAL_BETAS, TORCH_WITH_EQUAL_BETAS, Components, TorchPart
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "policy-collapse"
 """Name of the experiment and of its only problem."""
@@ -88,6 +91,11 @@ class Config(MethodConfig):
 
     def components(self) -> Components[TorchPart]:
         return TORCH_WITH_EQUAL_BETAS
+
+    def small_network(self) -> tuple[nn.Module, str]:
+        from weightclip.lab.networks.actor_critic import ActorCritic
+
+        return ActorCritic(1, 1, [1] * len(self.hidden)), self.bounds or "fan_in"
 
     @property
     def iterations(self) -> int:

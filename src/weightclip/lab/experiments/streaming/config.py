@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from weightclip.lab.experiments.streaming.rules import (
 )
 from weightclip.lab.methods import Components, Method
 from weightclip.lab.networks import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "streaming"
 """Name of the experiment, in records and entry points."""
@@ -76,6 +79,11 @@ class Config(MethodConfig):
 
     def missing_setting_hint(self, method: Method[Rule], setting: str) -> str:
         return state_hint(method, setting)
+
+    def small_network(self) -> tuple[nn.Module, str]:
+        from weightclip.lab.networks.mlp import mlp
+
+        return mlp(1, [1] * len(self.hidden), 1), "fan_in"
 
 
 def presets() -> dict[str, Any]:

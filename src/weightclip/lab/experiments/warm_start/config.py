@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from weightclip._validation import check_name
 from weightclip.lab.config import (
@@ -20,6 +20,9 @@ from weightclip.lab.config import (
 from weightclip.lab.constraints import AtLeast, Between, OneOf
 from weightclip.lab.methods import RANGES, SWITCH, TORCH_WITH_SWITCH, Components, TorchPart
 from weightclip.lab.networks import STEMS
+
+if TYPE_CHECKING:
+    from torch import nn
 
 NAME = "warm-start"
 """Name of the experiment and of its only problem."""
@@ -82,6 +85,19 @@ class Config(MethodConfig):
 
     def components(self) -> Components[TorchPart]:
         return TORCH_WITH_SWITCH
+
+    @property
+    def bounds(self) -> str:
+        """The clipping bounds of the variant."""
+        return "paper" if self.variant == PAPER else "fan_in"
+
+    def small_network(self) -> tuple[nn.Module, str]:
+        import torch
+
+        from weightclip.lab.networks.resnet import resnet18
+
+        with torch.random.fork_rng(devices=[]):
+            return resnet18(1, width=1, stem=str(self.stem)), self.bounds
 
 
 def presets(variant: str = DEFAULT, scale: str = "paper") -> dict[str, Any]:

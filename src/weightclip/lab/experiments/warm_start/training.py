@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from weightclip._validation import check_count
-from weightclip.bounds import Rule
 from weightclip.clipping import Clipper, clip_weights, find_clipper
 from weightclip.diagnostics import l2_norm, weight_matrices
 from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event, Progress, ignore
@@ -75,17 +74,13 @@ class Trainer:
         self._at_switch = config.parsed_method().at_switch
         # A fused optimizer is slower on a CPU.
         self.optimizer = config.make_optimizer(
-            self.model, self._bounds, track_clipped=True, fused=self.device.type == "cuda"
+            self.model, config.bounds, track_clipped=True, fused=self.device.type == "cuda"
         )
         self.clipper = find_clipper(self.optimizer)
         self._boxes_at_switch = pl.DataFrame()
         if config.init_kappa is not None:
             unused = torch.optim.SGD(self.model.parameters())
-            clip_weights(unused, self.model, config.init_kappa, bounds=self._bounds).clip()
-
-    @property
-    def _bounds(self) -> Rule:
-        return "paper" if self.config.variant == PAPER else "fan_in"
+            clip_weights(unused, self.model, config.init_kappa, bounds=config.bounds).clip()
 
     def learn(self, epoch: int, last: Row | None = None, progress: Progress = ignore) -> Row:
         """Train for epoch 0, 1, ..., counted over all stages, and return its row; `last` is the previous row."""
@@ -196,7 +191,7 @@ class Trainer:
         if "wc" in self._at_switch:
             kappa = self.config.clipping_range()
             assert kappa is not None
-            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self._bounds, track_clipped=True)
+            clipper = clip_weights(self.optimizer, self.model, kappa, bounds=self.config.bounds, track_clipped=True)
             clipper.clip()
             clipped = clipper.clipped_fraction
             self._boxes_at_switch = _boxes(self.model, clipper)
