@@ -96,6 +96,7 @@ def run_configs(
     """
     if out is not None:
         make_directory(out)  # report an unwritable directory before downloading data
+    experiment.check_machine(configs[0])
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
     with show_progress(

@@ -95,6 +95,14 @@ class Experiment(ABC, Generic[C]):
         """
         return None, {}
 
+    def check_machine(self, config: C) -> None:
+        """Raise a ValueError if this machine cannot run a configuration, for example if it has no GPU.
+
+        `weightclip run` calls it before `load`, which may download data. Sweeps do not, because their workers may be
+        other machines.
+        """
+        return
+
     def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Any:
         """The data of a configuration, for `identify` and `run`; picklable. None if there is none.
 

@@ -52,6 +52,11 @@ class WarmStart(Experiment[Config]):
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)
 
+    def check_machine(self, config: Config) -> None:
+        from weightclip.lab.experiments.warm_start.training import check_device
+
+        check_device(config)
+
     def load(self, config: Config, data_dir: Path | None, on_event: Event = ignore) -> Photographs:
         from weightclip.lab.experiments.warm_start.training import load
 
