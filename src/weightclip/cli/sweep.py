@@ -126,14 +126,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from weightclip.lab.files import make_directory
     from weightclip.lab.records.store import remove_remains
     from weightclip.lab.sweep.locks import locked_runs
-    from weightclip.lab.sweep.plan import MISSING, make_plan, take_inventory
+    from weightclip.lab.sweep.plan import make_plan, take_inventory
 
     seeds = arguments.seeds or range(seeds_of_grid)
     fetch = not arguments.dry_run
     plan = make_plan(experiment, configs, seeds, arguments.data_dir, print, fetch)
     for data in plan.data.values():
         if data is not None:
-            print("data: not on this machine" if data is MISSING else f"data: {data.source}")
+            print("data: not on this machine" if isinstance(data, str) else f"data: {data.source}")
     inventory = take_inventory(plan, arguments.out, arguments.retry_failed)
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:

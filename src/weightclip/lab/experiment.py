@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from weightclip._text import counted
 from weightclip._validation import check_name
@@ -27,12 +27,28 @@ from weightclip.lab.text import metric_text, settings_text
 if TYPE_CHECKING:
     import polars as pl
 
+    from weightclip.lab.data.dataset import Source
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
 C = TypeVar("C")
 
 NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Data(Protocol):
+    """The interface of an experiment's data, such as `weightclip.lab.data.dataset.Dataset`.
+
+    Attributes:
+        checksum: identifies the content. It is part of the identity of runs.
+        source: origin of the files. Commands display it; its kind is "bundled" for a stand-in of the data.
+    """
+
+    @property
+    def checksum(self) -> str: ...
+
+    @property
+    def source(self) -> Source: ...
 
 
 class Experiment(ABC, Generic[C]):
@@ -103,7 +119,7 @@ class Experiment(ABC, Generic[C]):
         """
         return
 
-    def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Any:
+    def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Data | None:
         """The data of a configuration, for `identify` and `run`; picklable. None if there is none.
 
         It depends only on the problem and the axes.
@@ -113,7 +129,7 @@ class Experiment(ABC, Generic[C]):
     def identify(self, config: C, data: Any) -> str:
         """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`.
 
-        The default requires a `MethodConfig`, and data with a `checksum`, if there is any.
+        The default requires a `MethodConfig`. `data` is the result of `load`.
         """
         from weightclip.lab.records.record import identity
 

