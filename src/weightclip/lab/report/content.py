@@ -35,6 +35,7 @@ from weightclip.lab.report.tables import (
     Setup,
     Trend,
     across_table,
+    best_rows,
     best_table,
     find_setups,
     runs_table,
@@ -184,13 +185,14 @@ def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
 
 
 def _setup_content(setup: Setup, criterion: Criterion) -> SetupContent:
+    rows = best_rows(setup, criterion)
     return SetupContent(
         setup,
         runs=tuple(runs_table(setup)),
         time=_time(setup.table.unique("identity")),
-        finding=finding(setup, criterion),
-        best=tuple(best_table(setup, criterion)),
-        trends=tuple(trend_table(setup, criterion)),
+        finding=finding(setup, rows, criterion),
+        best=tuple(best_table(setup, rows)),
+        trends=tuple(trend_table(setup, rows)),
     )
 
 

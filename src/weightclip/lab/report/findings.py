@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from weightclip._text import counted
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import CRITERIA, FRACTION, Criterion, Metric
-from weightclip.lab.report.tables import Setup, best_rows, score_metric
+from weightclip.lab.report.tables import Row, Setup, score_metric
 from weightclip.lab.text import change_text, error_text, kappa_text, settings_text
 
 NUM_ERRORS = 2.0
 """Standard errors of a difference within which two scores are called close."""
 
-Row = Mapping[str, Any]
 
+def finding(setup: Setup, rows: Sequence[Row], criterion: Criterion) -> str:
+    """The best method of a setup, the next one, and the best method with clipping; empty if no score is finite.
 
-def finding(setup: Setup, criterion: Criterion) -> str:
-    """The best method of a setup, the next one, and the best method with clipping; empty if no score is finite."""
+    `rows` is the result of `best_rows` with this criterion.
+    """
     metric = score_metric(setup)
     lower = metric.direction == "lower"
-    found = [row for row in best_rows(setup, criterion) if _is_finite(row["score"])]
+    found = [row for row in rows if _is_finite(row["score"])]
     if not found:
         return ""
     best, *others = sorted(found, key=lambda row: row["score"], reverse=not lower)
