@@ -21,6 +21,7 @@ from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import OTHER as OTHER
 from weightclip.lab.config import IncompatibleError as IncompatibleError
 from weightclip.lab.config import field_types, setting_columns
+from weightclip.lab.records.hashing import identity
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.text import metric_text, settings_text
 
@@ -127,12 +128,10 @@ class Experiment(ABC, Generic[C]):
         return None
 
     def identify(self, config: C, data: Any) -> str:
-        """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`.
+        """The hash of everything that determines the run's numbers: `weightclip.lab.records.hashing.identity`.
 
         The default requires a `MethodConfig`. `data` is the result of `load`.
         """
-        from weightclip.lab.records.record import identity
-
         facts: Mapping[str, Any] = config.facts()  # type: ignore[attr-defined]
         return identity(self.name, facts, None if data is None else data.checksum)
 

@@ -56,7 +56,7 @@ class Atari:
     thread pauses between two games to leave it to the updates. `receive` ends the pauses.
 
     Args:
-        game, number, sticky_action_prob: see `make_environments`.
+        game, number, sticky_action_prob: see `training.make_environments`.
         max_frames: frames after which an episode is truncated.
     """
 
