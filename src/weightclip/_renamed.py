@@ -1,6 +1,6 @@
 """Old names -> new names: one table for Python, the command line and the record reader.
 
-Old names work for one release and raise a DeprecationWarning.
+Old names work for one release, with a DeprecationWarning.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def new_field(experiment: str, name: str) -> str:
-    """The present name of a configuration field or column of an experiment.
+    """The current name of a configuration field or column of an experiment.
 
     Examples:
         >>> new_field("policy-collapse", "rollout"), new_field("policy-collapse", "lr")
@@ -161,12 +161,12 @@ def new_field(experiment: str, name: str) -> str:
 
 
 def new_fields(experiment: str, values: Mapping[str, Any], stacklevel: int | None = None) -> dict[str, Any]:
-    """Fields of a configuration, or columns of a table, under their present names.
+    """Fields of a configuration, or columns of a table, under their current names.
 
     Args:
         experiment: its name.
         values: by old or new name; the mapping `settings` is renamed as well.
-        stacklevel: gives a DeprecationWarning for each old name, at this level; None: no warning.
+        stacklevel: level of the DeprecationWarning for each old name; None disables it.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -69,7 +69,7 @@ def clip_weights(
 ) -> Clipper:
     """Clip the weights after every `optimizer.step()`: w <- clip(w, -kappa s_l, kappa s_l).
 
-    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution from which PyTorch initialises the layer.
+    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution from which PyTorch initializes the layer.
     Clipping is the last operation of a step, regardless of other hooks and of the order of attachment. For an
     optimizer around another one (Lookahead), it is the last operation of the outer step. For Schedule-Free optimizers,
     both sequences are clipped, so the weights are in the box in training and in evaluation.
@@ -272,7 +272,7 @@ class Clipper(Regularizer):
 
     @property
     def clipped_fraction(self) -> float:
-        """Fraction of entries that the last step clipped, over all clipped tensors; synchronises with the device.
+        """Fraction of entries that the last step clipped, over all clipped tensors; synchronizes with the device.
 
         NaN if a clipped tensor contains NaN (which stays NaN). Sharded tensors count their local shard, Schedule-Free
         optimizers the training weights.
@@ -492,6 +492,6 @@ def _registered(module: nn.Module, name: str, member: object) -> None:
         clipper.registered(module, member)
 
 
-# Parametrisations and pruning register a layer's parameters again; checking every layer at each step would cost time.
+# Parametrizations and pruning register a layer's parameters again; checking every layer at each step would cost time.
 register_module_parameter_registration_hook(_registered)
 register_module_module_registration_hook(_registered)

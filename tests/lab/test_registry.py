@@ -163,7 +163,7 @@ def test_plugins_are_in_the_help(installed: Path) -> None:
 
 
 def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(installed: Path) -> None:
-    (installed / "my_plugin.py").write_text("raise OSError('no licence')")
+    (installed / "my_plugin.py").write_text("raise OSError('no license')")
     done = subprocess.run(
         [sys.executable, "-m", "weightclip", "reproduce", "--list"],
         env=environment_with(installed),
@@ -172,7 +172,7 @@ def test_an_entry_point_that_does_not_load_is_reported_and_the_others_run(instal
         timeout=300,
     )
     assert done.returncode == 0
-    assert "entry point walk = my_plugin:EXPERIMENT: OSError: no licence: skipped\n" in done.stderr
+    assert "entry point walk = my_plugin:EXPERIMENT: OSError: no license: skipped\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert "weightclip sweep input-permuted-mnist" in done.stdout
 

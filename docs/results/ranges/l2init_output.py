@@ -15,7 +15,7 @@ def before(w, g, s, decay):
 
 
 def after(w, w0, s, lr, decay):
-    """The pull of the output layer towards its first weights."""
+    """The pull of the output layer toward its first weights."""
     return w + lr * (decay if s > 0.07 else 0.0) * w0
 
 

@@ -131,7 +131,7 @@ def _with_seed(table: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 
 def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_event: Event) -> Record | None:
-    """The record of a finished run, or None. The directory exists afterwards; `overwrite` removes old files."""
+    """The record of a finished run, or None. The directory exists afterward; `overwrite` removes old files."""
     if overwrite:
         path.unlink(missing_ok=True)
         checkpoint_path(path).unlink(missing_ok=True)

@@ -122,7 +122,7 @@ class UnresponsiveRay:
 
     def __init__(self) -> None:
         self.submitted: list[Iterator[int]] = []
-        self.cancelled: list[Iterator[int]] = []
+        self.canceled: list[Iterator[int]] = []
 
     def submit(self, runs: object, token: object) -> Iterator[int]:
         self.submitted.append(iter([1]))
@@ -132,7 +132,7 @@ class UnresponsiveRay:
         raise self.exceptions.RayError("timeout")
 
     def cancel(self, stream: Iterator[int], force: bool) -> None:
-        self.cancelled.append(stream)
+        self.canceled.append(stream)
 
 
 def test_an_unresponsive_worker_is_stopped_before_another_starts(
@@ -147,8 +147,8 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
     task.start(silent)
     reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
     assert [type(report) for report in reports] == [Message, Message, Ended]
-    assert silent.cancelled == silent.submitted
-    assert len(silent.cancelled) == ATTEMPTS
+    assert silent.canceled == silent.submitted
+    assert len(silent.canceled) == ATTEMPTS
 
 
 @pytest.fixture(scope="module")

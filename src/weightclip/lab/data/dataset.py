@@ -97,7 +97,7 @@ class Dataset:
         """Return the scaled value of each code: (x/255 - 0.5)/0.5 of a pixel [256], a feature unchanged [65536]."""
         if self.inputs.dtype == np.float16:
             values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-            with np.errstate(invalid="ignore"):  # some codes are signalling NaNs
+            with np.errstate(invalid="ignore"):  # some codes are signaling NaNs
                 return values.astype(dtype)
         return ((np.arange(256) / 255 - 0.5) / 0.5).astype(dtype)
 
