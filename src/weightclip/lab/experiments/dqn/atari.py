@@ -23,10 +23,10 @@ from ale_py.roms import get_rom_path
 from numba import njit
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.environments import (
     FRAME_SKIP,
     MAX_FRAMES,
-    Arrays,
     Frames,
     Scores,
     Step,

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weightclip._validation import check_name
 
-Arrays = dict[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from weightclip.lab.checkpoint import Arrays  # imports PyTorch, which configurations do not need
+
 Frames = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weightclip.lab.experiments.dqn.environments import Arrays, Frames, Scores, Step, find_game
+from weightclip.lab.checkpoint import Arrays
+from weightclip.lab.experiments.dqn.environments import Frames, Scores, Step, find_game
 
 
 class MinAtar:
