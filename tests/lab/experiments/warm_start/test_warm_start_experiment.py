@@ -11,13 +11,13 @@ from weightclip.lab.experiments.warm_start import training
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.metrics import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
-from weightclip.lab.registry import experiment_of, find_experiment
+from weightclip.lab.registry import experiment_of, experiments
 
 DATA = image_data()
 
 
 def test_the_experiment_is_found_by_name_and_by_problem() -> None:
-    assert find_experiment("warm-start") is EXPERIMENT
+    assert experiments()["warm-start"] is EXPERIMENT
     assert experiment_of("warm-start") is EXPERIMENT
 
 
