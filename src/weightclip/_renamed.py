@@ -108,6 +108,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 SETTINGS: Mapping[str, str] = MappingProxyType({"largest": "max_update"})
 """Old -> new setting of methods: an entry of the field `settings`, in tables a column `settings.NAME`."""
 
+OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType({"data features": {"batch": "batch_size"}})
+"""Command -> old -> new option, of commands without a configuration."""
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {

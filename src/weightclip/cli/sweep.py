@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--grid", metavar="GRID", help="settings to search: paper (its Table 1) or a TOML file")
+    which.add_argument("--grid", metavar="GRID", help="settings to search: paper (Table 1 of the paper) or a TOML file")
     which.add_argument(
         "--best",
         nargs="?",
@@ -100,7 +100,8 @@ def _add_options(
 ) -> None:
     axes = parser.add_argument_group("axes")
     for axis in experiment.schema.axes:
-        help_text = f"comma-separated values, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        default = "the paper's methods" if axis == "method" else "all"
+        help_text = f"comma-separated values, or all (default: {default})"
         axes.add_argument(_plural_option(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
     # The defaults of settings differ between methods and come from the grid or the presets.
     displayed = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}

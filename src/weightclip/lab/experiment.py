@@ -99,6 +99,7 @@ class Experiment(ABC, Generic[C]):
         - `grid` and `best`: Tables 1 and 2, in the format of `weightclip.lab.sweep.grid`.
         - `examples`: command -> example arguments, for its help.
         - `help`: the methods, for the help of commands.
+        - `problems`: problem -> what it is, in one line (default: the first line of the class's docstring).
         - `reproductions`: commands for the paper's figures and tables (`weightclip.lab.paper.Reproduction`).
 
         `options` are fields of the configuration: other variants have other tables.

@@ -32,7 +32,7 @@ HELP = f"""{methods_help(PAPER_METHODS, TORCH_WITH_SWITCH, TORCH_OPTIMIZERS)}
 
 
 class WarmStart(Experiment[Config]):
-    """ResNet18 on CIFAR-10; in two stages, the second half of the data arrives after the first."""
+    """ResNet18 on CIFAR-10, first on half of the images, then on all."""
 
     name = NAME
     config = Config
