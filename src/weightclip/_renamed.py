@@ -125,6 +125,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "lipschitz": "lipschitz_bounds",
             "update_bound": "output_change_bound",
         },
+        "weightclip.lab.data": {"Description": "DatasetInfo"},
         "weightclip.diagnostics": {
             "dormant_share": "dormant_fraction",
             "negative_share": "negative_fraction",
@@ -133,6 +134,12 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Module -> old attribute -> new attribute."""
+
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = MappingProxyType({"Clipper": {"statistics": "track_clipped"}})
+"""Class -> old attribute -> new attribute of its objects."""
+
+KEYS: Mapping[str, str] = MappingProxyType({"place": "relative_path"})
+"""Old -> new key in the JSON of failure notes and manifests (format 2)."""
 
 ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -223,6 +230,22 @@ def rename_arguments(function: str, arguments: Mapping[str, Any], stacklevel: in
             raise TypeError(f"{function}: got {name} and {new}, expected {new} alone")
         renamed[new] = value
     return renamed
+
+
+def new_keys(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a failure note or of a run in a manifest, with the current keys."""
+    return {KEYS.get(name, name): value for name, value in facts.items()}
+
+
+def old_attribute(owner: str, name: str) -> Any:
+    """A property for the old name of an attribute, which gives the new one with a DeprecationWarning."""
+    new = ATTRIBUTES[owner][name]
+
+    def read(instance: Any) -> Any:
+        _warn(f"{owner}.{name} is now {owner}.{new}", stacklevel=3)
+        return getattr(instance, new)
+
+    return property(read, doc=f"Deprecated name of `{new}`.")
 
 
 def accept_old_arguments(function: _F) -> _F:

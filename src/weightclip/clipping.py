@@ -31,7 +31,7 @@ from weightclip._hooks import (
 )
 from weightclip._layer_ranges import FOREIGN, ModelBounds, Resolver
 from weightclip._ranges import Kappa, RangeRule, read_kappa, rule_from_state
-from weightclip._renamed import accept_old_arguments
+from weightclip._renamed import accept_old_arguments, old_attribute
 from weightclip._torch_private import global_step_post_hooks
 from weightclip._validation import Patterns, check_count, check_number, check_truth
 from weightclip._weight_averaging import check_nested, find_second_weights
@@ -285,11 +285,7 @@ class Clipper(Regularizer):
         """`clipped_fraction` of each clipped tensor by name."""
         return {name: count / max(1, size) for name, (count, size) in self._clipped_counts().items()}
 
-    @property
-    def statistics(self) -> bool:
-        """Deprecated name of `track_clipped`."""
-        warnings.warn("Clipper.statistics is now Clipper.track_clipped", DeprecationWarning, stacklevel=2)
-        return self.track_clipped
+    statistics = old_attribute("Clipper", "statistics")
 
     def sides(self) -> dict[Tensor, float | Tensor]:
         """Half-width of the box of each clipped tensor: kappa s_l, or a tensor with one number per unit."""

@@ -9,11 +9,11 @@ To add one, write a file such as `emnist.py` and add it to `DATASETS`; see "Add 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip._renamed import find_old_name
 from weightclip._validation import check_name
 from weightclip.lab.data.cifar10 import CIFAR10
 from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
@@ -67,8 +67,4 @@ def load(
 if not TYPE_CHECKING:  # mypy would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name != "Description":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        message = "weightclip.lab.data.Description is deprecated; use weightclip.lab.data.DatasetInfo"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return DatasetInfo
+        return find_old_name(__name__, name)
