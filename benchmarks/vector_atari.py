@@ -9,10 +9,10 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.environments import (
     FRAME_SKIP,
     MAX_FRAMES,
-    Arrays,
     Frames,
     Scores,
     Step,

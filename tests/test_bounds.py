@@ -73,7 +73,7 @@ def test_skipped_tensors_have_a_reason() -> None:
     left = {name: bound.reason for name, bound in bounds.items() if bound.s is None}
     assert set(left) == {"log_std", "norm.weight", "norm.bias", "words.weight", "frozen.weight", "frozen.bias"}
     assert left["log_std"] == "no bound rule for Policy (see register_bound)"
-    assert "normalisation" in left["norm.bias"]
+    assert "normalization" in left["norm.bias"]
     assert "embedding" in left["words.weight"]
     assert "frozen" in left["frozen.weight"]
 
@@ -248,14 +248,14 @@ def test_the_fan_in_of_transformers_conv1d_is_its_first_dimension(rule: str) -> 
 )
 def test_reparametrized_layers_raise_an_error(reparametrize: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 4), reparametrize(nn.Linear(4, 4)))
-    with pytest.raises(ValueError, match=r"1\..*reparametrised.*exclude='1\.\*' skips the layer"):
+    with pytest.raises(ValueError, match=r"1\..*reparametrized.*exclude='1\.\*' skips the layer"):
         resolve_bounds(model)
     assert resolve_bounds(model, exclude="1.*")["0.weight"].s == 0.5
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 def test_the_deprecated_weight_norm_raises_an_error() -> None:
-    with pytest.raises(ValueError, match="reparametrised"):
+    with pytest.raises(ValueError, match="reparametrized"):
         resolve_bounds(nn.utils.weight_norm(nn.Linear(4, 4)))
 
 
@@ -322,7 +322,7 @@ def test_from_shapes_a_vector_after_a_weight_is_its_bias() -> None:
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param(((8, 3, 3, 3), (8,), (8,)), id="a convolution without bias and a normalisation layer"),
+        pytest.param(((8, 3, 3, 3), (8,), (8,)), id="a convolution without bias and a normalization layer"),
         pytest.param(((64, 8), (64,), (3, 64), (3,), (64,)), id="a stray vector with the size of an earlier layer"),
         pytest.param(((12, 8), (12, 3), (12,), (12,)), id="an LSTM cell"),
     ],

@@ -526,7 +526,7 @@ class TestParametersAddedLater:
         wc.clip_weights(optimizer, model, kappa=1.0)
         train(model, optimizer)
         reparametrize(model[2])
-        with pytest.raises(ValueError, match=r"its layer is reparametrised|it does not own 1 of the optimizer's"):
+        with pytest.raises(ValueError, match=r"its layer is reparametrized|it does not own 1 of the optimizer's"):
             train(model, optimizer)
 
     def test_in_a_copy_layers_reparametrized_later_raise_an_error(self) -> None:
@@ -536,7 +536,7 @@ class TestParametersAddedLater:
         model, optimizer, clipper = copy.deepcopy((model, optimizer, clipper))
         train(model, optimizer)
         nn.utils.spectral_norm(model[0])
-        with pytest.raises(ValueError, match="its layer is reparametrised"):
+        with pytest.raises(ValueError, match="its layer is reparametrized"):
             train(model, optimizer)
 
     def test_fractions_are_correct_after_a_group_changes(self) -> None:
@@ -733,8 +733,8 @@ def test_the_text_of_a_clipper_is_a_table() -> None:
         "0.weight  2x4    fan_in  0.5  1.2    0.6    8 of 8       0\n"
         "0.bias    2      fan_in  0.5  1.2    0.6    2 of 2       0\n"
         "skipped:\n"
-        "1.weight  2  normalisation layer: its scale is initialised to 1, outside a box around 0\n"
-        "1.bias    2  normalisation layer: its scale is initialised to 1, outside a box around 0"
+        "1.weight  2  normalization layer: its scale is initialized to 1, outside a box around 0\n"
+        "1.bias    2  normalization layer: its scale is initialized to 1, outside a box around 0"
     )
 
 

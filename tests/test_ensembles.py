@@ -41,7 +41,7 @@ def test_stacked_parameters_are_clipped() -> None:
     optimizer.step()
     assert params["0.weight"].abs().max() == 0.5
     assert params["2.bias"].abs().max() <= 1 / math.sqrt(3)
-    assert clipper.bounds["1.weight"].reason.startswith("normalisation layer")
+    assert clipper.bounds["1.weight"].reason.startswith("normalization layer")
 
 
 def test_a_stack_may_have_several_leading_dimensions_or_none() -> None:

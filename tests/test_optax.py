@@ -230,8 +230,8 @@ def test_skipped_equinox_tensors_have_a_reason() -> None:
     assert clipped == {"layers/0/weight": 0.5, "layers/0/bias": 0.5, "layers/1/weight": 1 / math.sqrt(3)}
     assert "embedding" in bounds["words/weight"].reason
     for norm in ("norms/0", "norms/1", "norms/2"):
-        assert "normalisation" in bounds[f"{norm}/weight"].reason
-        assert "normalisation" in bounds[f"{norm}/bias"].reason
+        assert "normalization" in bounds[f"{norm}/weight"].reason
+        assert "normalization" in bounds[f"{norm}/bias"].reason
     assert "slope" in bounds["norms/3/negative_slope"].reason
     assert "no bound rule" in bounds["gain"].reason
     assert "no bound rule" in bounds["steps"].reason
@@ -282,7 +282,7 @@ def test_a_subclass_of_an_equinox_layer_uses_its_rule_and_a_custom_module_is_mat
     assert (low["weight"].s, low["bias"].s) == (0.5, 0.5)
     assert low["extra"].reason == "no bound rule for an array of Linear that is not a weight or a bias"
     assert bounds_of(Own(np.ones((3, 2, 8)), np.ones(3))) == {"weight": 0.25, "bias": 0.25}
-    assert "normalisation" in wo.resolve_bounds(Own(np.ones(3), np.ones(3)))["bias"].reason
+    assert "normalization" in wo.resolve_bounds(Own(np.ones(3), np.ones(3)))["bias"].reason
 
 
 @pytest.mark.parametrize(
@@ -324,12 +324,12 @@ def test_tensors_skipped_by_name_have_a_reason() -> None:
     bounds = wo.resolve_bounds(params)
     assert all(bound.s is None for bound in bounds.values())
     said = {
-        "norm/scale": "normalisation",
-        "norm/bias": "normalisation",
+        "norm/scale": "normalization",
+        "norm/bias": "normalization",
         "shift/bias": "bias without",
         "embed/embedding": "embedding",
-        "old/weight": "normalisation",
-        "old/bias": "normalisation",
+        "old/weight": "normalization",
+        "old/bias": "normalization",
         "flat/kernel": "fewer than two dimensions",
         "empty/kernel": "no entries",
         "own/matrix": "no bound rule for",
@@ -621,7 +621,7 @@ def test_patterns_that_match_nothing_raise_an_error() -> None:
 )
 def test_reparametrized_layers_raise_an_error(wrap: Callable[[Any], Any]) -> None:
     model = [eqx.nn.Linear(4, 3, key=KEY), wrap(eqx.nn.Linear(3, 3, key=KEY))]
-    with pytest.raises(ValueError, match=r"1/layer/weight: its layer is reparametrised.*exclude='1/layer/\*'"):
+    with pytest.raises(ValueError, match=r"1/layer/weight: its layer is reparametrized.*exclude='1/layer/\*'"):
         wo.resolve_bounds(model)
     bounds = bounds_of(model, exclude="1/layer/*")
     assert {path for path, s in bounds.items() if s is not None} == {"0/weight", "0/bias"}

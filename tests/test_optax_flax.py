@@ -78,8 +78,8 @@ def test_skipped_tensors_of_linen_layers() -> None:
     for norm in (nn.LayerNorm(), nn.GroupNorm(2), nn.InstanceNorm(), nn.BatchNorm(use_running_average=True)):
         reasons = skipped_tensors(linen(norm, (1, 3, 4)))
         assert set(reasons) == {"scale", "bias"}
-        assert all("normalisation" in reason for reason in reasons.values())
-    assert "normalisation" in skipped_tensors(linen(nn.RMSNorm(), (1, 4)))["scale"]
+        assert all("normalization" in reason for reason in reasons.values())
+    assert "normalization" in skipped_tensors(linen(nn.RMSNorm(), (1, 4)))["scale"]
     assert "bias without" in skipped_tensors(linen(nn.LayerNorm(use_scale=False), (1, 4)))["bias"]
     words = jax.eval_shape(nn.Embed(5, 3).init, KEY, jnp.zeros(1, jnp.int32))["params"]
     assert "embedding" in skipped_tensors(words)["embedding"]
@@ -127,7 +127,7 @@ def test_reparametrized_linen_layers_raise_an_error() -> None:
         (Spectral(), "normed/layer_instance", "free"),
     ):
         params = linen(module, (1, 3))
-        with pytest.raises(ValueError, match=rf"{normed}/bias: its layer is reparametrised.*exclude='{normed}/\*'"):
+        with pytest.raises(ValueError, match=rf"{normed}/bias: its layer is reparametrized.*exclude='{normed}/\*'"):
             wo.resolve_bounds(params)
         assert fan_ins(params, exclude=f"{normed}/*") == {f"{free}/bias": 3, f"{free}/kernel": 3}
 
@@ -257,7 +257,7 @@ def test_reparametrized_nnx_layers_raise_an_error() -> None:
     rngs = nnx.Rngs(0)
     for wrap in (nnx.WeightNorm, nnx.SpectralNorm):
         params = nnx.state(wrap(nnx.Linear(3, 3, rngs=rngs), rngs=rngs), nnx.Param)
-        with pytest.raises(ValueError, match="layer_instance/bias: its layer is reparametrised"):
+        with pytest.raises(ValueError, match="layer_instance/bias: its layer is reparametrized"):
             wo.resolve_bounds(params)
 
 
@@ -282,4 +282,4 @@ def test_nnx_modules_with_none_instead_of_an_array() -> None:
     assert fan_ins(conv) == {"kernel": 36}
     norm = nnx.LayerNorm(4, use_scale=False, rngs=nnx.Rngs(0))
     assert norm.scale is None
-    assert "normalisation" in skipped_tensors(norm)["bias"]
+    assert "normalization" in skipped_tensors(norm)["bias"]

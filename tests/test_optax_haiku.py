@@ -63,7 +63,7 @@ def test_skipped_tensors_of_haiku_layers() -> None:
         tree("norm", scale=(4,)),
         tree("n", offset=(4,)),
     ):
-        assert all("normalisation" in reason for reason in skipped_tensors(norm).values())
+        assert all("normalization" in reason for reason in skipped_tensors(norm).values())
         assert not fan_ins(norm)
     assert "embedding" in skipped_tensors(tree("embed", embeddings=(7, 3)))["embed/embeddings"]
     assert skipped_tensors(tree("bias", b=(4,))) == {"bias/b": "b without a w in its layer"}

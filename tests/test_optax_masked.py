@@ -95,7 +95,7 @@ def test_a_kernel_whose_fan_in_depends_on_its_masked_bias_raises_an_error(shapes
 @pytest.mark.parametrize("masked", [optax.MaskedNode(), None], ids=["masked", "none"])
 def test_a_normalization_layer_is_recognized_by_its_masked_scale(masked: Any) -> None:
     params = {"a": layer(), "norm": {"scale": masked, "bias": jnp.zeros(3)}}
-    assert "normalisation" in wo.resolve_bounds(params)["norm/bias"].reason
+    assert "normalization" in wo.resolve_bounds(params)["norm/bias"].reason
 
 
 class Own(eqx.Module):

@@ -341,7 +341,7 @@ def test_counting_and_clipping_agree_with_the_definition(size: tuple[int, int]) 
     moved = layer.weight.detach() - layer.weight.grad
     clipper.optimizer.step()
     inside = moved.double().clamp(-limits[:, None], limits[:, None])
-    assert (layer.weight.detach().double().abs() <= limits[:, None]).all()  # exactly: rounded towards 0
+    assert (layer.weight.detach().double().abs() <= limits[:, None]).all()  # exactly: rounded toward 0
     torch.testing.assert_close(layer.weight.detach().double(), inside, rtol=1e-6, atol=1e-9)
     cut = (moved.double().abs() > limits[:, None]).double().mean().item()
     assert clipper.clipped_fractions["weight"] == pytest.approx(cut, abs=1e-3)
@@ -571,6 +571,6 @@ def test_a_key_for_parameters_of_another_optimizer_or_frozen_ones_is_accepted() 
     assert clip(model, kappa).bounds["2.weight"].range == 2.0
 
 
-def test_misspelt_names_are_answered_with_names_of_the_model() -> None:
+def test_misspelled_names_are_answered_with_names_of_the_model() -> None:
     with pytest.raises(ValueError, match=r"'nothing\.\*' matches no parameter; the closest are .*weight"):
         clip(nn.Linear(2, 2), {"nothing.*": 1.0})

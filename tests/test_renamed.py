@@ -15,7 +15,7 @@ from weightclip import lab
 from weightclip._renamed import ARGUMENTS, FIELDS, MODULES, NAMES, new_module
 from weightclip.lab import analysis
 from weightclip.lab.config import field_types, rename_presets
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.registry import experiments
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_a_pickle_of_0_1_0_finds_the_class_of_a_clipped_optimizer() -> None:
 
 def test_every_old_field_is_renamed_in_its_experiment() -> None:
     for name, renamed in FIELDS.items():
-        known = field_types(find_experiment(name).config)
+        known = field_types(experiments()[name].config)
         assert not renamed.keys() & known.keys()
         assert {*renamed.values()} <= known.keys()
 
@@ -201,7 +201,7 @@ def test_old_keys_of_a_grid_are_renamed() -> None:
         "best": {"policy-collapse": {"adam": {"lam": 0.9}}},
     }
     with pytest.warns(DeprecationWarning, match="is now"):
-        found = rename_presets(find_experiment("policy-collapse").config, presets)
+        found = rename_presets(experiments()["policy-collapse"].config, presets)
     assert found == {
         "grid": {
             "gae_lambda": [0.9],

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from weightclip._ranges import Range
 from weightclip._validation import Patterns, as_list, check_number
 
-NORMALISATION = "normalisation layer: its scale is initialised to 1, outside a box around 0"
+NORMALIZATION = "normalization layer: its scale is initialized to 1, outside a box around 0"
 EMBEDDING = "embedding: rows are looked up, so there is no fan_in"
 NO_INPUTS = "layer without inputs"
 FROZEN = "frozen (requires_grad=False)"

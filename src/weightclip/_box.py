@@ -291,7 +291,7 @@ class Scratch:
         self._memory: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def like(self, tensor: Tensor) -> Tensor:
-        """An uninitialised tensor of the same shape; the next call may return the same memory."""
+        """An uninitialized tensor of the same shape; the next call may return the same memory."""
         kind = (tensor.device, tensor.dtype)
         if kind not in self._memory or self._memory[kind].numel() < tensor.numel():
             self._memory[kind] = torch.empty(tensor.numel(), device=tensor.device, dtype=tensor.dtype)
@@ -310,7 +310,7 @@ CHUNK = 2**20
 class ClipCounter:
     """Counts the entries outside [-limit, limit] of each tensor; NaN for a tensor that contains NaN.
 
-    The counts of a chunk are a tensor [tensors in the chunk] on its device; counting does not synchronise.
+    The counts of a chunk are a tensor [tensors in the chunk] on its device; counting does not synchronize.
     """
 
     def __init__(self, tensors: Sequence[Tensor], limits: Sequence[float | Tensor], scratch: Scratch) -> None:

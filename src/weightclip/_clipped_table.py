@@ -1,4 +1,4 @@
-"""What a clipper clips and skips, as text: tables of bounds, and a warning of layers without a bound rule."""
+"""Text about a clipper: tables of clipped and skipped tensors, and a warning of layers without a bound rule."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Regularizer:
         settings: a number for each of `group_keys`.
 
     Examples:
-        L1 regularisation, g <- g + lambda sign(w):
+        L1 regularization, g <- g + lambda sign(w):
 
         >>> class L1(Regularizer):
         ...     key, group_keys = "l1", ("l1_decay",)

@@ -16,7 +16,7 @@ from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from weightclip._bound_rules import (
     EMBEDDING,
-    NORMALISATION,
+    NORMALIZATION,
     SLOPE,
     UNKNOWN,
     WARN_ABOVE,
@@ -244,11 +244,11 @@ def _named_rule(rule: str, leaves: list[Leaf]) -> Decide:
     weight_normed = _weight_normed(leaves)
 
     def decide(leaf: Leaf) -> Bound:
-        _reject_reparametrised(leaf, weight_normed)
+        _reject_reparametrized(leaf, weight_normed)
         if leaf.array.size == 0:
             return Bound(None, reason="no entries")
         fan_in = _equinox_fan_in(leaf) if leaf.layer is not None else _fan_in(leaf, siblings[leaf.keys[:-1]])
-        # Equinox initialises the bias of a layer without inputs from [-1, 1].
+        # Equinox initializes the bias of a layer without inputs from [-1, 1].
         return Bound(None, reason=fan_in) if isinstance(fan_in, str) else Bound(1 / math.sqrt(max(1, fan_in)), rule)
 
     return decide
@@ -274,14 +274,14 @@ def _fan_in(leaf: Leaf, siblings: Mapping[str, Leaf]) -> int | str:
         return _flax_fan_in(leaf, siblings.get("bias"))
     if leaf.own_name == "weight":
         shape = leaf.array.shape
-        return math.prod(shape[1:]) if len(shape) > 1 else NORMALISATION
+        return math.prod(shape[1:]) if len(shape) > 1 else NORMALIZATION
     if leaf.own_name == "bias":
         weight = siblings.get("kernel", siblings.get("weight"))
         if weight is not None:
             return _fan_in(_unmasked(weight, leaf), siblings)
-        return NORMALISATION if "scale" in siblings else "bias without a kernel or a weight in its layer"
+        return NORMALIZATION if "scale" in siblings else "bias without a kernel or a weight in its layer"
     if leaf.own_name in ("scale", "offset"):
-        return NORMALISATION
+        return NORMALIZATION
     if leaf.own_name in ("embedding", "embeddings"):
         return EMBEDDING
     if leaf.own_name in ("w_i", "w_h") or (leaf.own_name == "b" and "w_h" in siblings):
@@ -360,12 +360,12 @@ _EQUINOX_FAN_IN: dict[str, Callable[[Any], int]] = {
     **dict.fromkeys(("GRUCell", "LSTMCell"), lambda layer: layer.hidden_size),
 }
 _EQUINOX_SKIPPED = {
-    **dict.fromkeys(("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm"), NORMALISATION),
+    **dict.fromkeys(("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm"), NORMALIZATION),
     "Embedding": EMBEDDING,
     "PReLU": SLOPE,
 }
-_EQUINOX_REPARAMETRISED = ("WeightNorm", "SpectralNorm")
-_EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_SKIPPED, *_EQUINOX_REPARAMETRISED}
+_EQUINOX_REPARAMETRIZED = ("WeightNorm", "SpectralNorm")
+_EQUINOX_LAYERS = {*_EQUINOX_FAN_IN, *_EQUINOX_SKIPPED, *_EQUINOX_REPARAMETRIZED}
 
 
 def _layer_type(node: Any) -> str | None:
@@ -392,16 +392,16 @@ def _weight_normed(leaves: list[Leaf]) -> set[str]:
     }
 
 
-def _reject_reparametrised(leaf: Leaf, weight_normed: set[str]) -> None:
+def _reject_reparametrized(leaf: Leaf, weight_normed: set[str]) -> None:
     owner = "/".join(leaf.keys[:-1])
     wrapped = (
         owner in weight_normed
         or "layer_instance" in leaf.keys  # a layer inside a Flax wrapper
-        or _layer_type(leaf.layer) in _EQUINOX_REPARAMETRISED
+        or _layer_type(leaf.layer) in _EQUINOX_REPARAMETRIZED
     )
     if wrapped and _is_weight_or_bias(leaf):
         raise ValueError(
-            f"{leaf.name}: its layer is reparametrised (weight or spectral normalisation), so clipping this leaf would "
+            f"{leaf.name}: its layer is reparametrized (weight or spectral normalization), so clipping this leaf would "
             f"not bound the layer's weight; exclude='{owner}/*' skips the layer"
         )
 

@@ -32,8 +32,8 @@ def clipped(optimizer_class: type[Optimizer]) -> type[Any]:
     you have the model, because this class only sees shapes. A tensor of two or more dimensions counts as a weight
     (embeddings as well). A one-dimensional tensor counts as the bias of the weight before it in its group if their
     sizes match; without a weight of its size it is skipped, and an ambiguous one raises a ValueError: see
-    `bounds_from_shapes`. Two values that no layer is initialised to raise a ValueError as well: a matrix with equal
-    entries (log-stds) and a vector of ones (the scale of a normalisation layer). `print(optimizer.clipper)` shows the
+    `bounds_from_shapes`. Two values that no layer is initialized to raise a ValueError as well: a matrix with equal
+    entries (log-stds) and a vector of ones (the scale of a normalization layer). `print(optimizer.clipper)` shows the
     bounds.
 
     Copied and unpickled optimizers of such a class keep clipping.
@@ -160,7 +160,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = (
 
     A tensor of two or more dimensions is a weight: 1/sqrt(fan_in). A one-dimensional tensor directly after a weight
     with as many rows is its bias. A one-dimensional tensor is skipped if no weight with as many rows precedes it in its
-    group or is in another group. Any other (the scale of a normalisation layer, the second bias of an RNN, a bias in
+    group or is in another group. Any other (the scale of a normalization layer, the second bias of an RNN, a bias in
     another group than its weight) is ambiguous and raises a ValueError.
 
     Args:
@@ -192,7 +192,7 @@ def bounds_from_shapes(tensors: Sequence[Tensor], elsewhere: Collection[int] = (
             bounds.append(_bound_from_weight(before))
         else:
             raise ValueError(
-                f"parameter {i}, shape {shape}: its shape may be that of a bias, of a normalisation layer's scale "
+                f"parameter {i}, shape {shape}: its shape may be that of a bias, of a normalization layer's scale "
                 f"or of another parameter; {USE_CLIP_WEIGHTS}"
             )
     return bounds

@@ -106,7 +106,7 @@ def _is_weight_layer(layer: nn.Module, is_layer: Callable[[nn.Module], bool]) ->
 
 
 def _has_weights(layer: nn.Module) -> bool:
-    """Whether the layer has a matrix; normalisation layers and activations with slopes do not."""
+    """Whether the layer has a matrix; normalization layers and activations with slopes do not."""
     return any(p.dim() >= 2 for p in layer.parameters())
 
 

@@ -1,6 +1,6 @@
 """Old names -> new names: one table for Python, the command line and the record reader.
 
-Old names work for one release and raise a DeprecationWarning.
+Old names work for one release, with a DeprecationWarning.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 SETTINGS: Mapping[str, str] = MappingProxyType({"largest": "max_update"})
 """Old -> new setting of methods: an entry of the field `settings`, in tables a column `settings.NAME`."""
 
+OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType({"data features": {"batch": "batch_size"}})
+"""Command -> old -> new option, of commands without a configuration."""
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -123,6 +125,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "lipschitz": "lipschitz_bounds",
             "update_bound": "output_change_bound",
         },
+        "weightclip.lab.data": {"Description": "DatasetInfo"},
         "weightclip.diagnostics": {
             "dormant_share": "dormant_fraction",
             "negative_share": "negative_fraction",
@@ -131,6 +134,12 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Module -> old attribute -> new attribute."""
+
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = MappingProxyType({"Clipper": {"statistics": "track_clipped"}})
+"""Class -> old attribute -> new attribute of its objects."""
+
+KEYS: Mapping[str, str] = MappingProxyType({"place": "relative_path"})
+"""Old -> new key in the JSON of failure notes and manifests (format 2)."""
 
 ARGUMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -146,7 +155,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def new_field(experiment: str, name: str) -> str:
-    """The present name of a configuration field or column of an experiment.
+    """The current name of a configuration field or column of an experiment.
 
     Examples:
         >>> new_field("policy-collapse", "rollout"), new_field("policy-collapse", "lr")
@@ -161,12 +170,12 @@ def new_field(experiment: str, name: str) -> str:
 
 
 def new_fields(experiment: str, values: Mapping[str, Any], stacklevel: int | None = None) -> dict[str, Any]:
-    """Fields of a configuration, or columns of a table, under their present names.
+    """Fields of a configuration, or columns of a table, under their current names.
 
     Args:
         experiment: its name.
         values: by old or new name; the mapping `settings` is renamed as well.
-        stacklevel: gives a DeprecationWarning for each old name, at this level; None: no warning.
+        stacklevel: level of the DeprecationWarning for each old name; None disables it.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -221,6 +230,22 @@ def rename_arguments(function: str, arguments: Mapping[str, Any], stacklevel: in
             raise TypeError(f"{function}: got {name} and {new}, expected {new} alone")
         renamed[new] = value
     return renamed
+
+
+def new_keys(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a failure note or of a run in a manifest, with the current keys."""
+    return {KEYS.get(name, name): value for name, value in facts.items()}
+
+
+def old_attribute(owner: str, name: str) -> Any:
+    """A property for the old name of an attribute, which gives the new one with a DeprecationWarning."""
+    new = ATTRIBUTES[owner][name]
+
+    def read(instance: Any) -> Any:
+        _warn(f"{owner}.{name} is now {owner}.{new}", stacklevel=3)
+        return getattr(instance, new)
+
+    return property(read, doc=f"Deprecated name of `{new}`.")
 
 
 def accept_old_arguments(function: _F) -> _F:

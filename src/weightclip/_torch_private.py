@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizer_module
 
 BatchNorm = _BatchNorm
-"""Base class of all batch normalisation layers, which has no public name (1.0)."""
+"""Base class of all batch normalization layers, which has no public name (1.0)."""
 
 Dropout = _DropoutNd
 """Base class of all dropout layers, which has no public name (1.0)."""

@@ -36,7 +36,7 @@ class Measurement:
     Args:
         step: step of the optimizer, from 1.
         layer: name of the weight.
-        norm_ratio: |w| / |w_0|. For a layer that was initialised to zero or to less than a tenth of PyTorch's default,
+        norm_ratio: |w| / |w_0|. For a layer that was initialized to zero or to less than a tenth of PyTorch's default,
             |w| / (s_l sqrt(n / 3)) with n entries, the norm of that default. NaN only if w is not finite.
         beyond_1: fraction of entries outside the box of kappa = 1, |w_ij| > s_l.
         beyond_2: fraction of entries outside the box of kappa = 2.

@@ -70,7 +70,7 @@ def call_after(owner: Any, method: str, then: Callable[[], None]) -> Callable[[]
         return result
 
     call.__name__ = method  # an unpickled owner looks up the method of its class under this name
-    call.__dict__.update(getattr(replaced, "__dict__", {}))  # schedulers recognise a step that they replaced by it
+    call.__dict__.update(getattr(replaced, "__dict__", {}))  # schedulers recognize a step that they replaced by it
     ours = types.MethodType(call, owner)
     setattr(owner, method, ours)
 

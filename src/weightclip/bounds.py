@@ -20,7 +20,7 @@ from weightclip._bound_rules import (
     EMBEDDING,
     FROZEN,
     NO_INPUTS,
-    NORMALISATION,
+    NORMALIZATION,
     SLOPE,
     UNKNOWN,
     Bound,
@@ -46,7 +46,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 def fan_in_bound(weight: Tensor) -> float:
-    """1/sqrt(fan_in) for a weight [out, in, *kernel]: the bound of PyTorch's default uniform initialisation.
+    """1/sqrt(fan_in) for a weight [out, in, *kernel]: the bound of PyTorch's default uniform initialization.
 
     Examples:
         >>> import torch
@@ -57,7 +57,7 @@ def fan_in_bound(weight: Tensor) -> float:
 
 
 def xavier_bound(weight: Tensor) -> float:
-    """sqrt(6 / (fan_in + fan_out)) for a weight [out, in]: the bound of Xavier's uniform initialisation."""
+    """sqrt(6 / (fan_in + fan_out)) for a weight [out, in]: the bound of Xavier's uniform initialization."""
     return math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
 
 
@@ -69,10 +69,10 @@ def _fan_in_rule(layer: Any, name: str) -> float | str:
 
 def _attention_rule(layer: nn.MultiheadAttention, name: str) -> float | str:
     if name in ("bias_k", "bias_v"):
-        return "initialised from a normal distribution, which has no bound"
+        return "initialized from a normal distribution, which has no bound"
     if name != "in_proj_bias":
         return xavier_bound(getattr(layer, name))
-    # Initialised to zero. If the bounds of the three projections differ, the smallest applies to all.
+    # Initialized to zero. If the bounds of the three projections differ, the smallest applies to all.
     weights = (layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     return min(xavier_bound(weight) for weight in weights if weight is not None)
 
@@ -89,9 +89,9 @@ _layer_rules: dict[type[nn.Module], LayerRule] = {
     nn.RNNBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.RNNCellBase: lambda layer, name: 1 / math.sqrt(layer.hidden_size),
     nn.MultiheadAttention: _attention_rule,
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _skip(NORMALISATION)),
-    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _skip(NORMALISATION)),
-    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _skip(NORMALISATION)),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), _skip(NORMALIZATION)),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _skip(NORMALIZATION)),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), _skip(NORMALIZATION)),
     **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _skip(EMBEDDING)),
     nn.PReLU: _skip(SLOPE),
 }
@@ -161,7 +161,7 @@ def resolve_bounds(
     """The bound of every tensor of `model` by name; skipped tensors have `s` None and a reason.
 
     Rules:
-        `fan_in`: the bound of the uniform distribution from which PyTorch initialises the layer.
+        `fan_in`: the bound of the uniform distribution from which PyTorch initializes the layer.
         `init`: the largest absolute value in the tensor now; for a tensor of zeros, its fan_in bound.
         `paper`: from shapes and order alone, as in the authors' code: 1/sqrt(fan_in) for every tensor of two or
             more dimensions, and the bound of the last such tensor for every other tensor after it.
@@ -182,7 +182,7 @@ def resolve_bounds(
         >>> bounds["0.weight"]
         Bound(s=0.5, rule='fan_in', reason='')
         >>> bounds["1.bias"].reason
-        'normalisation layer: its scale is initialised to 1, outside a box around 0'
+        'normalization layer: its scale is initialized to 1, outside a box around 0'
     """
     found = bounds_by_tensor(model, rule, include=include, exclude=exclude, clip_output_layers=clip_output_layers)
     return {resolved.name: resolved.bound for resolved in found.values()}
@@ -319,7 +319,7 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
         paper = _paper(owners)
 
         def decide(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
-            _reject_reparametrised(name, unstacked(layer, local, tensor)[0])
+            _reject_reparametrized(name, unstacked(layer, local, tensor)[0])
             return paper[id(tensor)]
 
         return decide
@@ -328,7 +328,7 @@ def _named_rule(rule: str, owners: list[list[Place]]) -> Decide:
 
 def _fan_in(name: str, local: str, layer: nn.Module, tensor: Tensor) -> Bound:
     layer, _ = unstacked(layer, local, tensor)
-    _reject_reparametrised(name, layer)
+    _reject_reparametrized(name, layer)
     if tensor.numel() == 0:
         return Bound(None, reason="no entries")
     rule = layer_rule(layer)
@@ -391,23 +391,23 @@ def _tied(conflicts: list[list[tuple[str, Bound]]], rule: Rule, others: bool) ->
     return f"tied weights with different bounds: {given}; {f'{skips}, and {clips}' if others else clips}"
 
 
-REPARAMETRISING_HOOKS = (WeightNorm, SpectralNorm, prune.BasePruningMethod)
+REPARAMETRIZING_HOOKS = (WeightNorm, SpectralNorm, prune.BasePruningMethod)
 
 
-def is_reparametrised(layer: nn.Module) -> bool:
+def is_reparametrized(layer: nn.Module) -> bool:
     """Whether the layer computes its weight from other parameters, so that clipping these does not bound it."""
     return (
         isinstance(layer, parametrize.ParametrizationList)
         or parametrize.is_parametrized(layer)
-        or any(isinstance(hook, REPARAMETRISING_HOOKS) for hook in forward_pre_hooks(layer).values())
+        or any(isinstance(hook, REPARAMETRIZING_HOOKS) for hook in forward_pre_hooks(layer).values())
     )
 
 
-def _reject_reparametrised(name: str, layer: nn.Module) -> None:
-    if is_reparametrised(layer):
+def _reject_reparametrized(name: str, layer: nn.Module) -> None:
+    if is_reparametrized(layer):
         owner = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
         raise ValueError(
-            f"{name}: its layer is reparametrised (weight_norm, spectral_norm, parametrize or pruning), so clipping "
+            f"{name}: its layer is reparametrized (weight_norm, spectral_norm, parametrize or pruning), so clipping "
             f"this tensor would not bound the layer's weight; exclude='{owner}.*' skips the layer"
         )
 

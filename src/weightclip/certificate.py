@@ -32,7 +32,7 @@ from weightclip._renamed import find_old_name
 from weightclip._text import format_table
 from weightclip._torch_private import COMPILED_PREFIX, CONV_FORWARD, forward_pre_hooks, own_modules, own_parameters
 from weightclip._validation import check_number
-from weightclip.bounds import REPARAMETRISING_HOOKS, Rule, bounds_by_tensor, is_reparametrised, named_tensors, unwrap
+from weightclip.bounds import REPARAMETRIZING_HOOKS, Rule, bounds_by_tensor, is_reparametrized, named_tensors, unwrap
 from weightclip.clipping import Clipper
 
 Norms = dict[float, float]
@@ -184,7 +184,7 @@ Sides = dict[int, Side]
 
 
 def _sides(model: nn.Module, kappa: Kappa | Clipper, rule: Rule) -> Sides:
-    """kappa s_l of every clipped parameter, without the parameters of reparametrised layers."""
+    """kappa s_l of every clipped parameter, without the parameters of reparametrized layers."""
     if isinstance(kappa, Clipper):
         return {id(tensor): side for tensor, side in kappa.sides().items()}
     number, ranges = read_kappa(kappa)
@@ -193,7 +193,7 @@ def _sides(model: nn.Module, kappa: Kappa | Clipper, rule: Rule) -> Sides:
         (f"{prefix}.{local}" if prefix else local).replace(COMPILED_PREFIX, "")
         for prefix, layer in unwrap(model).named_modules()
         for local, tensor in own_parameters(layer).items()
-        if tensor is not None and is_reparametrised(layer)
+        if tensor is not None and is_reparametrized(layer)
     ]
     tensors = {id(tensor): tensor for tensor in named_tensors(model).values()}
     resolved = bounds_by_tensor(model, rule, exclude=behind)
@@ -259,7 +259,7 @@ def _most(side: Side) -> float:
 def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: Side | None) -> LipschitzBounds:
     """max_c |scale_c| / sqrt(var_c + eps); for `prior`, the running variance may be any number of at least 0."""
     if layer.training or layer.running_var is None:
-        raise _error(name, layer, "it normalises by batch statistics; expected eval mode with running statistics")
+        raise _error(name, layer, "it normalizes by batch statistics; expected eval mode with running statistics")
     if not layer.affine:
         side = None if side is None else 1.0
     deviation = (layer.running_var.detach().cpu().double() + layer.eps).sqrt()
@@ -274,7 +274,7 @@ def _batch_norm_bound(name: str, layer: Any, scale: Tensor, side: Side | None) -
 def _weight(name: str, layer: Any) -> Tensor:
     """The weight that the next forward pass uses, in float64; 1 for a layer without weight."""
     for hook in forward_pre_hooks(layer).values():
-        if isinstance(hook, REPARAMETRISING_HOOKS):  # layer.weight is stale until the hook runs
+        if isinstance(hook, REPARAMETRIZING_HOOKS):  # layer.weight is stale until the hook runs
             hook(layer, ())
     weight = layer.weight
     if weight is None:

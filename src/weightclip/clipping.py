@@ -31,7 +31,7 @@ from weightclip._hooks import (
 )
 from weightclip._layer_ranges import FOREIGN, ModelBounds, Resolver
 from weightclip._ranges import Kappa, RangeRule, read_kappa, rule_from_state
-from weightclip._renamed import accept_old_arguments
+from weightclip._renamed import accept_old_arguments, old_attribute
 from weightclip._torch_private import global_step_post_hooks
 from weightclip._validation import Patterns, check_count, check_number, check_truth
 from weightclip._weight_averaging import check_nested, find_second_weights
@@ -69,7 +69,7 @@ def clip_weights(
 ) -> Clipper:
     """Clip the weights after every `optimizer.step()`: w <- clip(w, -kappa s_l, kappa s_l).
 
-    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution from which PyTorch initialises the layer.
+    By default s_l = 1/sqrt(fan_in), the bound of the uniform distribution from which PyTorch initializes the layer.
     Clipping is the last operation of a step, regardless of other hooks and of the order of attachment. For an
     optimizer around another one (Lookahead), it is the last operation of the outer step. For Schedule-Free optimizers,
     both sequences are clipped, so the weights are in the box in training and in evaluation.
@@ -272,7 +272,7 @@ class Clipper(Regularizer):
 
     @property
     def clipped_fraction(self) -> float:
-        """Fraction of entries that the last step clipped, over all clipped tensors; synchronises with the device.
+        """Fraction of entries that the last step clipped, over all clipped tensors; synchronizes with the device.
 
         NaN if a clipped tensor contains NaN (which stays NaN). Sharded tensors count their local shard, Schedule-Free
         optimizers the training weights.
@@ -285,11 +285,7 @@ class Clipper(Regularizer):
         """`clipped_fraction` of each clipped tensor by name."""
         return {name: count / max(1, size) for name, (count, size) in self._clipped_counts().items()}
 
-    @property
-    def statistics(self) -> bool:
-        """Deprecated name of `track_clipped`."""
-        warnings.warn("Clipper.statistics is now Clipper.track_clipped", DeprecationWarning, stacklevel=2)
-        return self.track_clipped
+    statistics = old_attribute("Clipper", "statistics")
 
     def sides(self) -> dict[Tensor, float | Tensor]:
         """Half-width of the box of each clipped tensor: kappa s_l, or a tensor with one number per unit."""
@@ -492,6 +488,6 @@ def _registered(module: nn.Module, name: str, member: object) -> None:
         clipper.registered(module, member)
 
 
-# Parametrisations and pruning register a layer's parameters again; checking every layer at each step would cost time.
+# Parametrizations and pruning register a layer's parameters again; checking every layer at each step would cost time.
 register_module_parameter_registration_hook(_registered)
 register_module_module_registration_hook(_registered)

@@ -147,7 +147,7 @@ def gradient_covariance(
 ) -> Tensor:
     """C[i, j] = <g_i, g_j> / (|g_i| |g_j|), with g_i the gradient of sample i's loss over all parameters, [k, k].
 
-    The row and column of a zero gradient are 0. Layers that mix samples, such as batch normalisation, change the loss
+    The row and column of a zero gradient are 0. Layers that mix samples, such as batch normalization, change the loss
     of a single sample; call `eval()` first for such models, and for models with dropout.
 
     Args:

@@ -49,7 +49,7 @@ KEPT = 10_000
 """Largest number of stored rows and of stored losses; beyond it, every second step is dropped."""
 
 SMALL_INIT = 0.1
-"""Initial norms below this factor of the default initialisation's norm are replaced by that norm as the reference."""
+"""Initial norms below this factor of the default initialization's norm are replaced by that norm as the reference."""
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _Row = TypeVar("_Row", Measurement, LossPair)
@@ -104,7 +104,7 @@ class Monitor:
         every: measure every n-th step regardless of the time; None: within the time budget. Sharded parameters (FSDP2)
             need a number, because all processes gather them at the same step.
         closure: returns the loss of a fixed batch or of the current one, without a backward pass and without side
-            effects (dropout draws random numbers, batch normalisation in training mode updates its statistics); called
+            effects (dropout draws random numbers, batch normalization in training mode updates its statistics); called
             before and after a measured step.
 
     Examples:

@@ -210,7 +210,7 @@ def resolve_bounds(
 
     Rules:
         `fan_in`: s = 1/sqrt(fan_in) for the weights and the bias of a layer.
-            Equinox: the bound of the uniform distribution from which the layer is initialised, by layer type; a
+            Equinox: the bound of the uniform distribution from which the layer is initialized, by layer type; a
                 `weight` [out, in, *kernel] of any other layer has fan_in = in * kernel.
             Flax: a `kernel` [*kernel, in, out] with a `bias` has fan_in = kernel.size / bias.size, also for groups,
                 several heads and layers stacked by `nn.vmap` or `nn.scan`. Without a bias, out is the last dimension
@@ -220,7 +220,7 @@ def resolve_bounds(
                 [*kernel, out, in] and stacked layers. Without a b, a `w` of three or more dimensions is identified by
                 the name of its module: `conv`, or `transpose` for transposed convolutions. The `b` of a GRU has the
                 bound of its `w_h`, as in PyTorch.
-            Normalisation layers, embeddings and leaves without a rule are skipped. `clip_weights` warns at `init` if
+            Normalization layers, embeddings and leaves without a rule are skipped. `clip_weights` warns at `init` if
             more than a tenth of the entries of arrays of two or more dimensions, excluding embeddings, have no rule.
         a mapping: the first matching path or glob pattern applies, with a number or `"fan_in"`; leaves without a match
             are skipped.
@@ -229,9 +229,9 @@ def resolve_bounds(
     A leaf raises a ValueError if its bound depends on the shape of another leaf of its layer (a bias on its weight, for
     example) that `optax.masked`, `optax.multi_transform` or `eqx.partition` hides.
 
-    Flax initialises kernels from a normal distribution truncated at 2.27 s, Haiku at 2 s, so a smaller kappa clips the
-    initial weights. `variance_scaling(1 / 3, "fan_in", "uniform")` of `flax.linen.initializers` initialises them from
-    [-s, s], as PyTorch and Equinox do. Weights under weight or spectral normalisation raise a ValueError, except if
+    Flax initializes kernels from a normal distribution truncated at 2.27 s, Haiku at 2 s, so a smaller kappa clips the
+    initial weights. `variance_scaling(1 / 3, "fan_in", "uniform")` of `flax.linen.initializers` initializes them from
+    [-s, s], as PyTorch and Equinox do. Weights under weight or spectral normalization raise a ValueError, except if
     Flax's `SpectralNorm` wraps a layer of its parent module, which the parameters do not show.
 
     Args:
@@ -246,7 +246,7 @@ def resolve_bounds(
         >>> resolved["Dense_0/kernel"]
         Bound(s=0.5, rule='fan_in', reason='')
         >>> resolved["LayerNorm_0/scale"].reason
-        'normalisation layer: its scale is initialised to 1, outside a box around 0'
+        'normalization layer: its scale is initialized to 1, outside a box around 0'
     """
     return {leaf.name: bound for leaf, bound in resolve(params, bounds, include, exclude)}
 

@@ -116,7 +116,9 @@ def test_features_are_written_to_the_cache_by_default(
     torch.save(zeros, tmp_path / "weights.pth")
     assert run("features", "--images", tmp_path / "images", "--weights", tmp_path / "weights.pth", "--batch", 1) == 0
     out = cache / "mini-imagenet" / "mini-imagenet-resnet50-features.npz"
-    assert capsys.readouterr().out.startswith(f"2 images of 2 classes in {out} (0.0 MB)")
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"2 images of 2 classes in {out} (0.0 MB)")
+    assert "--batch is now --batch-size" in shown.err.splitlines()
     with np.load(out) as arrays:
         assert (arrays["features"].shape, arrays["labels"].tolist()) == ((2, 2048), [0, 1])
     run("get", "mini-imagenet")

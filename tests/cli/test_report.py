@@ -7,7 +7,7 @@ import pytest
 from weightclip.cli import report
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import Failure, write_failure
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.registry import experiments
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -25,7 +25,7 @@ def results(tmp_path: Path) -> Path:
     data = {"name": "mnist", "kind": "directory", "checksum": "abc", "official": True}
     store = tmp_path / "results"
     write_record(
-        Record(find_experiment("streaming").schema, "0123456789ab", config, table, data, 1.0),
+        Record(experiments()["streaming"].schema, "0123456789ab", config, table, data, 1.0),
         store / "run_0123456789ab.parquet",
     )
     return store

@@ -7,7 +7,7 @@ from weightclip.cli import main
 from weightclip.lab import paper
 from weightclip.lab.experiments.streaming.config import PAPER_METHODS
 from weightclip.lab.paper import ITEMS
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.registry import experiments
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -30,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def only_streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide all experiments except streaming."""
-    monkeypatch.setattr(paper, "experiments", lambda: {"streaming": find_experiment("streaming")})
+    monkeypatch.setattr(paper, "experiments", lambda: {"streaming": experiments()["streaming"]})
 
 
 @pytest.mark.usefixtures("only_streaming")

@@ -8,8 +8,8 @@ import pytest
 
 from processes import SECONDS, is_running, start_process, wait_for
 from weightclip.cli import main
-from weightclip.lab.progress import duration
 from weightclip.lab.records.record import read_record
+from weightclip.lab.text import clock_text
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -47,7 +47,7 @@ def test_time_and_space_are_estimated_from_runs_with_other_seeds_and_settings(
     assert "for 6 of them, unknown for the others" in " ".join(lines["time"])
     assert main([*words, "--steps", "900"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
-    assert lines["sgd"][3] == duration(6 * 10 * seconds)  # extrapolated from the shorter run
+    assert lines["sgd"][3] == clock_text(6 * 10 * seconds)  # extrapolated from the shorter run
 
 
 def test_an_option_with_several_values_makes_a_grid(capsys: pytest.CaptureFixture[str]) -> None:

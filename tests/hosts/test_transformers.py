@@ -36,7 +36,7 @@ def test_every_layer_of_gpt2_has_its_bound() -> None:
     assert model.get_parameter(f"{name}.weight").shape == (64, 16)
     assert bounds[f"{name}.weight"].s == bounds[f"{name}.bias"].s == 1 / 8
     left = {bound.reason.split(":")[0] for bound in bounds.values() if bound.s is None}
-    assert left == {"embedding", "normalisation layer"}
+    assert left == {"embedding", "normalization layer"}
     assert wc.resolve_bounds(model, "paper")[f"{name}.weight"].s == 1 / 8
 
 

@@ -43,7 +43,7 @@ def test_progress_can_be_disabled(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_of_run_names_the_setting() -> None:
-    with pytest.raises(ValueError, match=r"settings: got 'envs', .*did you mean 'env'"):
+    with pytest.raises(ValueError, match=r"envs: unknown argument of run, expected one of .*did you mean 'env'"):
         wc.lab.run("policy-collapse", envs="Hopper-v4")
     with pytest.raises(ValueError, match=r"problem: got 'policy-colapse'.*did you mean 'policy-collapse'"):
         wc.lab.run("policy-colapse")

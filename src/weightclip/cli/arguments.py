@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from weightclip._renamed import FIELDS, SETTINGS
+from weightclip._renamed import FIELDS, OPTIONS, SETTINGS
 from weightclip._text import read_count
 from weightclip._validation import check_name
 from weightclip.lab.config import GROUPS, KAPPA, OUTPUT, PROBLEM, FieldType, field_types, nearest_name, split_kappa
@@ -125,7 +125,9 @@ def problem_command(
         build(found, experiment, defaults)
         return found
 
-    listed = "\n".join(f"  {name}" for name in problems())
+    found = problems()
+    width = max(map(len, found), default=0)
+    listed = "\n".join(f"  {name:{width}}  {about(found[name], name)}".rstrip() for name in found)
     parser = _CommandParser(
         prog=f"{PROGRAM} {command}",
         usage=usage,
@@ -137,6 +139,12 @@ def problem_command(
     )
     add_options(parser)
     return parser
+
+
+def about(experiment: Experiment[Any], problem: str) -> str:
+    """One line about a problem."""
+    line = (type(experiment).__doc__ or "").partition("\n")[0].removesuffix(".")
+    return str(experiment.presets().get("problems", {}).get(problem, line))
 
 
 class _CommandParser(Parser):
@@ -185,9 +193,13 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def rename_options(experiment: str, arguments: Iterable[str]) -> list[str]:
-    """Replace old names of an experiment's options by the current ones. Each old name is reported once on stderr."""
-    renamed = {old.replace("_", "-"): new.replace("_", "-") for old, new in FIELDS.get(experiment, {}).items()}
+def rename_options(owner: str, arguments: Iterable[str]) -> list[str]:
+    """Replace old names of the options of an experiment or of a command by the current ones.
+
+    Each old name is reported once on stderr.
+    """
+    names = {**FIELDS, **OPTIONS}.get(owner, {})
+    renamed = {old.replace("_", "-"): new.replace("_", "-") for old, new in names.items()}
     found: list[str] = []
     notes: dict[str, None] = {}
     previous = ""
@@ -437,7 +449,11 @@ def _add_field(
     elif one.is_mapping:
         parser.add_argument("--set", dest=one.name, action="append", type=setting, metavar="NAME=NUMBER", **options)
     elif one.help.metavar == KAPPA:
-        parser.add_argument(option, type=kappas if several else kappa, metavar=KAPPA, **options)
+        if several:
+            options["help"] += "; lists are 1,2,4 or, with rules, 2;graded"
+            parser.add_argument(option, type=kappas, metavar=f"{KAPPA},...", **options)
+        else:
+            parser.add_argument(option, type=kappa, metavar=KAPPA, **options)
     else:
         reader, default_metavar = _READERS[one.kind]
         # The configuration checks the choices and suggests the nearest one.

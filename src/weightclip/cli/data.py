@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -21,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from weightclip._validation import check_count, check_name
-from weightclip.cli.arguments import PROGRAM, Choose, Parser, count
+from weightclip.cli.arguments import PROGRAM, Choose, Parser, count, rename_options
 from weightclip.cli.results import print_table
 from weightclip.lab.data import DATASETS, cache_directory, load
 from weightclip.lab.data.download import in_megabytes
@@ -77,14 +78,23 @@ def _get_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _FeaturesParser(Parser):
+    """A parser that accepts old names of options."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(rename_options("data features", args), namespace)
+
+
 def _features_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=f"{_PROGRAM} features", description="Extract the features of mini-ImageNet from its images.")
+    parser = _FeaturesParser(
+        prog=f"{_PROGRAM} features", description="Extract the features of mini-ImageNet from its images."
+    )
     parser.add_argument("--images", metavar="DIR", type=Path, required=True, help="directory with one folder per class")
     parser.add_argument(
         "--weights", metavar="FILE", type=Path, required=True, help="state dict of torchvision's ResNet-50"
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="output .npz (default: in the cache)")
-    parser.add_argument("--batch", metavar="N", type=count, default=64, help="batch size (default: 64)")
+    parser.add_argument("--batch-size", metavar="N", type=count, default=64, help="batch size (default: 64)")
     parser.set_defaults(action=_features)
     return parser
 
@@ -126,7 +136,7 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _features(arguments: argparse.Namespace) -> int:
-    check_count("--batch", arguments.batch)
+    check_count("--batch-size", arguments.batch_size)
     out = arguments.out or cache_directory(MINI_IMAGENET.name) / MINI_IMAGENET.all_files[0].name
     with _progress(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task("images", total=None)
@@ -134,7 +144,7 @@ def _features(arguments: argparse.Namespace) -> int:
             arguments.images,
             arguments.weights,
             out,
-            batch=arguments.batch,
+            batch=arguments.batch_size,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     print(f"{images:,} images of {classes} classes in {out} ({in_megabytes(out.stat().st_size)})")

@@ -49,9 +49,9 @@ def _figure(arguments: argparse.Namespace) -> int:
         rows = [(figure.name, figure.number or "-", figure.title) for figure in all_figures()]
         print_table(("figure", "in the paper", "shows"), rows)
         return 0
+    figures = all_figures() if arguments.name == ALL else [find_figure(arguments.name)]
     if arguments.name != DIAGRAM:
         check_results(arguments)
-    figures = all_figures() if arguments.name == ALL else [find_figure(arguments.name)]
     load = cache(partial(_table, arguments))
     for figure in figures:
         try:

@@ -6,12 +6,14 @@ import argparse
 import shlex
 
 from weightclip.cli.arguments import PROGRAM, SOME_FAILED, Parser
+from weightclip.cli.sweep import EXECUTORS
 from weightclip.lab.paper import FIGURES, ITEMS, RESULTS, find_item, reproductions
+from weightclip.lab.text import list_text
 
 SWEEP_OPTIONS = {
     "data-dir": ("DIR", "directory with data"),
     "workers": ("N", "number of parallel runs"),
-    "executor": ("NAME", "local, ray or slurm"),
+    "executor": ("NAME", list_text(EXECUTORS, "or")),
     "address": ("ADDRESS", "address of a Ray cluster"),
 }
 """Options that are passed to every sweep."""

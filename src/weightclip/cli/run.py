@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTION = """\
-Run a method on a problem. Options default to the paper's values, unless another
-variant or scale is chosen. Interrupted runs resume; finished runs are not
-repeated."""
+Run a method on a problem. The help of a problem shows the defaults, which are
+the paper's values if its variant and scale are the paper's; warm-start's default
+variant is not. Interrupted runs resume; finished runs are not repeated."""
 
 
 def make_parser() -> argparse.ArgumentParser:

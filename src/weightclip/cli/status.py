@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weightclip._text import counted
 from weightclip.cli.arguments import PROGRAM, Parser
 from weightclip.cli.results import print_table
-from weightclip.lab.progress import duration
+from weightclip.lab.text import clock_text
 
 if TYPE_CHECKING:
     from weightclip.lab.sweep.locks import Note
@@ -100,7 +100,7 @@ def _show(manifest: Manifest, state: State) -> None:
 
 
 def _show_note(note: Note) -> None:
-    since = duration(time.time() - note.since)
+    since = clock_text(time.time() - note.since)
     print(f"  {note.done:4.0%} after {since}, process {note.process} on {note.node}: {note.relative_path}")
 
 
@@ -124,5 +124,5 @@ def _time_left(state: State) -> str:
     if seconds is None:
         return "time left: unknown" + ("" if state.running else "; nothing is running")
     if not state.running:
-        return f"nothing is running; {counted(len(state.left), 'run')} left, about {duration(seconds)} on one core"
-    return f"about {duration(seconds)} left with {len(state.running)} running"
+        return f"nothing is running; {counted(len(state.left), 'run')} left, about {clock_text(seconds)} on one core"
+    return f"about {clock_text(seconds)} left with {len(state.running)} running"

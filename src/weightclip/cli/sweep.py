@@ -7,10 +7,11 @@ import itertools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weightclip._text import counted
@@ -33,8 +34,10 @@ from weightclip.cli.arguments import (
     read_field,
 )
 from weightclip.lab.experiment import Experiment, IncompatibleError
+from weightclip.lab.methods import NAMED
 from weightclip.lab.registry import experiment_of
 from weightclip.lab.sweep.grid import PAPER, Settings, best, grid_seeds, lacking, read_presets, search
+from weightclip.lab.text import clock_text, list_text
 
 if TYPE_CHECKING:
     from weightclip.lab.records.store import Cost
@@ -42,13 +45,7 @@ if TYPE_CHECKING:
     from weightclip.lab.sweep.plan import Inventory, Plan, Run
     from weightclip.lab.sweep.worker import Outcome
 
-EXECUTORS = ("local", "ray", "slurm")
-
 UNKNOWN = "unknown"
-
-SETTINGS = ("lr", "kappa", "decay", "sigma")
-"""Options that apply only to methods that have the setting."""
-
 
 _DESCRIPTION = """\
 Run every combination of method, setting and seed. Repeating the command runs
@@ -63,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--grid", metavar="GRID", help="settings to search: paper (its Table 1) or a TOML file")
+    which.add_argument("--grid", metavar="GRID", help="settings to search: paper (Table 1 of the paper) or a TOML file")
     which.add_argument(
         "--best",
         nargs="?",
@@ -83,7 +80,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--executor",
         default="local",
         metavar="NAME",
-        help=f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]} (default: local)",
+        help=f"{list_text(EXECUTORS, 'or')} (default: local)",
     )
     running.add_argument(
         "--address", metavar="ADDRESS", help="address of a Ray cluster, or auto (default: start a local cluster)"
@@ -103,7 +100,8 @@ def _add_options(
 ) -> None:
     axes = parser.add_argument_group("axes")
     for axis in experiment.schema.axes:
-        help_text = f"comma-separated values, or all (default: {'all' if axis != 'method' else 'all of the paper'})"
+        default = "the paper's methods" if axis == "method" else "all"
+        help_text = f"comma-separated values, or all (default: {default})"
         axes.add_argument(_plural_option(axis), dest=f"{axis}_values", metavar="VALUES", default="all", help=help_text)
     # The defaults of settings differ between methods and come from the grid or the presets.
     displayed = defaults and {name: value for name, value in defaults.items() if name not in experiment.schema.settings}
@@ -120,20 +118,20 @@ def _sweep(arguments: argparse.Namespace) -> int:
     with pointing_to_help("sweep", arguments.problem):
         configs, seeds_of_grid = _configs(experiment, arguments)
     loggers = loggers_from(arguments)
-    executor = _executor(arguments)
+    executor = EXECUTORS[arguments.executor](arguments)
     import_torch()
 
     from weightclip.lab.files import make_directory
     from weightclip.lab.records.store import remove_remains
     from weightclip.lab.sweep.locks import locked_runs
-    from weightclip.lab.sweep.plan import MISSING, make_plan, take_inventory
+    from weightclip.lab.sweep.plan import make_plan, take_inventory
 
     seeds = arguments.seeds or range(seeds_of_grid)
     fetch = not arguments.dry_run
     plan = make_plan(experiment, configs, seeds, arguments.data_dir, print, fetch)
     for data in plan.data.values():
         if data is not None:
-            print("data: not on this machine" if data is MISSING else f"data: {data.source}")
+            print("data: not on this machine" if isinstance(data, str) else f"data: {data.source}")
     inventory = take_inventory(plan, arguments.out, arguments.retry_failed)
     seconds = _count(plan, inventory, executor.workers, arguments)
     if arguments.dry_run:
@@ -187,11 +185,12 @@ def _check_options(arguments: argparse.Namespace) -> None:
     check_name("--executor", arguments.executor, EXECUTORS)
     if arguments.workers is not None:
         check_count("--workers", arguments.workers)
-    for option, value, executor in (("--address", arguments.address, "ray"), ("--slurm", arguments.slurm, "slurm")):
+    for option, executor in EXECUTOR_OPTIONS.items():
+        value = getattr(arguments, option)
         if value and arguments.executor != executor:
             text = value if isinstance(value, str) else "=".join(value[0])
             raise ValueError(
-                f"{option}: got {text!r}, which needs --executor {executor}, but --executor is {arguments.executor}"
+                f"--{option}: got {text!r}, which needs --executor {executor}, but --executor is {arguments.executor}"
             )
 
 
@@ -251,7 +250,7 @@ def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str
     """Raise a ValueError for a setting that none of the methods has."""
     known = {one for method in methods for one in experiment.settings(problem, method, _single(options))}
     for name in options:
-        if name in SETTINGS and name in experiment.schema.settings and name not in known:
+        if name in NAMED and name in experiment.schema.settings and name not in known:
             subject = f"{methods[0]} has" if len(methods) == 1 else f"{', '.join(methods)} have"
             raise ValueError(f"--{name}: got a value, but {subject} no such setting, only {', '.join(sorted(known))}")
 
@@ -259,7 +258,7 @@ def _check_used(experiment: Experiment[Any], problem: str, methods: Sequence[str
 def _method_options(experiment: Experiment[Any], problem: str, method: str, options: Mapping[str, Any]) -> Settings:
     """The options without settings that the method does not have."""
     known = experiment.settings(problem, method, options)
-    return {name: value for name, value in options.items() if name not in SETTINGS or name in known}
+    return {name: value for name, value in options.items() if name not in NAMED or name in known}
 
 
 def _single(options: Mapping[str, Any]) -> Settings:
@@ -309,19 +308,32 @@ def _axis_values(experiment: Experiment[Any], axis: str, arguments: argparse.Nam
     return [read_field(experiment.config, axis, _plural_option(axis), part) for part in parts]
 
 
-def _executor(arguments: argparse.Namespace) -> Executor:
-    if arguments.executor == "ray":
-        from weightclip.lab.sweep.ray import Ray
-
-        return Ray(arguments.address, arguments.workers)
-    if arguments.executor == "slurm":
-        from weightclip.lab.sweep.slurm import Slurm
-
-        options = {name: int(value) if value.isdigit() else value for name, value in arguments.slurm}
-        return Slurm(arguments.out / ".slurm", arguments.workers, options, dry_run=arguments.dry_run)
+def _local(arguments: argparse.Namespace) -> Executor:
     from weightclip.lab.sweep.local import Local, cores
 
     return Local(arguments.workers or cores())
+
+
+def _ray(arguments: argparse.Namespace) -> Executor:
+    from weightclip.lab.sweep.ray import Ray
+
+    return Ray(arguments.address, arguments.workers)
+
+
+def _slurm(arguments: argparse.Namespace) -> Executor:
+    from weightclip.lab.sweep.slurm import Slurm
+
+    options = {name: int(value) if value.isdigit() else value for name, value in arguments.slurm}
+    return Slurm(arguments.out / ".slurm", arguments.workers, options, dry_run=arguments.dry_run)
+
+
+EXECUTORS: Mapping[str, Callable[[argparse.Namespace], Executor]] = MappingProxyType(
+    {"local": _local, "ray": _ray, "slurm": _slurm}
+)
+"""Name -> function that makes the executor from the options of the command."""
+
+EXECUTOR_OPTIONS: Mapping[str, str] = MappingProxyType({"address": "ray", "slurm": "slurm"})
+"""Option -> the only executor that has it."""
 
 
 def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.Namespace) -> dict[str, float]:
@@ -357,12 +369,10 @@ def _count(plan: Plan, inventory: Inventory, workers: int, arguments: argparse.N
 
 def _total(runs: Sequence[Run], costs: Mapping[str, Cost]) -> tuple[str, str]:
     """Total time and space of runs, or unknown if it is unknown for one of them."""
-    from weightclip.lab.progress import duration
-
     if any(run.identity not in costs for run in runs):
         return UNKNOWN, UNKNOWN
     seconds, size = (sum(getattr(costs[run.identity], name) for run in runs) for name in ("seconds", "bytes"))
-    return duration(seconds), _size(size)
+    return clock_text(seconds), _size(size)
 
 
 def _size(number: float) -> str:

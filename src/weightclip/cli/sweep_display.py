@@ -13,10 +13,11 @@ from rich.live import Live
 from rich.text import Text
 
 from weightclip.cli.results import make_table
-from weightclip.lab.progress import SECONDS_BETWEEN_LINES, duration
+from weightclip.lab.progress import SECONDS_BETWEEN_LINES
 from weightclip.lab.sweep.executor import Advanced, Ended, Message, Report, Started
 from weightclip.lab.sweep.plan import Inventory, kind_of, seconds_left, seconds_per_run
 from weightclip.lab.sweep.worker import Job
+from weightclip.lab.text import clock_text
 
 Clock = Callable[[], float]
 
@@ -126,7 +127,7 @@ class Tally:
         counts = f"{self.done.total()} done{failed}, {self.running.total()} running, {self.left.total()} left"
         speed = f", {self.rate:.3g} runs/min" if self.ended else ""
         seconds = None if self.stopped else self.seconds_left
-        return counts + speed + ("" if seconds is None else f", {duration(seconds)} to go")
+        return counts + speed + ("" if seconds is None else f", {clock_text(seconds)} to go")
 
 
 class SweepDisplay:

@@ -13,7 +13,7 @@ import polars as pl
 
 from weightclip._validation import check_count
 from weightclip.lab.callbacks import Callbacks, Event
-from weightclip.lab.config import check_field, rename_settings
+from weightclip.lab.config import expected_names, rename_settings
 from weightclip.lab.experiment import Experiment, describe, score_text
 from weightclip.lab.files import make_directory
 from weightclip.lab.progress import show_progress
@@ -57,8 +57,10 @@ def run(
     """
     experiment = experiment_of(problem)
     settings = rename_settings(experiment.config, settings)
+    known = [one.name for one in fields(experiment.config) if one.name != "problem"]
     for name in settings:
-        check_field("settings", name, [one.name for one in fields(experiment.config) if one.name != "problem"])
+        if name not in known:
+            raise ValueError(f"{name}: unknown argument of run, {expected_names(name, known)}")
     several = _seeds(seeds, settings)
     configs = with_seeds(experiment.configure(problem, {**settings, "seed": several[0]}), several)
     finished = run_configs(
@@ -96,6 +98,7 @@ def run_configs(
     """
     if out is not None:
         make_directory(out)  # report an unwritable directory before downloading data
+    experiment.check_machine(configs[0])
     found: dict[str, Record] = {}
     length = experiment.length(configs[0])
     with show_progress(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ Event = Callable[[str], None]
 Progress = Callable[[int, float], None]
 """Called periodically with the number of steps done, out of `Experiment.length`, and the score so far."""
 
-Row = Mapping[str, float]
+Row = dict[str, float]
+"""A row of the table: column -> number; NaN if there is none."""
+
 OnRow = Callable[[Any, Row], None]
 """Called with a configuration and each new row of its main table."""
 

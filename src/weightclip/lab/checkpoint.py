@@ -21,12 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightclip._hooks import CHECKPOINT_KEY
+from weightclip.lab.callbacks import Row as Row
 from weightclip.lab.files import write_whole
 
 Arrays = dict[str, NDArray[Any]]
-
-Row = dict[str, float]
-"""A row of the table: column -> number; NaN if there is none."""
 
 _STATE = "state/"
 
@@ -80,7 +78,7 @@ _NUMERICAL_PACKAGES = ("torch", "numpy", "numba", "scipy", "gymnasium", "mujoco"
 def numerics(device: str = "cpu") -> dict[str, str]:
     """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run."""
     found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads())}
-    return found | {package: _version(package) for package in _NUMERICAL_PACKAGES}
+    return found | {package: installed_version(package) for package in _NUMERICAL_PACKAGES}
 
 
 @cache
@@ -92,7 +90,8 @@ def _cpu() -> str:
 
 
 @cache
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """The version of a package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:

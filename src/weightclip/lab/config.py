@@ -296,7 +296,7 @@ def resolve_method(config: M, table: Mapping[str, Mapping[str, Any]]) -> M:
     kappa, rule = split_kappa(config.kappa, config.kappa_rule)
     for name in config.settings:
         if name in NAMED:
-            raise ValueError(f"settings: got {name!r}, expected it as a separate option")
+            raise ValueError(f"{name}: got it in settings (--set), expected it as an argument (--{name})")
     given: dict[str, Any] = {**replace(config, kappa=kappa).named_settings(), **config.settings}
     if rule is not None:
         if "kappa" not in method.settings or "kappa" in method.optimizer.settings:
@@ -402,9 +402,13 @@ def nearest_name(name: str, known: Sequence[str]) -> str | None:
 def check_field(argument: str, name: str, known: Sequence[str]) -> None:
     """Raise a ValueError that suggests the nearest name if `name` is unknown."""
     if name not in known:
-        near = nearest_name(name, known)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(known)}{hint}")
+        raise ValueError(f"{argument}: got {name!r}, {expected_names(name, known)}")
+
+
+def expected_names(name: str, known: Sequence[str]) -> str:
+    """The end of the error for an unknown name: the known ones and the nearest of them."""
+    near = nearest_name(name, known)
+    return f"expected one of {', '.join(known)}" + (f"; did you mean {near!r}?" if near else "")
 
 
 if sys.version_info >= (3, 11):

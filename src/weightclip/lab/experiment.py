@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from weightclip._text import counted
 from weightclip._validation import check_name
@@ -21,18 +21,35 @@ from weightclip.lab.callbacks import Callbacks, Event, ignore
 from weightclip.lab.config import OTHER as OTHER
 from weightclip.lab.config import IncompatibleError as IncompatibleError
 from weightclip.lab.config import field_types, setting_columns
+from weightclip.lab.records.hashing import identity
 from weightclip.lab.records.schema import Schema
 from weightclip.lab.text import metric_text, settings_text
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from weightclip.lab.data.dataset import Source
     from weightclip.lab.plotting.figure import Figure
     from weightclip.lab.records.record import Record
 
 C = TypeVar("C")
 
 NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Data(Protocol):
+    """The interface of an experiment's data, such as `weightclip.lab.data.dataset.Dataset`.
+
+    Attributes:
+        checksum: identifies the content. It is part of the identity of runs.
+        source: origin of the files. Commands display it; its kind is "bundled" for a stand-in of the data.
+    """
+
+    @property
+    def checksum(self) -> str: ...
+
+    @property
+    def source(self) -> Source: ...
 
 
 class Experiment(ABC, Generic[C]):
@@ -82,6 +99,7 @@ class Experiment(ABC, Generic[C]):
         - `grid` and `best`: Tables 1 and 2, in the format of `weightclip.lab.sweep.grid`.
         - `examples`: command -> example arguments, for its help.
         - `help`: the methods, for the help of commands.
+        - `problems`: problem -> what it is, in one line (default: the first line of the class's docstring).
         - `reproductions`: commands for the paper's figures and tables (`weightclip.lab.paper.Reproduction`).
 
         `options` are fields of the configuration: other variants have other tables.
@@ -95,7 +113,15 @@ class Experiment(ABC, Generic[C]):
         """
         return None, {}
 
-    def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Any:
+    def check_machine(self, config: C) -> None:
+        """Raise a ValueError if this machine cannot run a configuration, for example if it has no GPU.
+
+        `weightclip run` calls it before `load`, which may download data. Sweeps do not, because their workers may be
+        other machines.
+        """
+        return
+
+    def load(self, config: C, data_dir: Path | None, on_event: Event = ignore) -> Data | None:
         """The data of a configuration, for `identify` and `run`; picklable. None if there is none.
 
         It depends only on the problem and the axes.
@@ -103,12 +129,10 @@ class Experiment(ABC, Generic[C]):
         return None
 
     def identify(self, config: C, data: Any) -> str:
-        """The hash of everything that determines the run's numbers: `weightclip.lab.records.record.identity`.
+        """The hash of everything that determines the run's numbers: `weightclip.lab.records.hashing.identity`.
 
-        The default requires a `MethodConfig`, and data with a `checksum`, if there is any.
+        The default requires a `MethodConfig`. `data` is the result of `load`.
         """
-        from weightclip.lab.records.record import identity
-
         facts: Mapping[str, Any] = config.facts()  # type: ignore[attr-defined]
         return identity(self.name, facts, None if data is None else data.checksum)
 

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
+from weightclip.lab.text import clock_text
+
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_UPDATES = 0.5
 """Seconds between updates in a notebook."""
@@ -142,22 +144,7 @@ class _Estimate:
         """`1:23 left`; empty until known, and at the end."""
         if not self._per_second or self.done == self.total:
             return ""
-        return f"{duration((self.total - self.done) / self._per_second)} left"
-
-
-def duration(seconds: float) -> str:
-    """`1:23`, `2:03:04`, `1 d 2:03:04`.
-
-    Examples:
-        >>> duration(83), duration(93784)
-        ('1:23', '1 d 2:03:04')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if not days and not hours:
-        return f"{minutes}:{rest:02}"
-    return f"{days} d {hours}:{minutes:02}:{rest:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
+        return f"{clock_text((self.total - self.done) / self._per_second)} left"
 
 
 class _Bar:

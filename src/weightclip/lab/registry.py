@@ -49,11 +49,6 @@ def experiments() -> dict[str, Experiment[Any]]:
     return plugins(EXPERIMENTS, Experiment)
 
 
-def find_experiment(name: str) -> Experiment[Any]:
-    """The experiment with a name. An unknown name raises a ValueError that suggests the nearest one."""
-    return experiments()[check_name("experiment", name, experiments())]
-
-
 def problems() -> dict[str, Experiment[Any]]:
     """Problem -> its experiment."""
     return {name: experiment for experiment in experiments().values() for name in experiment.schema.problems}

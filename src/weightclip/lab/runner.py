@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,6 +19,7 @@ from weightclip.lab.checkpoint import (
     CheckpointSchedule,
     Row,
     inexact_reason,
+    installed_version,
     numerics,
     read_checkpoint,
     write_checkpoint,
@@ -131,7 +131,7 @@ def _with_seed(table: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 
 def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_event: Event) -> Record | None:
-    """The record of a finished run, or None. The directory exists afterwards; `overwrite` removes old files."""
+    """The record of a finished run, or None. The directory exists afterward; `overwrite` removes old files."""
     if overwrite:
         path.unlink(missing_ok=True)
         checkpoint_path(path).unlink(missing_ok=True)
@@ -231,12 +231,5 @@ def how_resumed(checkpoint: Checkpoint, label: str, device: str, new_episodes: s
 
 def simulator(name: str, packages: Sequence[str]) -> dict[str, Any]:
     """The `data` of a record for a run in an environment of these packages."""
-    made_by = ", ".join(f"{package} {_version(package)}" for package in packages)
+    made_by = ", ".join(f"{package} {installed_version(package)}" for package in packages)
     return {"name": name, "kind": "simulator", "location": made_by, "checksum": None, "official": None}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # some environments do not need all packages
-        return "not installed"

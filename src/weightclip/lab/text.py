@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -131,6 +131,21 @@ def time_text(seconds: float) -> str:
     return " ".join(f"{count:,} {unit}" for count, unit in units if count)
 
 
+def clock_text(seconds: float) -> str:
+    """Format a duration as on a clock.
+
+    Examples:
+        >>> clock_text(83), clock_text(7384), clock_text(93784)
+        ('1:23', '2:03:04', '1 d 2:03:04')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if not days and not hours:
+        return f"{minutes}:{rest:02}"
+    return f"{days} d {hours}:{minutes:02}:{rest:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
+
+
 def seeds_text(seeds: Iterable[int]) -> str:
     """Format integers, with consecutive ones as ranges.
 
@@ -143,9 +158,10 @@ def seeds_text(seeds: Iterable[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in ranges)
 
 
-def list_text(values: Sequence[str]) -> str:
+def list_text(values: Iterable[str], word: str = "and") -> str:
     """Join values: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+    *first, last = values
+    return f" {word} ".join(filter(None, (", ".join(first), last)))
 
 
 def selection_notes(row: Mapping[str, Any]) -> list[str]:

@@ -55,7 +55,7 @@ class SelectiveRegularizer(Regularizer):
                 check_number(argument, group.get(key, 0.0), zero=True)
 
     def _select(self) -> None:
-        """Decide for every parameter of the optimizer whether it is regularised."""
+        """Decide for every parameter of the optimizer whether it is regularized."""
         tensors = self.parameters()
         if self._include is None and self._exclude is None:
             self._selected = dict.fromkeys(tensors, True)

@@ -1,4 +1,4 @@
-"""L2 regularisation on top of any optimizer: g <- g + lambda w."""
+"""L2 regularization on top of any optimizer: g <- g + lambda w."""
 
 from __future__ import annotations
 

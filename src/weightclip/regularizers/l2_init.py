@@ -1,4 +1,4 @@
-"""L2 Init (Kumar, Marklund & Van Roy, 2023) on top of any optimizer: L2 regularisation toward the initial weights."""
+"""L2 Init (Kumar, Marklund & Van Roy, 2023) on top of any optimizer: L2 regularization toward the initial weights."""
 
 from __future__ import annotations
 

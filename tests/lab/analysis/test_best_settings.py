@@ -6,7 +6,7 @@ import pytest
 
 from lab.records.synthetic_records import digest, make_record, tidy
 from weightclip.lab.analysis.best import as_presets, best_settings, display_setting, paper_setting, setting_notes
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.registry import experiments
 from weightclip.lab.sweep.grid import best
 
 if sys.version_info >= (3, 11):
@@ -121,7 +121,7 @@ def test_presets_can_be_swept() -> None:
         make_record((0.0,), method="adam+wc", lr=1e-5, kappa=math.inf, settings={"beta1": 0.9}),
     )
     presets = tomllib.loads(as_presets(best_settings(table), table))
-    streaming = find_experiment("streaming")
+    streaming = experiments()["streaming"]
     assert best(streaming, "input-permuted-mnist", ("sgd", "adam+wc"), presets, {}) == [
         {"method": "sgd", "lr": 0.001},
         {"method": "adam+wc", "lr": 1e-5, "kappa": math.inf, "settings.beta1": 0.5},

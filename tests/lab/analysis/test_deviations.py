@@ -6,13 +6,13 @@ import pytest
 
 from lab.records.synthetic_records import make_record, tidy
 from weightclip.lab.plotting.captions import caption
-from weightclip.lab.registry import find_experiment
+from weightclip.lab.registry import experiments
 from weightclip.lab.text import settings_text
 
 
 def deviations(experiment: str, problem: str = "", **given: Any) -> Mapping[str, Any]:
     """Return the settings of a run that differ from the paper's."""
-    found = find_experiment(experiment)
+    found = experiments()[experiment]
     return found.compare_with_paper(found.configure(problem or found.schema.problems[0], given))[1]
 
 

@@ -48,7 +48,7 @@ def test_documented_steps_add_a_data_set(tmp_path: Path) -> None:
 
 
 def test_old_name_of_dataset_info_is_deprecated() -> None:
-    with pytest.warns(DeprecationWarning, match="use weightclip.lab.data.DatasetInfo"):
+    with pytest.warns(DeprecationWarning, match="Description is now weightclip.lab.data.DatasetInfo"):
         assert data.Description is DatasetInfo  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="has no attribute 'Descriptions'"):
         data.Descriptions  # type: ignore[attr-defined]  # noqa: B018

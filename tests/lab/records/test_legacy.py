@@ -16,7 +16,7 @@ from weightclip.lab.records.columns import LAST, schema_of
 from weightclip.lab.records.record import read_record
 from weightclip.lab.records.store import failures, find_record, relative_path
 from weightclip.lab.records.table import load
-from weightclip.lab.registry import experiments, find_experiment
+from weightclip.lab.registry import experiments
 from weightclip.lab.report import gather, render
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +94,7 @@ def test_a_record_gets_a_schema_and_a_comparison_with_the_paper(identity: str) -
     experiment, setting, deviations, score = EXPECTED[identity]
     record = read_record(record_of(identity))
     assert (record.experiment, record.identity) == (experiment, identity)
-    assert record.schema == find_experiment(experiment).schema
+    assert record.schema == experiments()[experiment].schema
     assert set(record.config) <= set(record.schema.fields)
     assert record.paper_setting == setting
     assert record.deviations == {new_field(experiment, name): value for name, value in deviations.items()}
@@ -107,7 +107,7 @@ def test_a_finished_run_is_found_in_its_store(identity: str) -> None:
     """Streaming and PPO records stay at their paths."""
     record = read_record(record_of(identity))
     known = {name: value for name, value in record.config.items() if value is not None}
-    config = find_experiment(record.experiment).configure(known.pop("problem"), known)
+    config = experiments()[record.experiment].configure(known.pop("problem"), known)
     path = relative_path(record.schema, config)
     assert STORE / f"{path}_{identity}.parquet" == record_of(identity)
     cost = find_record(STORE, SimpleNamespace(identity=identity, relative_path=path))
@@ -133,7 +133,7 @@ def test_a_store_becomes_one_tidy_table() -> None:
     assert set(table["identity"]) == set(EXPECTED)
     for part in table.partition_by("experiment"):
         experiment = part["experiment"][0]
-        assert schema_of(part) == find_experiment(experiment).schema
+        assert schema_of(part) == experiments()[experiment].schema
         assert part["resumed"].null_count() == len(part)
     by_identity = dict(table.unique("identity").select("identity", "paper_setting").iter_rows())
     assert {name: text and json.loads(text) for name, text in by_identity.items()} == {
@@ -168,7 +168,7 @@ def test_a_committed_table_gets_schema_deviations_and_paper_setting(name: str) -
     table = load(RESULTS / name, on_event=lines.append)
     assert lines == []
     (experiment,) = set(table["experiment"])
-    assert schema_of(table) == find_experiment(experiment).schema
+    assert schema_of(table) == experiments()[experiment].schema
     assert set(table["deviations"]) == {renamed(experiment, text) for text in TABLES[name]}
     assert [one for one in table.columns if one in LAST] == list(LAST)
     measured = [one for one in raw.columns[raw.columns.index("identity") + 1 :] if raw[one].count()]
@@ -181,7 +181,7 @@ def test_best_settings_of_an_old_table_are_compared_with_the_papers() -> None:
     best = best_settings(table)
     assert best["same"].all()
     assert {row["method"]: paper_setting(row) for row in best.iter_rows(named=True)} == dict(
-        find_experiment("streaming").presets()["best"]["input-permuted-mnist"]
+        experiments()["streaming"].presets()["best"]["input-permuted-mnist"]
     )
 
 
@@ -221,7 +221,7 @@ def test_a_configuration_that_is_no_longer_accepted_is_not_compared(tmp_path: Pa
     write_format_2(tmp_path / "x_0123456789ab.parquet", table, "streaming", config)
     loaded = load(tmp_path)
     assert loaded.select("deviations", "paper_setting", "accuracy").rows() == [(None, None, 0.5)]
-    assert schema_of(loaded) == find_experiment("streaming").schema
+    assert schema_of(loaded) == experiments()["streaming"].schema
 
 
 def test_notes_of_failed_runs_are_read(tmp_path: Path) -> None:

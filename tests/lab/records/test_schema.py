@@ -18,7 +18,7 @@ from weightclip.lab.records.columns import schema_of
 from weightclip.lab.records.record import Record, read_record, write_record
 from weightclip.lab.records.schema import Metric, Schema, by_name
 from weightclip.lab.records.table import load
-from weightclip.lab.registry import experiments, find_experiment
+from weightclip.lab.registry import experiments
 from weightclip.lab.report import gather, render
 
 SCHEMA = Schema(
@@ -133,8 +133,8 @@ def test_a_saved_table_is_restored_with_its_schemas(walks: Path, tmp_path: Path,
     found = {part["experiment"][0]: schema_of(part) for part in again.partition_by("experiment")}
     assert found == {
         "walk": SCHEMA,
-        "streaming": find_experiment("streaming").schema,
-        "warm-start": find_experiment("warm-start").schema,
+        "streaming": experiments()["streaming"].schema,
+        "warm-start": experiments()["warm-start"].schema,
     }
     assert select(again.filter(experiment="walk"))["depth"].to_list() == [4, 2]
 

@@ -47,7 +47,7 @@ def run(folder: Path, job: str) -> None:
 
 def _run_task(folder: Path, job: str, task: int | None) -> None:
     name = job if task is None else f"{job}_{task}"
-    if (folder / f"{job}.cancelled").exists():
+    if (folder / f"{job}.canceled").exists():
         return
     variables = {"SLURM_JOB_ID": job, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_PROCID": "0"}
     if task is not None:
@@ -84,7 +84,7 @@ def sacct(folder: Path, *words: str) -> None:
 
 def scancel(folder: Path, *jobs: str) -> None:
     for job in jobs:
-        (folder / f"{job}.cancelled").touch()
+        (folder / f"{job}.canceled").touch()
         for path in [*folder.glob(f"{job}.group"), *folder.glob(f"{job}_*.group")]:
             with suppress(ProcessLookupError):
                 os.killpg(int(path.read_text()), signal.SIGKILL)

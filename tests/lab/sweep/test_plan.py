@@ -1,12 +1,14 @@
 from pathlib import Path
 
 import polars as pl
+import pytest
 from toy_experiment import toy_plan
 
+from weightclip.lab.data.download import offline
 from weightclip.lab.records.record import Record, write_record
 from weightclip.lab.records.store import record_path
-from weightclip.lab.registry import find_experiment
-from weightclip.lab.sweep.plan import Plan, Run, batches, known_costs, make_runs, with_seeds
+from weightclip.lab.registry import experiment_of, experiments
+from weightclip.lab.sweep.plan import MISSING, Plan, Run, batches, known_costs, make_plan, make_runs, with_seeds
 
 TABLE = pl.DataFrame({"seed": [7], "iteration": [1]})
 
@@ -33,7 +35,7 @@ def test_runs_are_batched_only_if_their_experiment_supports_it() -> None:
 
 def test_the_cost_of_a_run_is_estimated_from_finished_runs_with_other_seeds_and_settings(tmp_path: Path) -> None:
     """Fields that do not change the results, such as the scale, are not in records."""
-    experiment = find_experiment("policy-collapse")
+    experiment = experiments()["policy-collapse"]
     short = {"env": "Hopper-v4", "method": "adam+wc", "steps": 4096, "scale": "laptop"}
     config = experiment.configure("policy-collapse", short)
     plan = Plan(experiment, tuple(make_runs(experiment, with_seeds(config, range(2)), None)), {})
@@ -49,7 +51,7 @@ def test_the_cost_of_a_run_is_estimated_from_finished_runs_with_other_seeds_and_
 
 
 def test_the_cost_is_scaled_from_runs_of_the_nearest_length(tmp_path: Path) -> None:
-    experiment = find_experiment("policy-collapse")
+    experiment = experiments()["policy-collapse"]
 
     def runs(steps: int, seeds: range) -> list[Run]:
         config = experiment.configure("policy-collapse", {"env": "Hopper-v4", "method": "adam", "steps": steps})
@@ -69,3 +71,15 @@ def test_the_cost_is_scaled_from_runs_of_the_nearest_length(tmp_path: Path) -> N
     assert expected(2048) == 5.5
     assert expected(20480) == 45.0
     assert expected(81920) == 180.0
+
+
+def test_without_fetch_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIGHTCLIP_CACHE", str(tmp_path))
+    monkeypatch.delenv("WEIGHTCLIP_DATA", raising=False)
+    monkeypatch.delenv("WEIGHTCLIP_OFFLINE", raising=False)
+    monkeypatch.setattr("weightclip.lab.data.download._download", lambda *_: pytest.fail("a download started"))
+    experiment = experiment_of("warm-start")
+    plan = make_plan(experiment, [experiment.configure("warm-start", {})], [0, 1], fetch=False)
+    assert list(plan.data.values()) == [MISSING]
+    assert len(plan.runs) == 2
+    assert not offline()

@@ -125,7 +125,7 @@ class UnresponsiveRay:
     def __init__(self, error: type[Exception] = exceptions.RayError) -> None:
         self._error = error
         self.submitted: list[Iterator[int]] = []
-        self.cancelled: list[Iterator[int]] = []
+        self.canceled: list[Iterator[int]] = []
 
     def submit(self, runs: object, token: object) -> Iterator[int]:
         self.submitted.append(iter([1]))
@@ -135,7 +135,7 @@ class UnresponsiveRay:
         raise self._error("no response")
 
     def cancel(self, stream: Iterator[int], force: bool) -> None:
-        self.cancelled.append(stream)
+        self.canceled.append(stream)
 
 
 def test_an_unresponsive_worker_is_stopped_before_another_starts(
@@ -150,8 +150,8 @@ def test_an_unresponsive_worker_is_stopped_before_another_starts(
     task.start(silent)
     reports = [report for _ in range(ATTEMPTS) for report in task.receive()]
     assert [type(report) for report in reports] == [Message, Message, Ended]
-    assert silent.cancelled == silent.submitted
-    assert len(silent.cancelled) == ATTEMPTS
+    assert silent.canceled == silent.submitted
+    assert len(silent.canceled) == ATTEMPTS
 
 
 def test_the_death_of_a_node_does_not_count_as_one_of_its_worker(

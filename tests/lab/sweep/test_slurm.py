@@ -213,7 +213,7 @@ def test_with_more_jobs_than_the_array_limit_a_task_runs_several(
 
 
 @needs_submitit
-def test_a_slurm_array_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_path: Path, cluster: Path) -> None:
+def test_a_slurm_array_is_resumed_after_a_loss_and_canceled_as_a_whole(tmp_path: Path, cluster: Path) -> None:
     store = tmp_path / "store"
     plan = toy_plan(3, {"method": "slow", "rows": 10_000})
     reports = Slurm(tmp_path / "logs", 2).run(shared_by(plan, store), batches(plan.runs))
@@ -222,7 +222,7 @@ def test_a_slurm_array_is_resumed_after_a_loss_and_cancelled_as_a_whole(tmp_path
     follow(reports, lambda one: isinstance(one, Message) and "was lost" in one.line)
     follow(reports, lambda one: isinstance(one, Message) and "1 task submitted" in one.line)
     reports.close()
-    assert sorted(path.name for path in cluster.glob("*.cancelled")) == ["1.cancelled", "2.cancelled"]
+    assert sorted(path.name for path in cluster.glob("*.canceled")) == ["1.canceled", "2.canceled"]
 
 
 @needs_submitit

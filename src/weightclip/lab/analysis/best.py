@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from weightclip.lab.analysis.selection import averaged, best_of, best_runs, score_runs, select
+from weightclip.lab.analysis.selection import averaged, best_of, runs_at, score_runs, select
 from weightclip.lab.analysis.setups import (
     NOT_THE_PAPERS,
     Columns,
@@ -41,7 +41,7 @@ def best_settings(
         key = (*columns.setup, "method")
         scores = score_runs(part, metric, criterion, last)
         chosen = best_of(scores, key, columns, check_metric(part, metric, columns))
-        best = part.join(chosen, on=columns.setting, how="semi", nulls_equal=True, maintain_order="left")
+        best = runs_at(part, chosen, columns)
         slopes = trend(best, metric).select(*key, "slope", "low", "high", "verdict")
         first = pl.col("data", "official", "paper_setting", "deviations").first()
         about = best.group_by(key).agg(first, cut_short(best).any())
@@ -154,10 +154,11 @@ def chosen_runs(table: pl.DataFrame, experiment: str, criterion: Criterion) -> t
     """The runs of the main setup at the best settings, and notes on the selection."""
     notes: list[str] = []
     runs = main_setup(experiment_runs(table, experiment), notes.append)
-    axes = columns_of(runs).axes
-    chosen = select(runs, criterion=criterion).filter(pl.col("compared") + pl.col("incomplete") > 1)
-    for row in chosen.iter_rows(named=True):
-        where = ", ".join((row["problem"], *filter(None, [settings_text({axis: row[axis] for axis in axes})])))
+    columns = columns_of(runs)
+    chosen = select(runs, criterion=criterion)
+    for row in chosen.filter(pl.col("compared") + pl.col("incomplete") > 1).iter_rows(named=True):
+        axes = settings_text({axis: row[axis] for axis in columns.axes})
+        where = ", ".join(filter(None, (row["problem"], axes)))
         setting = settings_text(display_setting(row, runs))
         notes.append(f"{where}: {row['method']}: best of several settings by {criterion}: {setting}")
-    return best_runs(runs, criterion=criterion), notes
+    return runs_at(runs, chosen, columns), notes

@@ -154,10 +154,14 @@ def best_runs(
     """The rows of the table that belong to the selected settings."""
 
     def keep(part: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-        chosen = select(part, metric, criterion, last)
-        return part.join(chosen, on=columns.setting, how="semi", nulls_equal=True, maintain_order="left")
+        return runs_at(part, select(part, metric, criterion, last), columns)
 
     return by_experiment(table, keep)
+
+
+def runs_at(table: pl.DataFrame, chosen: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+    """The rows of the table that have the settings in `chosen`, a result of `select`."""
+    return table.join(chosen, on=columns.setting, how="semi", nulls_equal=True, maintain_order="left")
 
 
 def _weight(table: pl.DataFrame) -> pl.Expr:

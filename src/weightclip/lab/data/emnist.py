@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weightclip.lab.data.dataset import Archive, Arrays, DatasetInfo, File, FileContent
+from weightclip.lab.data.dataset import Archive, DatasetInfo, File, FileContent, InputsAndLabels
 from weightclip.lab.data.formats import decode_idx
 
 _BLOCK = 4096
@@ -11,7 +11,7 @@ _TRAIN = (File("emnist-balanced-train-images-idx3-ubyte"), File("emnist-balanced
 _TEST = (File("emnist-balanced-test-images-idx3-ubyte"), File("emnist-balanced-test-labels-idx1-ubyte"))
 
 
-def _decode(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
+def _decode(info: DatasetInfo, contents: list[FileContent]) -> InputsAndLabels:
     """Transpose the images, which the files store transposed."""
     inputs, labels = decode_idx(info, contents)
     images = inputs.reshape(len(inputs), *info.shape)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from weightclip.lab.data.dataset import Archive, Arrays, Bytes, DataError, DatasetInfo, FileContent
+from weightclip.lab.data.dataset import Archive, Bytes, DataError, DatasetInfo, FileContent, InputsAndLabels
 
 _CHUNK = 1 << 20
 _CORRUPT = (
@@ -127,7 +127,7 @@ def _read_stream(stream: IO[bytes] | gzip.GzipFile) -> Bytes:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def decode_idx(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
+def decode_idx(info: DatasetInfo, contents: list[FileContent]) -> InputsAndLabels:
     """Decode an IDX file of images and one of labels: inputs uint8 [n, height * width], labels uint8 [n].
 
     Both share the memory of `contents`.
@@ -196,7 +196,7 @@ def check_labels(origin: str, labels: Bytes, classes: int) -> Bytes:
     return labels
 
 
-def check_counts(origin: str, arrays: Arrays) -> Arrays:
+def check_counts(origin: str, arrays: InputsAndLabels) -> InputsAndLabels:
     """Return `arrays`; raise a DataError unless there is one label per input and at least one input."""
     inputs, labels = arrays
     if len(inputs) != len(labels) or not len(inputs):

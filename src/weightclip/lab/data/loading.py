@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weightclip._validation import check_name
+from weightclip.lab.callbacks import Event
 from weightclip.lab.data.dataset import Archive, DataError, Dataset, DatasetInfo, FileContent, Kind, Source, Split
 from weightclip.lab.data.download import (
     OFFLINE_VARIABLE,
-    Event,
-    Progress,
+    DownloadProgress,
     cache_directory,
     fetch,
     official_checksums,
@@ -60,7 +60,7 @@ def load_dataset(
     data_dir: str | Path | None,
     bundled: bool,
     on_event: Event,
-    on_progress: Progress | None,
+    on_progress: DownloadProgress | None,
 ) -> Dataset:
     """Load a split from the first source that has it; see `weightclip.lab.data.load`."""
     failures: list[str] = []

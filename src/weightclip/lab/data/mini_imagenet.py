@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightclip._validation import check_count
-from weightclip.lab.data.dataset import Arrays, Bytes, DataError, DatasetInfo, File, FileContent
+from weightclip.lab.data.dataset import Bytes, DataError, DatasetInfo, File, FileContent, InputsAndLabels
 from weightclip.lab.data.formats import check_labels, read_image
 from weightclip.lab.files import writing
 
@@ -28,7 +28,7 @@ _BLOCK = 1024
 _ENDINGS = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
-def _decode(info: DatasetInfo, contents: list[FileContent]) -> Arrays:
+def _decode(info: DatasetInfo, contents: list[FileContent]) -> InputsAndLabels:
     features, labels = contents
     _check_array(features, np.float16, ("n", *info.shape))
     _check_array(labels, np.uint8, ("n",))

@@ -56,7 +56,7 @@ class Stack:
     any module.
 
     Args:
-        members: the networks, which share memory with the stack afterwards.
+        members: the networks, which share memory with the stack afterward.
     """
 
     def __init__(self, members: Sequence[ActorCritic]) -> None:

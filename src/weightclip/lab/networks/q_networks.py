@@ -182,7 +182,7 @@ def draw_noise(network: nn.Module, generator: torch.Generator) -> None:
 
 @contextmanager
 def noise_disabled(*networks: nn.Module) -> Iterator[None]:
-    """Disable the noise of all noisy layers within a block; it is restored afterwards."""
+    """Disable the noise of all noisy layers within a block; it is restored afterward."""
     layers = [layer for network in networks for layer in noisy_layers(network)]
     noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
     before = [noise.clone() for noise in noises]

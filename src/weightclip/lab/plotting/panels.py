@@ -17,6 +17,7 @@ from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
@@ -39,12 +40,20 @@ NUM_MARKERS = 6
 CHARACTERS = 16
 """Characters of a caption per inch."""
 
+KAPPA_LABEL = "Clipping parameter $\\kappa$"
+
 LOG_SCALE_RATIO = 6.0
 """Ratio between the medians of two methods from which an axis is logarithmic."""
 
 
 NO_STYLES: Mapping[str, Style] = MappingProxyType({})
 NO_KAPPAS: Mapping[str, str] = MappingProxyType({})
+
+
+def lighter(color: str, fraction: float) -> str:
+    """Blend a color with a fraction of white."""
+    red, green, blue = (part + fraction * (1 - part) for part in to_rgb(color))
+    return to_hex((red, green, blue))
 
 
 @contextmanager
@@ -164,6 +173,14 @@ def set_count_axis(axes: Axes, label: str) -> None:
         middle = round((low + high) / 2)
         axes.set_xlim(middle - 1, middle + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
+
+
+def set_kappa_axis(axes: Axes, ticks: Iterable[float]) -> None:
+    """Format a logarithmic horizontal axis of kappa with these ticks."""
+    axes.set_xscale("log")
+    values = sorted(set(ticks))
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set_xticks([], minor=True)
 
 
 def set_steps_axis(axes: Axes) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,15 +21,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from weightclip.lab.files import write_whole
+from weightclip.lab.records.hashing import identity as identity
+from weightclip.lab.records.hashing import to_json
 from weightclip.lab.records.legacy import FORMATS, upgrade_facts
 from weightclip.lab.records.schema import Schema
 
 KEY, SHA256 = "weightclip", "weightclip-sha256"
 FORMAT = 3
 """Version of the file format. Format 2 can also be read (`weightclip.lab.records.legacy`)."""
-
-IDENTITY_VERSION = 2
-"""Incremented when the same configuration gives different numbers. Records of other versions are not reused."""
 
 PACKAGES = ("weightclip", "torch", "numpy", "numba", "polars")
 
@@ -95,21 +93,6 @@ class Record:
         return self.schema.experiment
 
 
-def identity(experiment: str, config: Mapping[str, Any], checksum: str | None, rules: str | None = None) -> str:
-    """Twelve hexadecimal digits of a hash of everything that determines a run's numbers.
-
-    The hash depends on content, not on paths: a rules file is represented by its rules (`kernel.rules_text`). An
-    experiment without data has no checksum.
-    """
-    facts = {
-        "format": IDENTITY_VERSION,
-        "experiment": experiment,
-        "config": {**config, "rules": rules},
-        "data": checksum,
-    }
-    return hashlib.sha256(_to_json(facts).encode()).hexdigest()[:12]
-
-
 def write_record(record: Record, path: str | Path) -> None:
     """Write the record atomically. An OSError names the file."""
     path = Path(path)
@@ -121,7 +104,7 @@ def write_record(record: Record, path: str | Path) -> None:
     facts |= {"format": FORMAT, "experiment": record.experiment, "schema": record.schema.as_dict()}
     if parts:
         facts["parts"] = {part: hashlib.sha256(content).hexdigest() for part, content in parts.items()}
-    text = _to_json(facts)
+    text = to_json(facts)
     hashes = f"{_sha256(text)} {table_sha256(record.table)}"
     write_whole(path, _to_parquet(record.table, {KEY: text, SHA256: hashes}))
 
@@ -309,23 +292,8 @@ def _to_parquet(table: pl.DataFrame, metadata: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def _to_json(value: Any) -> str:
-    """Canonical, strict JSON: sorted keys, and "inf" for infinity, which JSON does not have."""
-    return json.dumps(_strict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    return value
-
-
 def _from_json(value: Any) -> Any:
-    """The inverse of `_strict`."""
+    """The inverse of `hashing.to_json`, after parsing."""
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
     return float(value) if value in ("inf", "-inf", "nan") else value

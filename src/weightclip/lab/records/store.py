@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from weightclip._renamed import new_keys
 from weightclip.lab.files import remove_leftovers, write_whole
 from weightclip.lab.records.record import DAMAGED, part_path, read_facts, read_part
 from weightclip.lab.records.schema import Schema
@@ -195,11 +196,8 @@ def find_failure(store: Path, run: Stored) -> Failure | None:
 
 def _read_failure(path: Path) -> Failure | None:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if "place" in facts:  # format 2
-            facts["relative_path"] = facts.pop("place")
-        return Failure(**facts)
-    except (OSError, ValueError, TypeError):
+        return Failure(**new_keys(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 

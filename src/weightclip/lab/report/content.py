@@ -35,6 +35,7 @@ from weightclip.lab.report.tables import (
     Setup,
     Trend,
     across_table,
+    best_rows,
     best_table,
     find_setups,
     runs_table,
@@ -70,7 +71,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExperimentContent:
     """The content for one experiment."""
 
     name: str
@@ -100,7 +101,7 @@ class Content:
         notes: messages for the reader, such as skipped files.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ExperimentContent, ...]
     criterion: str
     facts: Mapping[str, str]
     data: tuple[Data, ...]
@@ -170,9 +171,9 @@ def gather(
     )
 
 
-def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
+def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> ExperimentContent:
     setups = find_setups(table)
-    return Part(
+    return ExperimentContent(
         name=setups[0].columns.schema.experiment,
         x_column=setups[0].columns.x_column,
         score=score_metric(setups[0]),
@@ -184,13 +185,14 @@ def _part(table: pl.DataFrame, criterion: Criterion, on_event: Event) -> Part:
 
 
 def _setup_content(setup: Setup, criterion: Criterion) -> SetupContent:
+    rows = best_rows(setup, criterion)
     return SetupContent(
         setup,
         runs=tuple(runs_table(setup)),
         time=_time(setup.table.unique("identity")),
-        finding=finding(setup, criterion),
-        best=tuple(best_table(setup, criterion)),
-        trends=tuple(trend_table(setup, criterion)),
+        finding=finding(setup, rows, criterion),
+        best=tuple(best_table(setup, rows)),
+        trends=tuple(trend_table(setup, rows)),
     )
 
 

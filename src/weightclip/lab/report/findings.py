@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from weightclip._text import counted
 from weightclip.lab.plotting.style import style_of
 from weightclip.lab.records.schema import CRITERIA, FRACTION, Criterion, Metric
-from weightclip.lab.report.tables import Setup, best_rows, score_metric
+from weightclip.lab.report.tables import BestRow, Setup, score_metric
 from weightclip.lab.text import change_text, error_text, kappa_text, settings_text
 
 NUM_ERRORS = 2.0
 """Standard errors of a difference within which two scores are called close."""
 
-Row = Mapping[str, Any]
 
+def finding(setup: Setup, rows: Sequence[BestRow], criterion: Criterion) -> str:
+    """The best method of a setup, the next one, and the best method with clipping; empty if no score is finite.
 
-def finding(setup: Setup, criterion: Criterion) -> str:
-    """The best method of a setup, the next one, and the best method with clipping; empty if no score is finite."""
+    `rows` is the result of `best_rows` with this criterion.
+    """
     metric = score_metric(setup)
     lower = metric.direction == "lower"
-    found = [row for row in best_rows(setup, criterion) if _is_finite(row["score"])]
+    found = [row for row in rows if _is_finite(row["score"])]
     if not found:
         return ""
     best, *others = sorted(found, key=lambda row: row["score"], reverse=not lower)
@@ -49,14 +49,14 @@ def _place(setup: Setup) -> str:
     return ", ".join(filter(None, (setup.label, settings_text(axes))))
 
 
-def _are_close(first: Row, second: Row) -> bool:
+def _are_close(first: BestRow, second: BestRow) -> bool:
     """Whether two scores differ by at most `NUM_ERRORS` standard errors of their difference."""
     errors = (first["error"], second["error"])
     known = all(map(_is_finite, errors))
     return known and abs(first["score"] - second["score"]) <= NUM_ERRORS * math.hypot(*errors)
 
 
-def _gain(row: Row, found: Sequence[Row], named: Sequence[Row], metric: Metric) -> str:
+def _gain(row: BestRow, found: Sequence[BestRow], named: Sequence[BestRow], metric: Metric) -> str:
     """The difference of a method with clipping to its optimizer alone, unless the sentence has both scores."""
     optimizer, _, regularizers = row["method"].partition("+")
     alone = next((one for one in found if one["method"] == optimizer), None)
@@ -67,16 +67,16 @@ def _gain(row: Row, found: Sequence[Row], named: Sequence[Row], metric: Metric) 
     return f", {difference[1:]}{unit} {'above' if difference[0] == '+' else 'below'} {style_of(optimizer).label} alone"
 
 
-def _score(row: Row, metric: Metric) -> str:
+def _score(row: BestRow, metric: Metric) -> str:
     return error_text(row["score"], row["error"], metric).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _name(row: Row) -> str:
+def _name(row: BestRow) -> str:
     kappa = _kappa(row)
     return style_of(row["method"]).label + (f" ({kappa})" if kappa else "")
 
 
-def _kappa(row: Row) -> str:
+def _kappa(row: BestRow) -> str:
     return kappa_text(row.get("kappa"), row.get("kappa_rule"))
 
 

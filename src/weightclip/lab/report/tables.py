@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,15 @@ def runs_table(setup: Setup) -> list[Runs]:
     return found
 
 
-def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
-    """A row per method."""
+BestRow = Mapping[str, Any]
+"""A row of `best_settings`."""
+
+
+def best_table(setup: Setup, rows: Iterable[BestRow]) -> list[Best]:
+    """A row per method; `rows` is the result of `best_rows`."""
     metric = score_metric(setup)
     found = []
-    for row in best_rows(setup, criterion):
+    for row in rows:
         paper = paper_setting(row)
         found.append(
             Best(
@@ -122,11 +126,11 @@ def best_table(setup: Setup, criterion: Criterion) -> list[Best]:
     return found
 
 
-def trend_table(setup: Setup, criterion: Criterion) -> list[Trend]:
-    """A row per method, at its best setting."""
+def trend_table(setup: Setup, rows: Iterable[BestRow]) -> list[Trend]:
+    """A row per method, at its best setting; `rows` is the result of `best_rows`."""
     metric = score_metric(setup)
     found = []
-    for row in best_rows(setup, criterion):
+    for row in rows:
         slope, low, high = (change_text(row[name], metric) for name in ("slope", "low", "high"))
         interval = NOTHING if row["verdict"] is None else f"{low} to {high}"
         found.append(Trend(row["method"], slope, interval, row["verdict"] or NOTHING, row["seeds"]))
@@ -156,7 +160,7 @@ def across_table(setups: Sequence[Setup], criterion: Criterion, on_event: Event)
     ]
 
 
-def best_rows(setup: Setup, criterion: Criterion) -> list[dict[str, Any]]:
+def best_rows(setup: Setup, criterion: Criterion) -> list[BestRow]:
     """The rows of `best_settings`, in the order of `setup.methods`."""
     found = {row["method"]: row for row in best_settings(setup.table, criterion=criterion).iter_rows(named=True)}
     return [found[method] for method in setup.methods]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from weightclip._renamed import new_keys
 from weightclip.lab.files import write_whole
 from weightclip.lab.records.store import find_record, has_failed, now
 from weightclip.lab.sweep.locks import Note, locked_runs
@@ -51,12 +52,10 @@ def read_manifests(store: str | Path) -> list[Manifest]:
     for path in sorted((Path(store) / FOLDER).glob("*.json")):
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
-            runs = tuple(
-                PlannedRun(run["identity"], run.get("relative_path") or run["place"], run["method"])
-                for run in facts.pop("runs")
-            )
+            known = map(new_keys, facts.pop("runs"))
+            runs = tuple(PlannedRun(run["identity"], run["relative_path"], run["method"]) for run in known)
             found.append(Manifest(**facts, runs=runs))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue
     return sorted(found, key=lambda manifest: manifest.when)
 

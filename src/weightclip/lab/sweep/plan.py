@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -18,8 +17,8 @@ from weightclip._validation import check_seed
 from weightclip.lab.callbacks import Event, ignore
 from weightclip.lab.config import MethodConfig, mark_resolved
 from weightclip.lab.data import DataError
-from weightclip.lab.data.download import OFFLINE_VARIABLE, offline
-from weightclip.lab.experiment import Experiment
+from weightclip.lab.data.download import no_downloads, offline
+from weightclip.lab.experiment import Data, Experiment
 from weightclip.lab.records.record import identity
 from weightclip.lab.records.store import Cost, find_record, finished_runs, has_failed, relative_path
 
@@ -51,11 +50,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Distinct runs, and the data that they need by its key."""
+    """Distinct runs, and the data that they need by its key: a result of `Experiment.load`, or `MISSING`."""
 
     experiment: Experiment[Any]
     runs: tuple[Run, ...]
-    data: dict[Hashable, Any]
+    data: dict[Hashable, Data | str | None]
 
 
 MISSING = "missing"
@@ -82,7 +81,7 @@ def make_plan(
     """
     by_config = [with_seeds(config, seeds) for config in configs]
     ordered = [config for same_seed in zip(*by_config, strict=True) for config in same_seed]
-    data: dict[Hashable, Any] = {}
+    data: dict[Hashable, Data | str | None] = {}
     runs: dict[str, Run] = {}
     for key, group in groupby(ordered, partial(data_key, experiment)):
         same_data = list(group)
@@ -93,7 +92,7 @@ def make_plan(
     return Plan(experiment, tuple(runs.values()), data)
 
 
-def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Any) -> list[Run]:
+def make_runs(experiment: Experiment[Any], configs: Iterable[Any], data: Data | str | None) -> list[Run]:
     """One run for each of the configurations, which all use this data."""
     return [
         Run(
@@ -252,19 +251,13 @@ def seconds_left(left: Sequence[tuple[str, float]], per_run: Mapping[str, float]
     return max(sum(times) / max(workers, 1), max(times, default=0.0))
 
 
-def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> Any:
+def _local(experiment: Experiment[Any], config: Any, data_dir: Path | None) -> Data | str | None:
     """The data if it is on this machine, else `MISSING`."""
     if offline():
         return experiment.load(config, data_dir)
-    before = os.environ.get(OFFLINE_VARIABLE)
-    os.environ[OFFLINE_VARIABLE] = "1"
     try:
-        data = experiment.load(config, data_dir)  # may be the bundled digits instead of a download
-        return MISSING if data is not None and data.source.kind == "bundled" else data
+        with no_downloads():
+            data = experiment.load(config, data_dir)  # may be the bundled digits instead of a download
     except DataError:
         return MISSING
-    finally:
-        if before is None:
-            del os.environ[OFFLINE_VARIABLE]
-        else:
-            os.environ[OFFLINE_VARIABLE] = before
+    return MISSING if data is not None and data.source.kind == "bundled" else data

@@ -3,7 +3,8 @@ import re
 import numpy as np
 import pytest
 
-from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game, make_environments
+from weightclip.lab.experiments.dqn.environments import MINATAR_GAMES, PAPER_GAMES, find_game
+from weightclip.lab.experiments.dqn.training import make_environments
 
 
 @pytest.mark.parametrize("suite_game", [("atari", "SpaceInvaders"), ("minatar", "space_invaders")])

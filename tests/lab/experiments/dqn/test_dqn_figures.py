@@ -242,7 +242,7 @@ def test_every_kappa_has_a_separate_curve(store: Path) -> None:
     for kappa in (1.0, 5.0):  # the same numbers twice
         assert drawing.data.filter(kappa=kappa)["mean"].to_list() == best["mean"].to_list()
     assert (drawing.data["low"] < drawing.data["mean"]).any()
-    with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
+    with pytest.raises(ValueError, match="results: got one value of kappa for each line, expected several"):
         draw_kappas(table)
 
 
@@ -264,7 +264,7 @@ def test_returns_against_kappa(store: Path) -> None:
         assert line["kappa"].to_list() == [1.0, 5.0]
         assert line["mean"].n_unique() == 1  # Adam has no kappa, and clipping has the same numbers twice
     assert [label.get_text() for label in drawing.picture.axes[0].get_xticklabels()] == ["1", "5"]
-    with pytest.raises(ValueError, match="results: got one value of kappa on each game, expected several"):
+    with pytest.raises(ValueError, match="results: got one value of kappa for each line, expected several"):
         draw_sensitivity(load(store))
 
 

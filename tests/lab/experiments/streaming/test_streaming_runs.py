@@ -398,7 +398,7 @@ def test_run_returns_the_rows_of_all_seeds(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kapa": 1.0}, "settings: got 'kapa'.*did you mean 'kappa'"),
+        ({"kapa": 1.0}, "kapa: unknown argument of run, expected one of .*did you mean 'kappa'"),
         ({"seeds": 0}, "seeds: got 0, expected a whole number of at least 1"),
         ({"seeds": 1.5}, "seeds: got 1.5, expected a whole number"),
         ({"seeds": []}, "seeds: got none"),

@@ -105,7 +105,7 @@ def test_initial_weights_are_clipped_once() -> None:
     clipped.learn(0)
     plain.model.load_state_dict(trainer(init_kappa=0.5).model.state_dict())
     plain.learn(0)
-    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped afterwards
+    assert torch.equal(weights(clipped), weights(plain))  # nothing is clipped afterward
 
 
 def test_clipping_at_the_switch_happens_once() -> None:

@@ -5,17 +5,19 @@ import polars as pl
 import pytest
 from synthetic_images import config, image_data
 
+from weightclip.lab import run
 from weightclip.lab.experiment import IncompatibleError, describe, summarize
+from weightclip.lab.experiments.warm_start import training
 from weightclip.lab.experiments.warm_start.experiment import EXPERIMENT
 from weightclip.lab.experiments.warm_start.metrics import METRICS
 from weightclip.lab.experiments.warm_start.training import run_config
-from weightclip.lab.registry import experiment_of, find_experiment
+from weightclip.lab.registry import experiment_of, experiments
 
 DATA = image_data()
 
 
 def test_the_experiment_is_found_by_name_and_by_problem() -> None:
-    assert find_experiment("warm-start") is EXPERIMENT
+    assert experiments()["warm-start"] is EXPERIMENT
     assert experiment_of("warm-start") is EXPERIMENT
 
 
@@ -66,3 +68,20 @@ def test_a_run_is_described_and_summarized() -> None:
     table = run_config(config(), DATA).table.with_columns(test_accuracy=pl.Series([0.1, 0.2, 0.3, 0.4]))
     expected = "test accuracy 10.00% in the first epoch, 40.00% in the last of 4, 25.00% on average"
     assert summarize(EXPERIMENT.schema, [table]) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cuda"}, "device: got 'cuda', but PyTorch finds no GPU"),
+        ({"device": "cpu", "precision": "bfloat16"}, "precision: got 'bfloat16', which takes 2.0 times as long here"),
+    ],
+)
+def test_device_and_precision_are_checked_before_data_is_loaded(
+    settings: Mapping[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("weightclip.lab.device.bfloat16_gain", lambda threads: 0.5)
+    monkeypatch.setattr(training, "load", lambda *_: pytest.fail("the data was loaded"))
+    with pytest.raises(ValueError, match=message):
+        run("warm-start", progress=False, **settings)

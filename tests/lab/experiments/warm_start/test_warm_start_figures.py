@@ -71,7 +71,7 @@ def test_sensitivity_has_the_tried_values(table: pl.DataFrame) -> None:
     data = draw_sensitivity(table).data
     assert data["kappa"].to_list() == [0.5, 1.0, 2.0]
     assert data["method"].unique().to_list() == ["sgd+wc"]
-    with pytest.raises(ValueError, match="results: got one value of kappa, expected several"):
+    with pytest.raises(ValueError, match="results: got one value of kappa for each line, expected several"):
         draw_sensitivity(table.filter(method="sgd"))
 
 

@@ -23,10 +23,10 @@ from ale_py.roms import get_rom_path
 from numba import njit
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import Arrays
 from weightclip.lab.experiments.dqn.environments import (
     FRAME_SKIP,
     MAX_FRAMES,
-    Arrays,
     Frames,
     Scores,
     Step,
@@ -56,7 +56,7 @@ class Atari:
     thread pauses between two games to leave it to the updates. `receive` ends the pauses.
 
     Args:
-        game, number, sticky_action_prob: see `make_environments`.
+        game, number, sticky_action_prob: see `training.make_environments`.
         max_frames: frames after which an episode is truncated.
     """
 

@@ -26,7 +26,7 @@ games:
 
 
 class ReplayRatio(Experiment[Config]):
-    """DQN and Rainbow on Atari and MinAtar at large replay ratios."""
+    """DQN and Rainbow on Atari or MinAtar at high replay ratios."""
 
     name = NAME
     config = Config

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Picture
 from numpy.typing import NDArray
 
 from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
 from weightclip.lab.analysis.selection import select
-from weightclip.lab.analysis.setups import columns_of, has_several, main_setup, remarks
+from weightclip.lab.analysis.setups import SINGLE_KAPPA, check_several_kappas, columns_of, main_setup, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.experiments.dqn.config import AGENTS, NAME
 from weightclip.lab.experiments.dqn.environments import PAPER_GAMES
@@ -27,11 +26,14 @@ from weightclip.lab.plotting.captions import BARS, KAPPA, ONE_SEED, caption, see
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
     CHARACTERS,
+    KAPPA_LABEL,
     WIDTH,
     add_legend,
     draw_curve,
     format_unit,
+    lighter,
     panels,
+    set_kappa_axis,
     set_steps_axis,
     wrapped,
 )
@@ -64,8 +66,6 @@ SYMBOLS = {"lr": "α", "decay": "λ", "sigma": "σ"}
 
 VARIED = "varied."
 """Prefix of settings that distinguish the columns of a figure."""
-
-SINGLE_KAPPA = "results: got one value of kappa on each game, expected several"
 
 SMALLER: tuple[Any, ...] = (":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)))
 """Line styles of all replay ratios except the largest."""
@@ -139,9 +139,8 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = DEFAULT) -> Dra
         .sort(*line, "kappa")
     )
     about = f"{CRITERIA[criterion]}; {seeds_caption(data, BARS)}"
-    scale = partial(_scale_kappa, sorted(set(data["kappa"])))
-    label = "Clipping parameter $\\kappa$"
-    picture = _draw_panels(data, "kappa", label, scale, METRICS["test_return"], _caption(about, runs), bars=True)
+    scale = partial(set_kappa_axis, ticks=data["kappa"])
+    picture = _draw_panels(data, "kappa", KAPPA_LABEL, scale, METRICS["test_return"], _caption(about, runs), bars=True)
     return Drawing(picture, data, (*notes, *remarks(runs)))
 
 
@@ -180,12 +179,6 @@ def _draw_panels(
             axes.set_xlabel(label)
         add_legend(picture, [style for _, style in styles], about)
     return picture
-
-
-def _scale_kappa(ticks: Sequence[float], axes: Axes) -> None:
-    axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
 
 
 def draw_covariance(
@@ -310,17 +303,11 @@ def _styles(data: pl.DataFrame, keys: Sequence[str]) -> list[tuple[dict[str, Any
         k = kappas.index(kappa)
         return replace(
             drawn,
-            color=_lighter(style.color, 0.7 * k / len(kappas)),
+            color=lighter(style.color, 0.7 * k / len(kappas)),
             marker=SHADED[k % len(SHADED)] if k else style.marker,
         )
 
     return [(line, styled(line)) for line in sorted(found, key=order)]
-
-
-def _lighter(color: str, fraction: float) -> str:
-    """Blend a color with a fraction of white."""
-    red, green, blue = (part + fraction * (1 - part) for part in to_rgb(color))
-    return to_hex((red, green, blue))
 
 
 def _varied(runs: pl.DataFrame, settings: Sequence[str]) -> pl.DataFrame:
@@ -373,8 +360,7 @@ def _ordered(matrix: NDArray[Any], clustered: bool) -> NDArray[Any]:
 
 
 def _check_kappas(table: pl.DataFrame) -> None:
-    if not has_several(table, (*PANEL, "method"), "kappa"):
-        raise ValueError(SINGLE_KAPPA)
+    check_several_kappas(table, (*PANEL, "method"))
 
 
 FIGURES = (

@@ -32,7 +32,7 @@ from weightclip.lab.device import describe_device, find_device, threads
 from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
-from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, make_environments
+from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, Environments
 from weightclip.lab.experiments.dqn.metrics import COVARIANCE, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
 from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
@@ -309,6 +309,24 @@ class Trainer:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+
+def make_environments(suite: str, game: str, number: int, sticky_action_prob: float) -> Environments:
+    """Several environments of a game.
+
+    Args:
+        suite: one of `environments.SUITES`.
+        game: name of the game in any spelling.
+        number: the number of environments.
+        sticky_action_prob: the probability that the last action is repeated instead of the one sent.
+    """
+    if suite == "minatar":
+        from weightclip.lab.experiments.dqn.minatar import MinAtar
+
+        return MinAtar(game, number, sticky_action_prob)
+    from weightclip.lab.experiments.dqn.atari import Atari
+
+    return Atari(game, number, sticky_action_prob)
 
 
 def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], started: NDArray[np.bool_]) -> NDArray[np.uint8]:

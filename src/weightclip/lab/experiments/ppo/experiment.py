@@ -33,7 +33,7 @@ environments:
 
 
 class PolicyCollapse(Experiment[Config]):
-    """PPO in long runs, where policies collapse."""
+    """PPO on MuJoCo in long runs, where policies collapse."""
 
     name = NAME
     config = Config

@@ -40,7 +40,7 @@ def run_configs(
     Runs at the same iteration train in lockstep. Runs that are behind catch up first. A resumed run continues bit for
     bit if its environment can be saved (`Environments.resumable`); otherwise it starts a new episode.
     """
-    runs = [_Run(config, out) for config in configs]
+    runs = [_SeedRun(config, out) for config in configs]
     for run in runs:
         run.find_progress(overwrite, callbacks.on_event)
     unfinished = [run for run in runs if run.record is None]
@@ -60,7 +60,7 @@ def run_configs(
     return [run.finished() for run in runs]
 
 
-class _Run:
+class _SeedRun:
     """The run of one seed: its results so far and the path of its record."""
 
     def __init__(self, config: Config, out: Path | None) -> None:
@@ -171,7 +171,7 @@ class _Run:
         return self.record
 
 
-def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks: Callbacks) -> None:
+def _train(runs: Sequence[_SeedRun], until: int, all_runs: Sequence[_SeedRun], callbacks: Callbacks) -> None:
     """Train runs at the same iteration to iteration `until`, where others continue with them, or to the end.
 
     Return early if one of them has to restart. Runs in environments that cannot be saved train to the end, because they
@@ -192,7 +192,7 @@ def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks
 
 
 def _iterate(
-    learners: Learners, runs: Sequence[_Run], end: int, all_runs: Sequence[_Run], callbacks: Callbacks
+    learners: Learners, runs: Sequence[_SeedRun], end: int, all_runs: Sequence[_SeedRun], callbacks: Callbacks
 ) -> None:
     config = runs[0].config
     began, schedule = time.perf_counter(), CheckpointSchedule()
@@ -221,7 +221,7 @@ def _iterate(
             run.checkpoint = run.take_checkpoint(learners, s)
 
 
-def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
+def _restore(learners: Learners, runs: Sequence[_SeedRun], event: Event) -> bool:
     """Restore the learners from the runs and return whether this succeeded for all of them."""
     if not runs[0].rows:
         return True
@@ -231,12 +231,12 @@ def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
     return all(run.rows for run in runs)
 
 
-def _seeds_text(runs: Sequence[_Run]) -> str:
+def _seeds_text(runs: Sequence[_SeedRun]) -> str:
     """`seed 2`, `seeds 0, 1`."""
     return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.config.seed) for run in runs)}"
 
 
-def _empty_rows(runs: Sequence[_Run]) -> list[Row]:
+def _empty_rows(runs: Sequence[_SeedRun]) -> list[Row]:
     """The rows of an iteration after all learners have stopped."""
     return [dict.fromkeys(run.rows[-1], math.nan) for run in runs]
 

@@ -79,11 +79,11 @@ def _saved(record: Path) -> Saved:
     if record.exists():
         whole = read_record(record)
         if whole.experiment != NAME:
-            raise ValueError(f"{record}: got a run of {whole.experiment}, expected one of {NAME}")
+            raise ValueError(f"{record}: got a run of {whole.experiment}, expected a run of {NAME}")
         return Saved(record, whole.config, dict(whole.arrays))
     state = read_checkpoint(checkpoint_path(record)).state
     if CONFIG not in state:
-        raise ValueError(f"{checkpoint_path(record)}: got another checkpoint, expected one of {NAME}")
+        raise ValueError(f"{checkpoint_path(record)}: got a checkpoint of another experiment, expected {NAME}")
     arrays = {name.removeprefix(POLICY): array for name, array in state.items() if name.startswith(POLICY)}
     return Saved(checkpoint_path(record), json.loads(str(state[CONFIG])), arrays)
 

@@ -12,7 +12,7 @@ from weightclip.lab.config import commands, methods_help
 from weightclip.lab.experiment import NONE, Comparison, Experiment, arguments_of
 from weightclip.lab.experiments.streaming.config import NAME, PAPER_METHODS, Config, presets, resolve
 from weightclip.lab.experiments.streaming.metrics import compare_with_paper, make_schema
-from weightclip.lab.experiments.streaming.problem import find_problem
+from weightclip.lab.experiments.streaming.problem import all_problems, find_problem
 from weightclip.lab.experiments.streaming.rules import PAPER, plugged_rules, rule_components
 from weightclip.lab.records.schema import Schema
 
@@ -36,7 +36,14 @@ class Streaming(Experiment[Config]):
         return resolve(Config(problem, **arguments_of(Config, settings)))
 
     def presets(self, options: Mapping[str, Any] = NONE) -> Mapping[str, Any]:
-        return {**commands(__package__), **presets(), "axes": {"method": PAPER_METHODS}, "help": _help()}
+        about = {name: problem.summary for name, problem in all_problems().items()}
+        return {
+            **commands(__package__),
+            **presets(),
+            "axes": {"method": PAPER_METHODS},
+            "help": _help(),
+            "problems": about,
+        }
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config, self.schema)

@@ -44,6 +44,12 @@ class Problem:
     settings_of: str = "input-permuted-mnist"
     own_data: Callable[[Path | None], Dataset] | None = None
 
+    @property
+    def summary(self) -> str:
+        """What the problem is, in one line."""
+        change = "without changes" if self.permute == "nothing" else f"each task permutes the {self.permute}"
+        return f"a stream of {self.dataset}, {change}"
+
     def load(self, data_dir: str | Path | None = None, on_event: Event = ignore) -> Dataset:
         """Load the data that the tasks are drawn from."""
         if self.own_data is not None:

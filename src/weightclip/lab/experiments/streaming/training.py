@@ -109,7 +109,7 @@ def identify(config: Config, dataset: Dataset) -> str:
     """The identity of the run of a complete configuration: a hash of everything that determines its numbers."""
     method = config.parsed_method()
     rules = rules_text(method) if external_rules(method) else None
-    return identity(NAME, config.facts(), dataset.source.checksum, rules)
+    return identity(NAME, config.facts(), dataset.checksum, rules)
 
 
 def _rules_source(config: Config) -> str | None:

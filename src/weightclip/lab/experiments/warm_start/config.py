@@ -30,7 +30,6 @@ NAME = "warm-start"
 PAPER_METHODS = ("sgd", "sgd+wc", f"sgd+wc{SWITCH}")
 """Methods of the paper."""
 
-REGULARIZERS = tuple(TORCH_WITH_SWITCH.regularizers)
 PAPER, DEFAULT = "paper", "default"
 VARIANTS = (PAPER, DEFAULT)
 SCALES = ("paper", "laptop")

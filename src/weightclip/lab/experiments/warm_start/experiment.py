@@ -32,7 +32,7 @@ HELP = f"""{methods_help(PAPER_METHODS, TORCH_WITH_SWITCH, TORCH_OPTIMIZERS)}
 
 
 class WarmStart(Experiment[Config]):
-    """ResNet18 on CIFAR-10; in two stages, the second half of the data arrives after the first."""
+    """ResNet18 on CIFAR-10, first on half of the images, then on all."""
 
     name = NAME
     config = Config
@@ -51,6 +51,11 @@ class WarmStart(Experiment[Config]):
 
     def compare_with_paper(self, config: Config) -> Comparison:
         return compare_with_paper(config)
+
+    def check_machine(self, config: Config) -> None:
+        from weightclip.lab.experiments.warm_start.training import check_device
+
+        check_device(config)
 
     def load(self, config: Config, data_dir: Path | None, on_event: Event = ignore) -> Photographs:
         from weightclip.lab.experiments.warm_start.training import load

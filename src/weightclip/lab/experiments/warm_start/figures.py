@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 
 from weightclip.lab.analysis.best import chosen_runs, experiment_runs
 from weightclip.lab.analysis.curves import curves
-from weightclip.lab.analysis.setups import has_several, main_setup, remarks
+from weightclip.lab.analysis.setups import SINGLE_KAPPA, check_several_kappas, main_setup, remarks
 from weightclip.lab.analysis.statistics import sensitivity
 from weightclip.lab.callbacks import ignore
 from weightclip.lab.experiments.warm_start.config import NAME, STAGES
@@ -20,19 +19,21 @@ from weightclip.lab.experiments.warm_start.published_curves import authors_curve
 from weightclip.lab.plotting.captions import BARS, caption, seed_count_text, seeds_caption, styles_of, with_kappas
 from weightclip.lab.plotting.figure import Drawing, Figure
 from weightclip.lab.plotting.panels import (
+    KAPPA_LABEL,
     WIDTH,
     add_legend,
     draw_curve,
     draw_logs,
     format_unit,
+    lighter,
     panels,
     set_count_axis,
+    set_kappa_axis,
 )
 from weightclip.lab.plotting.style import Style, style_of
 from weightclip.lab.records.schema import CRITERIA, Criterion
 from weightclip.lab.text import kappa_text
 
-ONE_KAPPA = "results: got one value of kappa, expected several"
 PANELS = ("test_accuracy", "gap", "weight_l2")
 COLUMNS = ("method", "stages", "metric", "epoch", "passes", "mean", "low", "high", "seeds")
 
@@ -71,17 +72,14 @@ def draw_sensitivity(table: pl.DataFrame, criterion: Criterion = "auc") -> Drawi
         .select("method", "stages", "kappa", score.alias("mean"), low=score - error, high=score + error, seeds="seeds")
     )
     if data.is_empty():
-        raise ValueError(ONE_KAPPA)
+        raise ValueError(SINGLE_KAPPA)
     with panels(1, 1, WIDTH / 2, 2.0) as (picture, ((axes,),)):
         lines = _lines(data)
         for method, stages in lines:
             style = _style(style_of(method), stages)
             draw_curve(axes, data.filter(method=method, stages=stages), "kappa", style, bars=True)
-        axes.set_xscale("log")
-        ticks = sorted(set(data["kappa"]))
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("Clipping parameter $\\kappa$")
+        set_kappa_axis(axes, data["kappa"])
+        axes.set_xlabel(KAPPA_LABEL)
         axes.set_ylabel(METRICS["test_accuracy"].label)
         format_unit(axes, METRICS["test_accuracy"])
         about = f"{CRITERIA[criterion]}; {seeds_caption(data, BARS)}"
@@ -141,20 +139,13 @@ def _style(style: Style, stages: int) -> Style:
     return replace(
         style,
         label=f"{style.label}, {STAGES[stages]}",
-        color=_pale(style.color) if one else style.color,
+        color=lighter(style.color, 0.5) if one else style.color,
         marker="" if one else style.marker,
     )
 
 
-def _pale(color: str) -> str:
-    """Blend a color with an equal part of white."""
-    red, green, blue = to_rgb(color)
-    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
-
-
 def _check_kappas(table: pl.DataFrame) -> None:
-    if not has_several(table, ("method", "stages"), "kappa"):
-        raise ValueError(ONE_KAPPA)
+    check_several_kappas(table, ("method", "stages"))
 
 
 def _check_authors(table: pl.DataFrame) -> None:

@@ -56,8 +56,7 @@ class Trainer:
 
     def __init__(self, config: Config, train: Images, test: Images) -> None:
         self.config = config
-        self.device = find_device(config.device)
-        check_precision(config.precision, self.device)
+        self.device = check_device(config)
         images, tested, self._epochs, self._batch_size = (
             check_count(name, getattr(config, name)) for name in ("images", "test_images", "epochs", "batch_size")
         )
@@ -197,6 +196,14 @@ class Trainer:
             self._boxes_at_switch = _boxes(self.model, clipper)
             clipper.remove()
         return clipped
+
+
+def check_device(config: Config) -> torch.device:
+    """The device of a configuration. Raise a ValueError if it is missing or slower with this precision."""
+    device = find_device(config.device)
+    with threads(config.threads):
+        check_precision(config.precision, device)
+    return device
 
 
 def memory_format(width: int, device: torch.device) -> torch.memory_format:
