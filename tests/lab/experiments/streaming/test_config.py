@@ -85,7 +85,6 @@ def test_a_method_has_one_name() -> None:
         ("method", None),
         ("hidden", 8),
         ("settings", [1]),
-        ("settings", {"lr": 0.5}),
         ("diagnostics", "no"),
         ("steps", 2.5),
         ("seed", -1),

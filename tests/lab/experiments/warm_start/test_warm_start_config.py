@@ -95,7 +95,7 @@ def test_any_pytorch_optimizer_is_available_by_name() -> None:
         ({"epochs": 0}, "epochs: got 0, expected a whole number of at least 1"),
         ({"lr": -1.0}, "lr: got -1.0, expected a number of at least 0"),
         ({"kappa": 0.0}, "kappa: got 0.0, expected a positive number"),
-        ({"settings": {"lr": 1.0}}, r"lr: got it in settings \(--set\), expected it as an argument \(--lr\)"),
+        ({"settings": {"lr": 1.0}}, "lr: got it in settings (--set), expected it as an argument (--lr)"),
         ({"seed": -1}, "seed: got -1, expected a whole number from 0"),
         ({"threads": 0}, "threads: got 0, expected a whole number of at least 1"),
     ],
