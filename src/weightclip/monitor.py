@@ -134,7 +134,10 @@ class Monitor:
         return [asdict(row) for row in self._rows]
 
     def losses(self) -> list[dict[str, Any]]:
-        """One row per measured loss, oldest first: see `LossPair`; empty without a closure."""
+        """One row per measured loss, oldest first; empty without a closure.
+
+        A row has `step`, `plasticity`, `loss`, and `lr_ratio`, the mean learning rate relative to the first one.
+        """
         return [pair._asdict() for pair in self._pairs]
 
     def verdict(self) -> Verdict:
