@@ -301,6 +301,26 @@ def test_dormant_units_are_known_where_the_inputs_are_hidden_units(
     assert found == set(known)
 
 
+def test_dormant_units_are_unknown_in_vmap() -> None:
+    model, x = network(), torch.randn(4, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model, every=1)
+    params = dict(model.named_parameters())
+    gradients = torch.func.grad(lambda p, one: torch.func.functional_call(model, p, (one,)).sum())
+    for name, each in torch.func.vmap(gradients, (None, 0))(params, x).items():
+        params[name].grad = each.mean(0)
+    optimizer.step()
+    assert all(math.isnan(row["dormant"]) for row in monitor.table())
+
+
+def test_scripted_parts_of_a_model_get_no_hooks() -> None:
+    model = nn.Sequential(torch.jit.script(nn.ReLU()), *network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = wc.Monitor(optimizer, model, every=1)
+    train(optimizer, model, 1)
+    assert [math.isnan(row["dormant"]) for row in monitor.table()] == [True, False, False]
+
+
 def test_a_replaced_layer_is_measured() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -65,6 +65,8 @@ class LayerInputs:
         """Call `before(module, args, kwargs)` and `after(module, output)` in every forward pass of a module."""
         self._depth, self._measured = 0, {}
         for path, module in self._model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+                continue
             for own in _multiplied(module):
                 if (name := f"{path}.{own}" if path else own) in self._names:
                     self._measured[module] = name
@@ -94,7 +96,7 @@ class LayerInputs:
             return
         if not self._is_hidden(x) and (not self._ran or _storage(x) in self._data):
             self._data.add(_storage(x))  # other layers may get it as well
-        elif module.training:
+        elif module.training and _storage(x) >= 0:
             self._add(module, x.detach())
 
     def after(self, module: nn.Module, output: Any) -> None:
