@@ -245,10 +245,10 @@ def compare_monitor(budget: float, closure: bool = False) -> float:
         return call
 
     class Timed(wc.Monitor):
-        _count = timed(wc.Monitor._count)
-        _add_input = timed(wc.Monitor._add_input)
-        _before_step = timed(wc.Monitor._before_step)
-        _after_step = timed(wc.Monitor._after_step)
+        before_step = timed(wc.Monitor.before_step)
+        after_step = timed(wc.Monitor.after_step)
+        _before_forward = timed(wc.Monitor._before_forward)
+        _after_forward = timed(wc.Monitor._after_forward)
 
     x, y = torch.randn(32, 784), torch.randint(10, (32,))
     network = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 10))

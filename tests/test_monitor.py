@@ -1,6 +1,5 @@
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import weightclip as wc
-from weightclip.lab.data.mnist import MNIST
-from weightclip.monitor import BUDGET, LOSS_BUDGET, LossPair, Measurement, effective_rank, judge
+from weightclip.monitor import BUDGET, LOSS_BUDGET, effective_rank
 
 
 def network() -> nn.Sequential:
@@ -43,45 +41,6 @@ def train(lr: float, tasks: int, *, new_labels: bool, kappa: float | None = None
     return monitor
 
 
-def learn_permuted_digits(kappa: Any = None) -> tuple[wc.Monitor, float]:
-    """Learn digits whose labels are permuted every 300 steps; also return the accuracy in the last third."""
-    assert MNIST.bundled is not None
-    digits = MNIST.bundled(MNIST, "train")
-    images = torch.from_numpy(digits.inputs).float().view(-1, 1, 28, 28) / 255
-    x, y = nn.functional.avg_pool2d(images, 2).flatten(1), torch.from_numpy(digits.labels).long()
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(196, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    if kappa is not None:
-        wc.clip_weights(optimizer, model, kappa)
-    batch: dict[str, Tensor] = {}
-    monitor = wc.Monitor(optimizer, model, every=10, closure=lambda: cross_entropy(model(batch["x"]), batch["y"]))
-    right = []
-    for _ in range(20):
-        labels = torch.randperm(10, generator=generator)
-        for i in torch.randint(len(x), (300, 1), generator=generator):
-            batch |= {"x": x[i], "y": labels[y[i]]}
-            logits = model(batch["x"])
-            right.append(float(logits.argmax(1) == batch["y"]))
-            optimizer.zero_grad()
-            cross_entropy(logits, batch["y"]).backward()
-            optimizer.step()
-    return monitor, sum(right[-2000:]) / 2000
-
-
-def test_the_suggested_range_prevents_the_loss_of_plasticity() -> None:
-    monitor, accuracy = learn_permuted_digits()
-    verdict = monitor.verdict()
-    assert verdict.problem
-    assert "kappa={'output': 1.0}), because new targets rewrite the output layers" in verdict.suggestion
-    assert verdict.kappa == {"output": 1.0}
-    clipped, better = learn_permuted_digits(verdict.kappa)
-    assert better > accuracy + 0.3  # about 0.77 and 0.14
-    assert clipped.verdict().text.startswith("verdict: no problem")
-    assert clipped.verdict().certain
-
-
 def test_a_network_that_stops_learning_new_labels_has_lost_plasticity_and_clipping_is_suggested() -> None:
     monitor = train(0.01, 15, new_labels=True)
     verdict = monitor.verdict()
@@ -99,8 +58,7 @@ def test_layers_are_measured_after_clipping() -> None:
 
 def test_a_network_that_has_converged_has_no_problem() -> None:
     """The updates are small because there is little left to learn."""
-    monitor = train(0.001, 10, new_labels=False)
-    assert monitor.verdict().text.startswith("verdict: no problem")
+    assert not train(0.001, 10, new_labels=False).verdict().problem
 
 
 def test_training_is_not_changed() -> None:
@@ -200,6 +158,13 @@ def test_weights_that_are_not_finite_are_a_problem() -> None:
     assert verdict.problem
     assert "diverged; 0.weight has NaN or infinite entries" in verdict.text
     assert "nan times" not in str(monitor)
+
+
+def test_no_fraction_of_nan_is_beyond_a_range() -> None:
+    model = nn.Linear(4, 2)
+    nn.init.constant_(model.weight, math.nan)
+    _, rows = one_step(model, torch.ones(2, 4))
+    assert math.isnan(rows[0]["beyond_1"])
 
 
 @pytest.mark.parametrize("prepare", [lambda m: m.eval(), lambda m: torch.compile(m, backend="eager")])
@@ -348,8 +313,8 @@ def test_a_removed_monitor_stops_measuring() -> None:
         optimizer.step()
     optimizer.step()
     assert [row["step"] for row in monitor.table()] == [1]
-    assert not optimizer._optimizer_step_post_hooks
     assert not model._forward_pre_hooks
+    assert not model._forward_hooks
 
 
 def test_too_few_measurements_and_invalid_arguments() -> None:
@@ -380,74 +345,3 @@ def test_too_few_measurements_and_invalid_arguments() -> None:
 def test_a_closure_returns_one_number(loss: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         one_step(nn.Linear(4, 2), torch.ones(1, 4), closure=lambda: loss)
-
-
-def rows(values: dict[str, tuple[float, float]], steps: int = 6) -> list[Measurement]:
-    """Create measurements of one layer that change linearly from the first value to the last."""
-    usual = {
-        "norm_ratio": (1.0, 1.0),
-        "effective_rank": (10.0, 10.0),
-        "relative_update": (0.1, 0.1),
-        "dormant": (0.0, 0.0),
-    }
-    found = []
-    for step in range(steps):
-        at = step / (steps - 1)
-        each = {name: (1 - at) * first + at * last for name, (first, last) in {**usual, **values}.items()}
-        found.append(Measurement(step + 1, "0.weight", beyond_1=0.0, beyond_2=0.0, beyond_5=0.0, **each))
-    return found
-
-
-def pairs(early: float, late: float, noise: float, loss: tuple[float, float] = (1.0, 1.0)) -> list[LossPair]:
-    """Create losses at 30 steps; plasticity changes in the middle and alternates with the noise."""
-    levels = [(early, loss[0])] * 15 + [(late, loss[1])] * 15
-    return [LossPair(i + 1, level + noise * (-1) ** i, each) for i, (level, each) in enumerate(levels)]
-
-
-def test_a_drop_within_the_noise_does_not_rule_out_a_loss_of_plasticity() -> None:
-    """The numbers are from a stream on which the accuracy fell from 17% to 11%."""
-    noisy = judge(rows({"norm_ratio": (1.0, 7.0)}), pairs(0.089, 0.073, 0.08))
-    assert (noisy.problem, noisy.certain) == (False, False)
-    assert "cannot tell yet; plasticity went from 0.089 to 0.073 with a standard error of 0.03" in noisy.text
-    assert "no sign" not in noisy.text
-    both = rows({"norm_ratio": (1.0, 7.0), "effective_rank": (10.0, 2.0), "relative_update": (0.1, 0.01)})
-    assert judge(both, pairs(0.089, 0.073, 0.08)).problem  # the other signs decide
-    assert not judge(both, pairs(0.089, 0.073, 0.08, loss=(1.0, 0.9))).problem  # the loss falls
-    assert judge(both, pairs(0.089, 0.088, 0.001)).text.startswith("verdict: no problem yet; no sign")
-    assert judge(rows({}), pairs(0.089, 0.03, 0.001)).problem
-    assert not judge(rows({}), pairs(0.089, 0.03, 0.001, loss=(1.0, 0.5))).problem
-
-
-def test_signs_that_were_not_measured_leave_the_verdict_uncertain() -> None:
-    """Without dormant units, the signs are the rank and the updates, and only one of them is present."""
-    unknown = {"dormant": (math.nan, math.nan), "effective_rank": (10.0, 2.0)}
-    two = rows(unknown) + [replace(row, layer="2.weight") for row in rows(unknown)]
-    verdict = judge(sorted(two, key=lambda row: row.step))
-    assert (verdict.problem, verdict.certain) == (False, False)
-    assert "the signs are not clear" in verdict.text
-
-
-def test_few_measurements_without_a_loss_leave_the_verdict_uncertain() -> None:
-    few, many = judge(rows({}, steps=9)), judge(rows({}, steps=10))
-    assert (few.problem, few.certain) == (False, False)
-    assert "cannot tell yet; the signs are not clear without a loss" in few.text
-    assert (many.problem, many.certain) == (False, True)
-    assert judge(rows({}, steps=9), pairs(0.089, 0.088, 0.001)).certain  # the losses decide
-
-
-def test_a_verdict_names_the_largest_norm_ratio() -> None:
-    """It is relative to the default initialization for layers that start close to zero."""
-    assert "the largest norm ratio is 7, of 0.weight" in judge(rows({"norm_ratio": (7.0, 7.0)}, steps=10)).text
-
-
-def test_without_a_loss_two_signs_are_required() -> None:
-    dormant, rank = {"dormant": (0.0, 0.5)}, {"effective_rank": (10.0, 2.0)}
-    assert not judge(rows(dormant)).problem
-    assert not judge(rows(rank)).problem
-    both = judge(rows({**dormant, **rank}))
-    assert both.problem
-    assert "look for another cause" in both.suggestion  # the weights have not grown
-    grown = judge(rows({**dormant, **rank, "norm_ratio": (1.0, 3.0)}))
-    assert grown.suggestion.startswith("suggestion: clip_weights(optimizer, model, kappa={'output': 1.0})")
-    unknown = judge(rows({**dormant, **rank, "norm_ratio": (1.0, 3.0)}), output_layers_known=False)
-    assert "kappa=weightclip.graded(output_layers='...')" in unknown.suggestion

@@ -344,7 +344,7 @@ class _Hooks:
     @disable_dynamo
     def enforce_again(self) -> None:
         """Enforce once more after all hooks of the step, and move this hook to the end."""
-        _move_to_end(step_post_hooks(self.optimizer), self.post_step.id)
+        move_to_end(step_post_hooks(self.optimizer), self.post_step.id)
         for regularizer in self.regularizers:
             regularizer.enforce()
 
@@ -387,10 +387,10 @@ class _Hooks:
 def move_behind_global_hooks() -> None:
     """Move our global hook to the end; called from an optimizer's own hooks, which PyTorch runs first."""
     if len(global_step_post_hooks) > 1:
-        _move_to_end(global_step_post_hooks, _last_hook.id)
+        move_to_end(global_step_post_hooks, _last_hook.id)
 
 
-def _move_to_end(hooks: dict[int, Any], hook: int) -> None:
+def move_to_end(hooks: dict[int, Any], hook: int) -> None:
     """Make `hook` the last of PyTorch's ordered hooks."""
     if hook in hooks and next(reversed(hooks)) != hook:
         hooks[hook] = hooks.pop(hook)

@@ -59,14 +59,26 @@ def _delegates(wrapper: Optimizer) -> bool:
 
 def call_after(owner: Any, method: str, then: Callable[[], None]) -> Callable[[], None]:
     """Make `owner.method()` end with `then()`, for methods without hooks; return a function that undoes it."""
+    return call_around(owner, method, after=then)
+
+
+def _nothing() -> None:
+    pass
+
+
+def call_around(
+    owner: Any, method: str, *, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing
+) -> Callable[[], None]:
+    """Make `owner.method()` start with `before()` and end with `after()`; return a function that undoes it."""
     replaced = owner.__dict__.get(method)  # learning-rate schedulers replace an optimizer's step in the same way
     owner_reference = weakref.ref(owner)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self is not owner_reference():  # a copy
             return getattr(type(self), method)(self, *args, **kwargs)
+        before()
         result = replaced(*args, **kwargs) if replaced else getattr(type(self), method)(self, *args, **kwargs)
-        then()
+        after()
         return result
 
     call.__name__ = method  # an unpickled owner looks up the method of its class under this name

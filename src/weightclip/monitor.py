@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightclip._box import is_sharded
+from weightclip._budget import LEAST_EVERY, Schedule
+from weightclip._layer_inputs import LayerInputs
+from weightclip._step_hooks import StepHooks, stepping_optimizer
 from weightclip._text import format_table
-from weightclip._torch_private import own_parameters
 from weightclip._validation import check_count
 from weightclip._verdict import LossPair, Measurement, Verdict, judge
 from weightclip.bounds import bounds_by_tensor, output_tensors, tensor_names, unwrap
@@ -33,14 +35,8 @@ A loss is cheap and noisy, a layer is neither: losses get more time. Without a c
 that counts steps takes about 1% of the steps of a very small network, and less in others.
 """
 
-LEAST_EVERY = 10
-"""Default minimum number of steps between two measurements."""
-
 PART = 64
 """Largest number of rows and columns of the weight that is measured to estimate the cost of a measurement."""
-
-DORMANT = 0.025
-"""A unit is dormant if its mean absolute activation is at most this fraction of the mean over its layer."""
 
 LARGEST_SIDE = 512
 """Largest number of rows and columns of a weight matrix used for its effective rank."""
@@ -51,45 +47,8 @@ KEPT = 10_000
 SMALL_INIT = 0.1
 """Initial norms below this factor of the default initialization's norm are replaced by that norm as the reference."""
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_OF_NETWORK = ("plasticity", "loss", "lr_ratio")
 _Row = TypeVar("_Row", Measurement, LossPair)
-
-
-class _Schedule:
-    """The steps of one kind of measurement: every n-th, or as often as a fraction of the training time allows.
-
-    Each step earns a fraction of its time. A measurement is due when its expected cost has been earned, and spends its
-    actual cost. So the time spent never exceeds the fraction, except by a cost that was not expected, which the next
-    steps pay back. A pause in the training earns one measurement at most.
-
-    Args:
-        every: measure every n-th step; None: within the budget.
-        budget: fraction of the training time.
-        cost: expected seconds of the first measurement; None: as long as a step.
-    """
-
-    def __init__(self, every: int | None, budget: float, cost: float | None) -> None:
-        self.every, self.budget, self.cost = every, budget, cost
-        self.next = every or LEAST_EVERY
-        self.earned = self.spent = 0.0
-        self._time, self._steps = 0.0, 0
-
-    def earn(self, seconds: float, steps: int) -> None:
-        """Count the time of steps without a measurement."""
-        self._time += seconds
-        self._steps += steps
-        self.earned += min(self.budget * seconds, self._expected())
-
-    def is_due(self, step: int) -> bool:
-        return step >= self.next and (self.every is not None or self.earned >= self._expected())
-
-    def finish(self, step: int) -> None:
-        """Plan the next measurement after one at `step`."""
-        self.cost, self.earned, self.spent = self.spent, self.earned - self.spent, 0.0
-        self.next = step + (self.every or LEAST_EVERY)
-
-    def _expected(self) -> float:
-        return self._time / max(self._steps, 1) if self.cost is None else self.cost
 
 
 class Monitor:
@@ -98,8 +57,13 @@ class Monitor:
     The monitor runs around `optimizer.step()` and does not change training. By default it measures as often as 1% of
     the training time allows, and first when a measurement fits into that time; losses more often than layers.
 
+    Its verdict is meant for supervised learning with a closure. It is not reliable for agents of reinforcement
+    learning, whose targets move and whose losses grow in healthy runs: compare the measurements of runs with and
+    without clipping.
+
     Args:
-        optimizer: any `torch.optim.Optimizer`.
+        optimizer: any `torch.optim.Optimizer`; of an optimizer around another one (Lookahead), the steps of the inner
+            one are measured.
         model: the module that owns the parameters.
         every: measure every n-th step regardless of the time; None: within the time budget. Sharded parameters (FSDP2)
             need a number, because all processes gather them at the same step.
@@ -136,7 +100,8 @@ class Monitor:
             raise TypeError(f"closure: got {closure!r}, expected a function that returns a loss")
         self.every = None if every is None else check_count("every", every)
         self._closure = closure
-        self._weights = _weights(optimizer, model)
+        self._optimizer, self._model = stepping_optimizer(optimizer), model
+        self._weights = _weights(self._optimizer, model)
         if not self._weights:
             raise ValueError("model: got no weight matrix with a bound rule in the optimizer, expected at least one")
         if every is None and any(is_sharded(w) for w, _ in self._weights.values()):
@@ -148,24 +113,19 @@ class Monitor:
         self._pairs: list[LossPair] = []
         self._step = 0
         cost = _expected_cost(self._weights) if every is None else None
-        self._layer_schedule = _Schedule(every, BUDGET if closure else BUDGET + LOSS_BUDGET, cost)
-        self._loss_schedule = _Schedule(every, LOSS_BUDGET, None)
+        self._layer_schedule = Schedule(every, BUDGET if closure else BUDGET + LOSS_BUDGET, cost)
+        self._loss_schedule = Schedule(every, LOSS_BUDGET, None)
         self._schedules = [self._layer_schedule, *([self._loss_schedule] if closure else [])]
-        self._measures_layers = False
+        self._measures_layers = self._measuring = self.armed = False
         self._last_time, self._next_check = 0.0, 0
-        self._inputs: dict[str, tuple[Tensor, int]] = {}
+        self._inputs = LayerInputs(unwrap(model), set(self._weights))
         self._before: dict[str, Tensor] = {}
         self._loss: Tensor | float | None = None
-        self._optimizer, self._model = optimizer, model
+        self._first_lr: dict[int, float] = {}
+        self._lr_ratios: list[float] = []
         self._outputs_known: bool | None = None
-        self._layers = [
-            (self._input_hook(f"{path}.{own}" if path else own), module)
-            for path, module in unwrap(model).named_modules()
-            for own in own_parameters(module)
-            if (f"{path}.{own}" if path else own) in self._weights
-        ]
-        self._armed: list[Any] = []
-        self._counting: Any = optimizer.register_step_post_hook(self._count)
+        self._hooks = StepHooks.of(self._optimizer)
+        self._hooks.add(self)
         self._start_interval(time.perf_counter())
         self._arm_if_due()
 
@@ -174,7 +134,10 @@ class Monitor:
         return [asdict(row) for row in self._rows]
 
     def losses(self) -> list[dict[str, Any]]:
-        """One row per measured loss, oldest first: `step`, `plasticity` and `loss`; empty without a closure."""
+        """One row per measured loss, oldest first; empty without a closure.
+
+        A row has `step`, `plasticity`, `loss`, and `lr_ratio`, the mean learning rate relative to the first one.
+        """
         return [pair._asdict() for pair in self._pairs]
 
     def verdict(self) -> Verdict:
@@ -200,7 +163,7 @@ class Monitor:
             f"weightclip/{row.layer}/{one.name}": getattr(row, one.name)
             for row in last
             for one in fields(row)
-            if one.name not in ("step", "layer", "plasticity", "loss")
+            if one.name not in ("step", "layer", *_OF_NETWORK)
         }
         values |= {f"weightclip/{name}": getattr(last[0], name) for name in ("plasticity", "loss")}
         values = {name: value for name, value in values.items() if not math.isnan(value)}
@@ -215,7 +178,7 @@ class Monitor:
 
     def remove(self) -> None:
         """Stop measuring; the measurements remain available."""
-        self._counting.remove()
+        self._hooks.discard(self)
         self._disarm()
 
     def __enter__(self) -> Monitor:
@@ -228,12 +191,11 @@ class Monitor:
         last = self._last()
         if not last:
             return "Monitor: no measurement yet"
-        hidden = ("step", "plasticity", "loss")
-        names = [one.name for one in fields(Measurement) if one.name not in hidden]
+        names = [one.name for one in fields(Measurement) if one.name not in ("step", *_OF_NETWORK)]
         rows = [[name.replace("_", " ") for name in names]]
         rows += [[_shown(getattr(row, name)) for name in names] for row in last]
         verdict = self.verdict()
-        network = "" if math.isnan(last[0].loss) else f", loss {last[0].loss:.3g}, plasticity {last[0].plasticity:.3f}"
+        network = f", loss {last[0].loss:.3g}, plasticity {last[0].plasticity:.2g}" if self._closure else ""
         first = f"step {last[0].step:,}{network}"
         return "\n".join(filter(None, [first, *format_table(rows), verdict.text, verdict.suggestion]))
 
@@ -241,22 +203,43 @@ class Monitor:
         return [row for row in self._rows if row.step == self._rows[-1].step] if self._rows else []
 
     def _arm_if_due(self) -> None:
-        """Attach the hooks for the next step if it is measured; permanent hooks would slow down all other steps."""
+        """Attach the hooks for the next step if it is measured; permanent forward hooks would slow down all others."""
         due = [schedule.is_due(self._step + 1) for schedule in self._schedules]
         self._measures_layers = all(due)  # with a loss, which must be due as well
         if self._measures_layers:
-            self._armed = [layer.register_forward_pre_hook(hook) for hook, layer in self._layers]
-        if due[-1]:
-            self._armed.append(self._optimizer.register_step_pre_hook(self._before_step))
+            self._follow_model()
+            self._inputs.arm(self._before_forward, self._after_forward)
+        self.armed = due[-1]
 
     def _disarm(self) -> None:
-        while self._armed:
-            self._armed.pop().remove()
-        self._before, self._inputs = {}, {}
+        self.armed = self._measuring = False
+        self._inputs.disarm()
+        self._before = {}
 
-    def _count(self, optimizer: Optimizer, *_: object) -> None:
+    def _follow_model(self) -> None:
+        """Measure the new layers if layers of the model and of the optimizer were replaced."""
+        model = unwrap(self._model)
+        if all(_has(model, name, w) for name, (w, _) in self._weights.items()):
+            return
+        try:
+            found = _weights(self._optimizer, model)
+        except ValueError:  # a lazy layer
+            return
+        for name, (w, s) in found.items():
+            if name not in self._weights or self._weights[name][0] is not w:
+                self._initial[name] = _reference_norm(w, s)
+        self._weights = found or self._weights
+        self._inputs = LayerInputs(model, set(self._weights))
+
+    def after_step(self) -> None:
+        """Count the step, and finish the measurement if it is measured."""
+        self._count()
+        if self._measuring:
+            self._after_step()
+
+    def _count(self) -> None:
         self._step += 1
-        if self._step < self._next_check or self._armed:  # the time of a measured step is not that of the training
+        if self._step < self._next_check or self.armed:  # the time of a measured step is not that of the training
             return
         now = time.perf_counter()
         for schedule in self._schedules:
@@ -269,44 +252,51 @@ class Monitor:
         self._last_time = now
         self._next_check = self._step + LEAST_EVERY if self.every is None else self._layer_schedule.next - 1
 
-    def _input_hook(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], Tensor) and module.training:
-                began = time.perf_counter()
-                self._add_input(name, module, inputs[0].detach())
-                self._layer_schedule.spent += time.perf_counter() - began
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        began = time.perf_counter()
+        self._inputs.before(module, args, kwargs)
+        self._layer_schedule.spent += time.perf_counter() - began
 
-        return hook
+    def _after_forward(self, module: nn.Module, output: Any) -> None:
+        began = time.perf_counter()
+        self._inputs.after(module, output)
+        self._layer_schedule.spent += time.perf_counter() - began
 
-    def _add_input(self, name: str, module: nn.Module, x: Tensor) -> None:
-        """Sum |x| per input unit: the channels of a convolution, with or without a batch, else the last dimension."""
-        channels = x.dim() - 1
-        if isinstance(module, _CONVOLUTIONS):
-            channels -= len(module.kernel_size)
-        size = x.abs().movedim(channels, -1).reshape(-1, x.shape[channels])
-        total, count = self._inputs.get(name, (torch.zeros_like(size[0]), 0))
-        if total.shape == size[0].shape:
-            self._inputs[name] = total + size.sum(0), count + len(size)
+    def before_step(self) -> None:
+        """Start the measurement of a step."""
+        self._before_step()
 
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _before_step(self) -> None:
         began = time.perf_counter()
-        # Registered now, the hook runs after all others, such as clipping.
-        self._armed.append(optimizer.register_step_post_hook(self._after_step))
+        self._lr_ratios = self._learning_rates()
         if self._measures_layers:
             self._before = {name: w.detach().clone() for name, (w, _) in self._weights.items()}
         middle = time.perf_counter()
         self._loss = self._evaluate()
+        self._measuring = True
         self._layer_schedule.spent += middle - began
         self._loss_schedule.spent += time.perf_counter() - middle
+
+    def _learning_rates(self) -> list[float]:
+        """The learning rate of each group relative to its first measured one that is not 0; 1 without one."""
+        ratios = []
+        for number, group in enumerate(self._optimizer.param_groups):
+            lr = group.get("lr")
+            if lr is None:
+                ratios.append(1.0)
+                continue
+            first = self._first_lr.get(number) or float(lr)
+            self._first_lr[number] = first
+            ratios.append(float(lr) / first if first else 0.0)
+        return ratios
 
     def _evaluate(self) -> Tensor | float | None:
         """The loss of the closure, whose forward passes do not count for dormant units."""
         if self._closure is None:
             return None
-        inputs = dict(self._inputs)
-        loss = self._closure()
-        self._inputs = inputs
+        with LayerInputs.paused():
+            loss = self._closure()
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise ValueError(f"closure: returned a tensor of shape {tuple(loss.shape)}, expected one number, the loss")
         if not isinstance(loss, (Tensor, Real)):
@@ -314,12 +304,13 @@ class Monitor:
         return loss
 
     @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _after_step(self) -> None:
         began = time.perf_counter()
-        pair, before, after = LossPair(self._step, math.nan, math.nan), self._loss, self._evaluate()
+        ratio = sum(self._lr_ratios) / len(self._lr_ratios)
+        pair, before, after = LossPair(self._step, math.nan, math.nan, ratio), self._loss, self._evaluate()
         if before is not None and after is not None:
             losses = torch.as_tensor(before), torch.as_tensor(after)
-            pair = LossPair(self._step, float(sample_plasticity(*losses)), float(losses[0]))
+            pair = LossPair(self._step, float(sample_plasticity(*losses)), float(losses[0]), ratio)
             self._pairs.append(pair)
         middle = time.perf_counter()
         self._loss_schedule.spent += middle - began
@@ -337,12 +328,15 @@ class Monitor:
         self._start_interval(time.perf_counter())
 
     def _measure_layers(self, pair: LossPair) -> None:
-        first = next(iter(self._weights))
+        groups = zip(self._optimizer.param_groups, self._lr_ratios, strict=False)
+        ratios = {id(p): ratio for group, ratio in groups for p in group["params"]}
         for name, (w, s) in self._weights.items():
-            dormant = math.nan if name == first else _dormant(self._inputs.get(name))
             measured = _measure(w, s, self._initial[name], self._before[name])
-            loss = {"plasticity": pair.plasticity, "loss": pair.loss}
-            self._rows.append(Measurement(pair.step, name, **measured, **loss, dormant=dormant))
+            if measured["relative_update"] == 0 and w.grad is None:
+                measured["relative_update"] = math.nan
+            dormant, loss = self._inputs.dormant(name), {"plasticity": pair.plasticity, "loss": pair.loss}
+            ratio = ratios.get(id(w), 1.0)
+            self._rows.append(Measurement(pair.step, name, **measured, **loss, dormant=dormant, lr_ratio=ratio))
         self._rows, self._pairs = _thin_out(self._rows), _thin_out(self._pairs)
 
 
@@ -367,6 +361,14 @@ def _weights(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[Tensor, 
     }
 
 
+def _has(model: nn.Module, name: str, w: Tensor) -> bool:
+    """Whether a tensor is still the parameter of this name."""
+    try:
+        return model.get_parameter(name) is w
+    except AttributeError:
+        return False
+
+
 def _expected_cost(weights: dict[str, tuple[Tensor, float]]) -> float:
     """Seconds that a measurement of all layers takes, estimated from a part of the most expensive one."""
     w, s = max(weights.values(), key=lambda one: _relative_cost(one[0]))
@@ -388,23 +390,18 @@ def _relative_cost(w: Tensor) -> float:
     return max(1.0, float((side / PART) ** 2.5), w.numel() / (16 * PART**2))
 
 
-def _dormant(inputs: tuple[Tensor, int] | None) -> float:
-    if inputs is None:
-        return math.nan
-    total, count = inputs
-    mean = total / max(count, 1)
-    return float((mean <= DORMANT * mean.mean()).double().mean())
-
-
 def _measure(w: Tensor, s: float, initial: float, before: Tensor) -> dict[str, float]:
     """The quantities of one weight; see `Measurement`."""
     w, before = _whole(w), _whole(before)
-    size = w.abs()
+    size, norm = w.abs(), _norm(w)
+    finite = not math.isnan(norm)
     outside = torch.empty_like(size)  # in floating point, comparing and counting are several times faster
     return {
-        "norm_ratio": _norm(w) / initial,
+        "norm_ratio": norm / initial,
         **{
             f"beyond_{kappa:g}": float(torch.gt(size, kappa * s, out=outside).sum(dtype=torch.float32)) / size.numel()
+            if finite
+            else math.nan
             for kappa in KAPPAS
         },
         "relative_update": _norm(w - before) / size_before if (size_before := _norm(before)) else math.nan,
