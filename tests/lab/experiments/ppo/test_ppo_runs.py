@@ -190,37 +190,56 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
     assert_frame_equal(numbers(records[2]), numbers(uninterrupted), check_exact=True)  # independent of the other seeds
 
 
+REFERENCE = {"backend": "reference", "hidden": (16, 16)}
+UNALIGNED = {"hidden": (50, 30), "num_steps": 100, "num_minibatches": 10, "steps": 400}
+ONE_AT_A_TIME = (
+    "training one seed at a time: in lockstep, the reference backend needs hidden layers and minibatches of multiples "
+    "of 16"
+)
+
+
 @pytest.mark.parametrize(
-    ("backend", "env", "kappa"),
+    ("method", "given", "lockstep"),
     [
-        ("fused", "Hopper-v4", 3.0),
-        ("fused", "Hopper-v4", "graded"),
-        ("fused", "Humanoid-v4", "hidden=inf,output=1"),
-        ("fused", "Ant-v4", 3.0),
-        ("reference", "Hopper-v4", 3.0),
-        ("reference", "Hopper-v4", "graded"),
-        ("reference", "Hopper-v4", "hidden=inf,output=1"),
+        ("adam+wc", {}, True),
+        ("adam+wc", {"kappa": "graded"}, True),
+        ("adam+wc", {"env": "Humanoid-v4", "kappa": "hidden=inf,output=1"}, True),
+        ("adam+wc", {"env": "Ant-v4"}, True),
+        ("adam+wc", {"hidden": (10,)}, True),
+        ("adam+wc", UNALIGNED, True),
+        ("adam+wc", REFERENCE, True),
+        ("adam+wc", {**REFERENCE, "kappa": "graded"}, True),
+        ("adam+wc", {**REFERENCE, "kappa": "hidden=inf,output=1"}, True),
+        ("adamw", {"hidden": (16, 16)}, True),
+        ("adam+wc", {**REFERENCE, "hidden": (10,)}, False),
+        ("adam+wc", {**REFERENCE, "num_steps": 80, "num_minibatches": 10, "steps": 320}, False),
+        ("adam+wc", {**REFERENCE, **UNALIGNED}, False),
+        ("adamw", UNALIGNED, False),
+        ("adam+sp", {**UNALIGNED, "decay": 1e-3, "sigma": 1e-3}, False),
     ],
 )
 def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterrupted(
-    backend: str, env: str, kappa: Any, tmp_path: Path
+    method: str, given: dict[str, Any], lockstep: bool, tmp_path: Path
 ) -> None:
     def make_configs(seeds: Sequence[int]) -> list[Config]:
-        return [config(seed=seed, env=env, kappa=kappa, backend=backend) for seed in seeds]
+        return [config(method, seed, **{"env": "Hopper-v4", "lr": 0.003, **given}) for seed in seeds]
 
     whole = run_configs(make_configs(range(4)))
-    for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):
+    rollout = make_configs([0])[0].num_steps
+    for seed, iterations in enumerate((1, 2, 2, 3)):
+        callbacks = Callbacks(on_progress=stop_after(iterations * rollout))
         with pytest.raises(KeyboardInterrupt):
-            run_configs(make_configs(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
+            run_configs(make_configs([seed]), tmp_path, callbacks=callbacks)
     lines: list[str] = []
     found = run_configs(make_configs(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
-    assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
     assert [record.resumed for record in found] == ["exact"] * 4
     for one, uninterrupted in zip(found, whole):
         assert_frame_equal(numbers(one), numbers(uninterrupted), check_exact=True)
         assert_frame_equal(one.tables["episodes"], uninterrupted.tables["episodes"], check_exact=True)
         for name, array in one.arrays.items():
             np.testing.assert_array_equal(array, uninterrupted.arrays[name])
+    caught_up = ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
+    assert lines[-1 if not lockstep else -2 :] == (caught_up if lockstep else [ONE_AT_A_TIME])
 
 
 def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:

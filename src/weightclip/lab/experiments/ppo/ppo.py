@@ -2,8 +2,7 @@
 
 Each seed has its own environment, networks, optimizer, normalizers and generators. The seeds share matrix products: a
 step of all environments needs one batched product, a minibatch of all learners one backward pass. Each seed learns bit
-for bit what it learns alone; with the reference backend, only if the widths of hidden layers and the sizes of
-minibatches are multiples of 16, so that the numbers of all seeds have the same alignment.
+for bit what it learns alone, if `in_lockstep` holds for the configuration; otherwise seeds have to train one at a time.
 
 An iteration: `collect` a rollout, compute `advantages`, `update`.
 """
@@ -108,6 +107,16 @@ class Losses:
     def total(self, config: Config) -> Tensor:
         """The loss to minimize: policy loss - ent_coef * entropy + vf_coef * value loss, [s]."""
         return self.policy - config.ent_coef * self.entropy + config.vf_coef * self.value
+
+
+def in_lockstep(config: Config) -> bool:
+    """Whether each seed of a resolved configuration learns in lockstep, bit for bit, what it learns alone.
+
+    The reference backend needs hidden layers and minibatches of multiples of 16, so that the numbers of all seeds have
+    the same alignment in memory.
+    """
+    sizes = (*config.hidden, config.num_steps // config.num_minibatches)
+    return config.backend == "fused" or all(size == aligned(size) for size in sizes)
 
 
 class Learners:

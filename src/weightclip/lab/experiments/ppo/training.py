@@ -16,7 +16,8 @@ from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Ro
 from weightclip.lab.device import threads
 from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
 from weightclip.lab.experiments.ppo.metrics import SCHEMA, compare_with_paper
-from weightclip.lab.experiments.ppo.ppo import Episode, Learners
+from weightclip.lab.experiments.ppo.ppo import Episode, Learners, in_lockstep
+from weightclip.lab.networks.actor_critic import ALIGNMENT
 from weightclip.lab.records.record import Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, how_resumed, simulator
@@ -37,8 +38,9 @@ def run_configs(
 ) -> list[Record]:
     """Run configurations that differ only in their seeds, resume them, or read the records of finished ones.
 
-    Runs at the same iteration train in lockstep. Runs that are behind catch up first. A resumed run continues bit for
-    bit if its environment can be saved (`Environments.resumable`); otherwise it starts a new episode.
+    Runs at the same iteration train in lockstep, or one at a time if lockstep would change the last digits of their
+    numbers (`in_lockstep`). Runs that are behind catch up first. A resumed run continues bit for bit if its environment
+    can be saved (`Environments.resumable`); otherwise it starts a new episode.
     """
     runs = [_Run(config, out) for config in configs]
     for run in runs:
@@ -50,10 +52,18 @@ def run_configs(
             callbacks.on_row(run.requested, row)
     if unfinished and (part := not_fused(runs[0].config)):
         callbacks.on_event(f"using the reference backend: the fused one has no {part}")
+    lockstep = in_lockstep(runs[0].config)
+    if len(unfinished) > 1 and not lockstep:
+        callbacks.on_event(
+            "training one seed at a time: in lockstep, the reference backend needs hidden layers and minibatches of "
+            f"multiples of {ALIGNMENT}"
+        )
     with threads(1):  # more threads are slower on networks of this size
         while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
             group = [run for run in unfinished if len(run.rows) == behind]
             ahead = [run for run in unfinished if behind < len(run.rows) < total]
+            if not lockstep:
+                group, ahead = group[:1], []
             if ahead:
                 callbacks.on_event(f"training {_seeds_text(group)} first; ahead: {_seeds_text(ahead)}")
             _train(group, min((len(run.rows) for run in ahead), default=total), runs, callbacks)
