@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip import __version__
 from weightclip._hooks import CHECKPOINT_KEY
 from weightclip.lab.files import write_whole
 
@@ -77,10 +78,14 @@ class CheckpointSchedule:
 _NUMERICAL_PACKAGES = ("torch", "numpy", "numba", "scipy", "gymnasium", "mujoco", "ale-py", "MinAtar")
 
 
-def numerics(device: str = "cpu") -> dict[str, str]:
-    """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run."""
-    found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads())}
-    return found | {package: _version(package) for package in _NUMERICAL_PACKAGES}
+def numerics(device: str = "cpu", kernel: str | None = None) -> dict[str, str]:
+    """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run.
+
+    `kernel` is the name of the compiled code, which contains its hash; None if there is none.
+    """
+    found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads()), "weightclip": __version__}
+    found |= {package: _version(package) for package in _NUMERICAL_PACKAGES}
+    return found if kernel is None else {**found, "compiled code": kernel}
 
 
 @cache
@@ -106,7 +111,7 @@ def inexact_reason(before: Mapping[str, str] | None, now: Mapping[str, str]) -> 
     if now["device"] != "cpu" or before["device"] != "cpu":
         return "sums on a GPU differ from run to run"
     changed = [name for name in now if before.get(name) != now[name]]
-    return "; ".join(f"{name} was {before.get(name)}, is {now[name]}" for name in changed) or None
+    return "; ".join(f"{name} was {before.get(name, 'unknown')}, is {now[name]}" for name in changed) or None
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:

@@ -153,6 +153,45 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
 
 
+def rewrite(path: Path, **changes: Any) -> None:
+    write_checkpoint(replace(read_checkpoint(path), **changes), path)
+
+
+@pytest.mark.parametrize("change", ["missing", "additional"])
+def test_a_checkpoint_with_other_columns_is_reported_and_that_seed_restarts(change: str, tmp_path: Path) -> None:
+    one = config(env="Hopper-v4")
+    (expected,) = run_configs([one])
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
+    path = tmp_path / f"{path_of(one)}_{identify(one)}.checkpoint.npz"
+    rows = [{**row, "other": 0.0} for row in read_checkpoint(path).rows]
+    for row in rows if change == "missing" else ():
+        del row["entropy"], row["other"]
+    rewrite(path, rows=rows)
+    lines: list[str] = []
+    (found,) = run_configs([one], tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines == [f"{path}: the checkpoint is from another version: restarting from the first iteration"]
+    assert found.resumed == "never"
+    assert_frame_equal(numbers(found), numbers(expected), check_exact=True)
+
+
+@pytest.mark.parametrize(("backend", "name"), [("fused", "compiled code"), ("reference", "weightclip")])
+def test_a_run_resumed_after_an_upgrade_is_inexact(backend: str, name: str, tmp_path: Path) -> None:
+    one = config(env="Hopper-v4", backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
+    path = tmp_path / f"{path_of(one)}_{identify(one)}.checkpoint.npz"
+    saved = read_checkpoint(path).numerics
+    assert saved is not None
+    rewrite(path, numerics={**saved, name: "other"})
+    lines: list[str] = []
+    (found,) = run_configs([one], tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert found.resumed == "inexact"
+    assert lines[1].endswith(
+        f"the last digits may differ from an uninterrupted run: {name} was other, is {saved[name]}"
+    )
+
+
 def test_a_seed_added_later_learns_the_same(tmp_path: Path) -> None:
     (alone,) = run_configs([config(seed=1)], tmp_path)
     lines: list[str] = []
@@ -246,7 +285,7 @@ def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_configs([config()], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
     path = tmp_path / f"{path_of(config())}_{identify(config())}.checkpoint.npz"
-    write_checkpoint(replace(read_checkpoint(path), seconds=1_000.0), path)
+    rewrite(path, seconds=1_000.0)
     (record,) = run_configs([config()], tmp_path)
     assert record.seconds > 1_000
 

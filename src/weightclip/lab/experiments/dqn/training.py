@@ -33,7 +33,7 @@ from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
 from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, make_environments
-from weightclip.lab.experiments.dqn.metrics import COVARIANCE, SCHEMA, compare_with_paper
+from weightclip.lab.experiments.dqn.metrics import COVARIANCE, METRICS, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
 from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
 from weightclip.lab.networks.q_networks import noise_disabled
@@ -360,6 +360,7 @@ def run_config(
             make=make,
             learn=learn,
             table=lambda rows: _table(config, rows),
+            columns=("part", "samples", *METRICS),
             tables=lambda trainer: _covariances(trainer.covariances()),
             platform=describe_device(device),
             device=device.type,

@@ -32,6 +32,11 @@ def _load() -> ModuleType:
     return load_kernel(inspect.getsource(kernel), cache_directory("kernels"))
 
 
+def kernel_name() -> str:
+    """The name of the kernel, which contains the hash of its source."""
+    return _load().__name__
+
+
 def compiled() -> bool:
     """Whether the compiled code is in the cache. It is compiled from the first observation of `Learners` on."""
     return is_compiled(_load())

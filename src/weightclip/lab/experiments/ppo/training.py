@@ -15,7 +15,7 @@ from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, numerics, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
-from weightclip.lab.experiments.ppo.metrics import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.ppo.metrics import METRICS, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.ppo.ppo import Episode, Learners, in_lockstep
 from weightclip.lab.networks.actor_critic import ALIGNMENT
 from weightclip.lab.records.record import Record, Resumed, identity
@@ -24,6 +24,9 @@ from weightclip.lab.runner import find_checkpoint, find_finished, finish, how_re
 
 WHOLE = ("iteration", "samples", "episodes")
 """Integer columns."""
+
+COLUMNS = (*WHOLE, *METRICS)
+"""Columns of a row."""
 
 POLICY, CONFIG = "policy/", "config"
 """Keys in the state of a checkpoint: prefix of the arrays of `Learners.policy`, and the configuration as JSON."""
@@ -100,7 +103,7 @@ class _Run:
         if self.record is not None:
             return
         try:
-            checkpoint = find_checkpoint(self.path, self.identity)
+            checkpoint = find_checkpoint(self.path, self.identity, COLUMNS)
         except ValueError as error:
             event(f"{error}: {RESTARTING}")
             return
@@ -123,7 +126,7 @@ class _Run:
             event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
             return
         if not self.reported:
-            self.resumed = how_resumed(self.checkpoint, self.label, "cpu", new_episode, event)
+            self.resumed = how_resumed(self.checkpoint, self.label, self.numerics(), new_episode, event)
             self.reported = True
 
     def take_checkpoint(self, learners: Learners, s: int) -> Checkpoint:
@@ -136,7 +139,15 @@ class _Run:
         }
         if self.stopped is not None:
             state |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
-        return Checkpoint(self.identity, self.rows, state, self.seconds, self.resumed, numerics())
+        return Checkpoint(self.identity, self.rows, state, self.seconds, self.resumed, self.numerics())
+
+    def numerics(self) -> dict[str, str]:
+        """The `numerics` of this process."""
+        if self.config.backend != "fused":
+            return numerics()
+        from weightclip.lab.experiments.ppo import fused  # imports numba
+
+        return numerics(kernel=fused.kernel_name())
 
     def iterations(self) -> int:
         """The number of finished iterations."""
