@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 from toy_env import NAME
 
+from weightclip.lab.config import read_toml
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.mujoco_steps import direct_steps
 
@@ -149,3 +151,11 @@ def test_reward_weights_are_read_from_the_environment() -> None:
             environment.unwrapped._ctrl_cost_weight = 0.5  # type: ignore[attr-defined]
         one.reset([3, 4])
     assert_equal(ours, theirs, 20)
+
+
+def test_the_lab_requires_numpy_2() -> None:
+    """Products of a float and a float32 have another type in NumPy 1, and rewards would differ from Gymnasium's."""
+    text = (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = read_toml(text)["project"]["optional-dependencies"]
+    assert "numpy>=2.0" in extras["lab"]
+    assert "weightclip[lab]" in extras["mujoco"]
