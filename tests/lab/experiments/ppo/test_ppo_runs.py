@@ -95,8 +95,8 @@ def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_pat
         assert one.tables["episodes"]["samples"].is_sorted()
 
 
-def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regardless of the progress of the current iteration."""
+def test_after_ctrl_c_a_run_resumes_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C itself saves nothing of the current iteration."""
     update = Learners.update
 
     def interrupted(self: Learners, *arguments: Any) -> Any:
