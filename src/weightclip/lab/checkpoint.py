@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import platform
@@ -224,6 +225,12 @@ def unflatten(flat: Arrays) -> dict[Any, Any]:
 
 def _key(text: str) -> str | int:
     return int(text) if text.isdigit() else text
+
+
+def checksum(arrays: Arrays) -> NDArray[np.uint8]:
+    """The SHA-256 of the names, types, shapes and bytes of all arrays, in any order."""
+    parts = [f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes() for name, array in arrays.items()]
+    return np.frombuffer(hashlib.sha256(b"".join(sorted(parts))).digest(), np.uint8)
 
 
 def to_array(generator: np.random.Generator) -> NDArray[np.uint8]:

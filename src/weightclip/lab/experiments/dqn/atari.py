@@ -23,6 +23,7 @@ from ale_py.roms import get_rom_path
 from numba import njit
 from numpy.typing import NDArray
 
+from weightclip.lab.checkpoint import checksum
 from weightclip.lab.experiments.dqn.environments import (
     FRAME_SKIP,
     MAX_FRAMES,
@@ -123,7 +124,7 @@ class Atari:
         found = {**self._setup, **self._scores.state()}
         for i, game in enumerate(self._games):
             found |= {f"{i}/{name}": array for name, array in game.state().items()}
-        return {**found, "checksum": _checksum(found)}
+        return {**found, "checksum": checksum(found)}
 
     def load_state(self, state: Arrays) -> None:
         """Restore a `state` by replaying the unfinished episodes, some 0.4 ms for each step on one core.
@@ -135,7 +136,7 @@ class Atari:
             if got is None or not np.array_equal(got, expected):
                 raise ValueError(f"environment: got a state with {name} {got}, expected {expected}")
         content = {name: array for name, array in state.items() if name != "checksum"}
-        if not np.array_equal(state.get("checksum", ()), _checksum(content)):
+        if not np.array_equal(state.get("checksum", ()), checksum(content)):
             raise ValueError("environment: the state is damaged")
         for i, game in enumerate(self._games):
             prefix = f"{i}/"
@@ -238,12 +239,6 @@ class _Game:
 
 def _digest(content: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
-
-
-def _checksum(arrays: Arrays) -> NDArray[np.uint8]:
-    """The digest of the names, types, shapes and bytes of all arrays."""
-    parts = [f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes() for name, array in arrays.items()]
-    return _digest(b"".join(sorted(parts)))
 
 
 def _draw_noops(generator: np.random.RandomState) -> int:
