@@ -221,7 +221,7 @@ def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, lis
 def how_resumed(
     checkpoint: Checkpoint, label: str, now: Mapping[str, str], new_episodes: str | None, on_event: Event
 ) -> Resumed:
-    """How a run is resumed from a checkpoint, reported unless it is bit for bit.
+    """How a run is resumed from a checkpoint, reported unless it is bit for bit; new episodes only the first time.
 
     Args:
         checkpoint: the checkpoint that was loaded.
@@ -231,7 +231,8 @@ def how_resumed(
         on_event: called with messages for the user.
     """
     if new_episodes is not None:
-        on_event(f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {new_episodes}")
+        if checkpoint.resumed != RESTARTED:
+            on_event(f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {new_episodes}")
         return RESTARTED
     reason = inexact_reason(checkpoint.numerics, now)
     if reason is not None:

@@ -67,8 +67,7 @@ def stop_after(steps: int) -> Callable[[int, float], None]:
     return stop
 
 
-def without_state(*seeds: int) -> list[str]:
-    return [f"{NAME} adam+wc seed {seed}: {NO_STATE}" for seed in seeds]
+WITHOUT_STATE = f"{NAME} adam+wc: {NO_STATE}"
 
 
 def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_pat
             run_configs(configs, out, callbacks=Callbacks(on_progress=stop_after(128)))
         lines: list[str] = []
         found = run_configs(configs, out, callbacks=Callbacks(on_event=lines.append))
-        assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
+        assert lines == [*resuming({0: 2, 1: 2}), WITHOUT_STATE]
         assert not list(out.rglob("*.checkpoint.*"))
         assert [one.resumed for one in found] == ["restarted episodes"] * 2
         assert [one.resumed for one in run_configs(configs, out)] == ["restarted episodes"] * 2  # in the records
@@ -113,7 +112,7 @@ def test_after_ctrl_c_a_run_resumes_from_its_last_checkpoint(tmp_path: Path, mon
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
     lines: list[str] = []
     found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=lines.append))
-    assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
+    assert lines == [*resuming({0: 2, 1: 2}), WITHOUT_STATE]
 
     with pytest.raises(KeyboardInterrupt):
         run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop_after(128)))
@@ -143,9 +142,9 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     lines: list[str] = []
     first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[2:] == [
-        *without_state(0),
+        WITHOUT_STATE,
         f"{NAME} adam+wc seed 1: incompatible checkpoint (RuntimeError): restarting from the first iteration",
-        "training seed 1 first; ahead: seed 0",
+        "seed 1 is behind; training it up to iteration 2 first",
     ]
     assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
@@ -219,9 +218,9 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
     )
     assert lines == [
         *resuming({0: 1, 1: 2}),
-        "training seed 2 first; ahead: seeds 0, 1",
-        "training seed 0 first; ahead: seed 1",
-        *without_state(0, 1),
+        "seed 2 is behind; training it up to iteration 1 first",
+        "seed 0 is behind; training it up to iteration 2 first",
+        WITHOUT_STATE,
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
@@ -277,7 +276,10 @@ def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterru
         assert_frame_equal(one.tables["episodes"], uninterrupted.tables["episodes"], check_exact=True)
         for name, array in one.arrays.items():
             np.testing.assert_array_equal(array, uninterrupted.arrays[name])
-    caught_up = ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
+    caught_up = [
+        "seed 0 is behind; training it up to iteration 2 first",
+        "seeds 0, 1, 2 are behind; training them up to iteration 3 first",
+    ]
     assert lines[-1 if not lockstep else -2 :] == (caught_up if lockstep else [ONE_AT_A_TIME])
 
 

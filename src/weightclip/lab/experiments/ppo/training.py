@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ def run_configs(
     numbers (`in_lockstep`). Runs that are behind catch up first. A resumed run continues bit for bit if its environment
     can be saved (`Environments.resumable`); otherwise it starts a new episode.
     """
+    callbacks = replace(callbacks, on_event=_once(callbacks.on_event))
     runs = [_Run(config, out) for config in configs]
     for run in runs:
         run.find_progress(overwrite, callbacks.on_event)
@@ -53,8 +55,9 @@ def run_configs(
     for run in unfinished:
         for row in run.rows:
             callbacks.on_row(run.requested, row)
-    if unfinished and (part := not_fused(runs[0].config)):
-        callbacks.on_event(f"using the reference backend: the fused one has no {part}")
+    if unfinished and runs[0].config.falls_back:
+        part = not_fused(runs[0].config)
+        callbacks.on_event(f"{part} is not supported by the fused backend; using reference")
     lockstep = in_lockstep(runs[0].config)
     if len(unfinished) > 1 and not lockstep:
         callbacks.on_event(
@@ -68,7 +71,7 @@ def run_configs(
             if not lockstep:
                 group, ahead = group[:1], []
             if ahead:
-                callbacks.on_event(f"training {_seeds_text(group)} first; ahead: {_seeds_text(ahead)}")
+                callbacks.on_event(_behind_text(group, min(len(run.rows) for run in ahead)))
             _train(group, min((len(run.rows) for run in ahead), default=total), runs, callbacks)
     return [run.finished() for run in runs]
 
@@ -126,7 +129,8 @@ class _Run:
             event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
             return
         if not self.reported:
-            self.resumed = how_resumed(self.checkpoint, self.label, self.numerics(), new_episode, event)
+            name = f"{self.config.env} {self.config.method}"  # the same message for all seeds
+            self.resumed = how_resumed(self.checkpoint, name, self.numerics(), new_episode, event)
             self.reported = True
 
     def take_checkpoint(self, learners: Learners, s: int) -> Checkpoint:
@@ -202,7 +206,8 @@ def _train(runs: Sequence[_Run], until: int, all_runs: Sequence[_Run], callbacks
         from weightclip.lab.experiments.ppo import fused  # imports numba
 
         if not fused.compiled():
-            callbacks.on_event("compiling the learner, once for this version")
+            note = "cached for later runs" if fused.is_saved() else "not cached: the cache directory is not writable"
+            callbacks.on_event(f"compiling the PPO kernels ({note})")
     learners = Learners([run.config for run in runs])
     end = until if learners.environments.resumable else runs[0].config.iterations
     try:
@@ -252,9 +257,23 @@ def _restore(learners: Learners, runs: Sequence[_Run], event: Event) -> bool:
     return all(run.rows for run in runs)
 
 
-def _seeds_text(runs: Sequence[_Run]) -> str:
-    """`seed 2`, `seeds 0, 1`."""
-    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.config.seed) for run in runs)}"
+def _once(event: Event) -> Event:
+    """Report each message only once: that of several seeds in lockstep."""
+    reported: set[str] = set()
+
+    def report(message: str) -> None:
+        if message not in reported:
+            reported.add(message)
+            event(message)
+
+    return report
+
+
+def _behind_text(runs: Sequence[_Run], iteration: int) -> str:
+    """`seed 2 is behind; training it up to iteration 2 first`."""
+    seeds = ", ".join(str(run.config.seed) for run in runs)
+    subject, pronoun = (f"seed {seeds} is", "it") if len(runs) == 1 else (f"seeds {seeds} are", "them")
+    return f"{subject} behind; training {pronoun} up to iteration {iteration} first"
 
 
 def _empty_rows(runs: Sequence[_Run]) -> list[Row]:
