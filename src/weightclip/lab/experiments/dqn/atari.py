@@ -47,7 +47,7 @@ _FORMAT = 1
 _NOOP, _FIRE = ale_py.Action.NOOP.value, ale_py.Action.FIRE.value
 
 Floats = NDArray[np.float32]
-Places = NDArray[np.uint64]
+Indices = NDArray[np.uint64]
 
 
 class Atari:
@@ -57,25 +57,25 @@ class Atari:
     thread pauses between two games to leave it to the updates. `receive` ends the pauses.
 
     Args:
-        game, number, sticky_action_prob: see `make_environments`.
+        game, num_envs, sticky_action_prob: see `make_environments`.
         max_frames: frames after which an episode is truncated.
     """
 
-    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.0, max_frames: int = MAX_FRAMES) -> None:
+    def __init__(self, game: str, num_envs: int, sticky_action_prob: float = 0.0, max_frames: int = MAX_FRAMES) -> None:
         name = find_game("atari", game)
-        self._games = [_Game(name, sticky_action_prob, max_frames) for _ in range(number)]
+        self._games = [_Game(name, sticky_action_prob, max_frames) for _ in range(num_envs)]
         self.actions = self._games[0].actions
         self.frame = (1, SIZE, SIZE)
         self._setup: Arrays = {
             "version": np.array(_FORMAT),
             "ale_py": np.array(ale_py.__version__),
             "game": np.array(name),
-            "number": np.array(number),
+            "number": np.array(num_envs),
             "sticky_action_prob": np.array(sticky_action_prob),
             "max_frames": np.array(max_frames),
         }
-        self._lives = np.zeros(number, np.int64)
-        self._scores = Scores(number)
+        self._lives = np.zeros(num_envs, np.int64)
+        self._scores = Scores(num_envs)
         self._thread = ThreadPoolExecutor(1, "atari")
         self._awaited = Event()
         self._pending: Future[Step] | None = None
@@ -100,9 +100,9 @@ class Atari:
 
     def _step(self, actions: Sequence[int]) -> Step:
         """Step all games and restart the games that ended."""
-        number = len(self._games)
-        frames, rewards = self._new_frames(), np.empty(number)
-        terminated, truncated = np.empty(number, bool), np.empty(number, bool)
+        num_envs = len(self._games)
+        frames, rewards = self._new_frames(), np.empty(num_envs)
+        terminated, truncated = np.empty(num_envs, bool), np.empty(num_envs, bool)
         for i, (game, action) in enumerate(zip(self._games, actions, strict=True)):
             self._awaited.wait(PAUSE)
             rewards[i], terminated[i], truncated[i] = game.step(action, frames[i, 0])
@@ -254,7 +254,7 @@ def _draw_noops(generator: np.random.RandomState) -> int:
             return product >> 32
 
 
-def _areas(source: int, size: int) -> tuple[Places, Floats]:
+def _areas(source: int, size: int) -> tuple[Indices, Floats]:
     """Area interpolation in one direction, as OpenCV's INTER_AREA rounds it.
 
     Returns the first source pixel of each pixel, [size], and the weights of this one and the next, [size, k].
@@ -283,7 +283,7 @@ def _areas(source: int, size: int) -> tuple[Places, Floats]:
 
 @njit(cache=True, nogil=True)
 def _pool_and_resize(
-    screens: Frames, frame: Frames, tops: Places, row_weights: Floats, lefts: Places, column_weights: Floats
+    screens: Frames, frame: Frames, tops: Indices, row_weights: Floats, lefts: Indices, column_weights: Floats
 ) -> None:
     """Replace the first of two screens [2, height, width] by their maximum and resize it to the frame.
 

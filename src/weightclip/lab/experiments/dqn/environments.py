@@ -100,20 +100,20 @@ class Environments(Protocol):
         ...
 
 
-def make_environments(suite: str, game: str, number: int, sticky_action_prob: float) -> Environments:
+def make_environments(suite: str, game: str, num_envs: int, sticky_action_prob: float) -> Environments:
     """Several environments of a game.
 
     Args:
         suite: one of `SUITES`.
         game: name of the game in any spelling.
-        number: the number of environments.
+        num_envs: the number of environments.
         sticky_action_prob: the probability that the last action is repeated instead of the one sent.
     """
     if suite == "minatar":
-        return MinAtar(game, number, sticky_action_prob)
+        return MinAtar(game, num_envs, sticky_action_prob)
     from weightclip.lab.experiments.dqn.atari import Atari  # with the emulator, which configurations do not need
 
-    return Atari(game, number, sticky_action_prob)
+    return Atari(game, num_envs, sticky_action_prob)
 
 
 def game_name(game: str) -> str:
@@ -155,19 +155,19 @@ class MinAtar:
     """MinAtar (Young and Tian, 2019): small versions of Atari games, 10x10 with a channel for each type of object.
 
     Args:
-        game, number, sticky_action_prob: see `make_environments`.
+        game, num_envs, sticky_action_prob: see `make_environments`.
     """
 
-    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.1) -> None:
+    def __init__(self, game: str, num_envs: int, sticky_action_prob: float = 0.1) -> None:
         from minatar import Environment  # type: ignore[import-untyped]
 
         name = find_game("minatar", game)
-        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky_action_prob) for _ in range(number)]
+        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky_action_prob) for _ in range(num_envs)]
         self.actions = int(self._games[0].num_actions())
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
-        self._scores = Scores(number)
-        self._sent = np.zeros(number, np.int64)
+        self._scores = Scores(num_envs)
+        self._sent = np.zeros(num_envs, np.int64)
 
     def reset(self, seeds: Sequence[int]) -> Frames:
         self._scores.reset()
@@ -245,8 +245,8 @@ def _as_json(value: Any) -> Any:
 class Scores:
     """Returns and lengths of the unfinished episodes."""
 
-    def __init__(self, number: int) -> None:
-        self._returns, self._lengths = np.zeros(number), np.zeros(number, np.int64)
+    def __init__(self, num_envs: int) -> None:
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
 
     def reset(self) -> None:
         self._returns[:] = 0.0

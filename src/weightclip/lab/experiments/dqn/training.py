@@ -167,7 +167,7 @@ class Trainer:
             )
             update = self.agent.learn(batch)
             if self.replay_buffer.prioritized:  # otherwise the errors stay on the device
-                self.replay_buffer.update_priorities(batch.places, update.errors.cpu().numpy())
+                self.replay_buffer.update_priorities(batch.indices, update.errors.cpu().numpy())
             sums += torch.stack([update.loss, self.agent.q_values(update.outputs).amax(1).mean()])
         return sums
 
