@@ -32,7 +32,7 @@ figures: $(VENV)/dev         ## redraw every figure of the documentation from it
 	$(BIN)/python docs/results/redraw.py
 
 tutorial: $(VENV)/dev        ## run the tutorial and save its outputs
-	WEIGHTCLIP_OFFLINE=1 WEIGHTCLIP_CACHE=$(VENV)/cache OMP_NUM_THREADS=1 $(BIN)/python -c "import nbclient, nbformat as f; p = 'docs/tutorial.ipynb'; f.write(nbclient.execute(f.read(p, 4), cwd='docs', record_timing=False), p)"
+	WEIGHTCLIP_OFFLINE=1 WEIGHTCLIP_CACHE=$(VENV)/cache OMP_NUM_THREADS=1 $(BIN)/python -c "import nbclient, nbformat as f; p = 'docs/tutorial.ipynb'; n = nbclient.execute(f.read(p, 4), cwd='docs', record_timing=False); n.metadata.language_info = {'name': 'python'}; f.write(n, p)"
 
 docs: $(VENV)/docs           ## build the site in site/
 	NO_MKDOCS_2_WARNING=1 WEIGHTCLIP_OFFLINE=1 WEIGHTCLIP_CACHE=$(VENV)/cache OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict

@@ -146,7 +146,7 @@ def sampling_time(alpha: float, number: int, transitions: int) -> float:
     began = time.perf_counter()
     for _ in range(number):
         batch = replay_buffer.sample(BATCH, generator, 0.5)
-        replay_buffer.update_priorities(batch.places, np.ones(BATCH))
+        replay_buffer.update_priorities(batch.indices, np.ones(BATCH))
     return (time.perf_counter() - began) / number
 
 

@@ -44,22 +44,32 @@ def test_checkpoints_take_a_fiftieth_of_the_time(costs: list[float], monkeypatch
         ({"threads": "64"}, "cpu", "threads was 64, is 1"),
         ({"torch": "2.6.0"}, "cpu", f"torch was 2.6.0, is {numerics()['torch']}"),
         ({"device": "cuda"}, "cuda", "sums on a GPU differ from run to run"),
+        ({"weightclip": "0.1.0"}, "cpu", f"weightclip was 0.1.0, is {numerics()['weightclip']}"),
+        ({"compiled code": "a"}, "cpu", "compiled code was a, is kernel"),
         (None, "cpu", "the checkpoint has no versions"),
     ],
 )
 @pytest.mark.parametrize("earlier", ["never", "exact", "inexact", "restarted episodes"])
 def test_how_a_run_is_resumed(before: dict[str, str] | None, device: str, reason: str | None, earlier: str) -> None:
-    saved = None if before is None else {**numerics(), **before}
-    assert inexact_reason(saved, numerics(device)) == reason
+    now = numerics(device, kernel="kernel")
+    saved = None if before is None else {**numerics(kernel="kernel"), **before}
+    assert inexact_reason(saved, now) == reason
     lines: list[str] = []
-    found = how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", device, None, lines.append)
+    found = how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", now, None, lines.append)
     worst = earlier if earlier in ("inexact", "restarted episodes") else "exact"
     assert found == ("inexact" if reason is not None and worst == "exact" else worst)
     assert lines == ([] if reason is None else [f"run: the last digits may differ from an uninterrupted run: {reason}"])
-    assert how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", device, "why", lines.append) == (
+    assert how_resumed(Checkpoint("", [], {}, 0.0, earlier, saved), "run", now, "why", lines.append) == (
         "restarted episodes"
     )
-    assert lines[-1] == "run: starting new episodes, so the numbers differ from an uninterrupted run: why"
+    new_episodes = "run: starting new episodes, so the numbers differ from an uninterrupted run: why"
+    assert (new_episodes in lines) == (earlier != "restarted episodes")  # reported only once
+
+
+def test_a_checkpoint_without_the_version_is_inexact() -> None:
+    """Those of 0.2.0 before its version was saved."""
+    saved = {name: value for name, value in numerics().items() if name != "weightclip"}
+    assert inexact_reason(saved, numerics()) == f"weightclip was unknown, is {numerics()['weightclip']}"
 
 
 def test_a_nested_state_is_restored_with_its_types() -> None:

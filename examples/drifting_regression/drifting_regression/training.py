@@ -73,6 +73,7 @@ def run_config(
         rows=config.tasks,
         make=lambda: Learner(config),
         learn=learn,
+        columns=("task", "samples", *SCHEMA.metrics),
         table=lambda rows: pl.DataFrame(rows).with_columns(pl.col("task", "samples").cast(pl.Int64)),
     )
     return run_trial(trial, out, overwrite, callbacks.on_event, partial(callbacks.on_row, requested))

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that checkpoints are written and workers exit."""
+    """Treat SIGTERM like Ctrl-C, so that workers exit. The last checkpoint is kept; no other one is written."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import platform
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from weightclip import __version__
 from weightclip._hooks import CHECKPOINT_KEY
 from weightclip.lab.callbacks import Row as Row
 from weightclip.lab.files import write_whole
@@ -75,10 +77,14 @@ class CheckpointSchedule:
 _NUMERICAL_PACKAGES = ("torch", "numpy", "numba", "scipy", "gymnasium", "mujoco", "ale-py", "MinAtar")
 
 
-def numerics(device: str = "cpu") -> dict[str, str]:
-    """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run."""
-    found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads())}
-    return found | {package: installed_version(package) for package in _NUMERICAL_PACKAGES}
+def numerics(device: str = "cpu", kernel: str | None = None) -> dict[str, str]:
+    """The causes of differences in the last digits: CPU, threads and versions; a GPU's sums differ in every run.
+
+    `kernel` is the name of the compiled code, which contains its hash; None if there is none.
+    """
+    found = {"device": device, "CPU": _cpu(), "threads": str(torch.get_num_threads()), "weightclip": __version__}
+    found |= {package: installed_version(package) for package in _NUMERICAL_PACKAGES}
+    return found if kernel is None else {**found, "compiled code": kernel}
 
 
 @cache
@@ -105,7 +111,7 @@ def inexact_reason(before: Mapping[str, str] | None, now: Mapping[str, str]) -> 
     if now["device"] != "cpu" or before["device"] != "cpu":
         return "sums on a GPU differ from run to run"
     changed = [name for name in now if before.get(name) != now[name]]
-    return "; ".join(f"{name} was {before.get(name)}, is {now[name]}" for name in changed) or None
+    return "; ".join(f"{name} was {before.get(name, 'unknown')}, is {now[name]}" for name in changed) or None
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
@@ -218,6 +224,12 @@ def unflatten(flat: Arrays) -> dict[Any, Any]:
 
 def _key(text: str) -> str | int:
     return int(text) if text.isdigit() else text
+
+
+def checksum(arrays: Arrays) -> NDArray[np.uint8]:
+    """The SHA-256 of the names, types, shapes and bytes of all arrays, in any order."""
+    parts = [f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes() for name, array in arrays.items()]
+    return np.frombuffer(hashlib.sha256(b"".join(sorted(parts))).digest(), np.uint8)
 
 
 def to_array(generator: np.random.Generator) -> NDArray[np.uint8]:

@@ -17,6 +17,9 @@ from typing import Any
 
 from weightclip.lab.files import write_whole
 
+_TEMPORARY = "weightclip-kernel-"
+"""Prefix of directories that kernels are written to if their cache directory is not writable."""
+
 
 def load_kernel(source: str, directory: Path) -> ModuleType:
     """The kernel with this source. `learn` is compiled at the first call unless it is cached in `directory`."""
@@ -34,7 +37,7 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
     try:
         path = _write_source(source, directory / f"{name}.py")
     except OSError:  # without a writable cache, the kernel is recompiled
-        path = _write_source(source, Path(tempfile.mkdtemp(prefix="weightclip-")) / f"{name}.py")
+        path = _write_source(source, Path(tempfile.mkdtemp(prefix=_TEMPORARY)) / f"{name}.py")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -42,6 +45,11 @@ def load_kernel(source: str, directory: Path) -> ModuleType:
     spec.loader.exec_module(module)
     sys.modules[name] = module  # numba looks up the module of a cached function there
     return module
+
+
+def is_cacheable(kernel: ModuleType) -> bool:
+    """Whether later processes find the compiled code of a kernel; not if `load_kernel` used a temporary directory."""
+    return not Path(str(kernel.__file__)).parent.name.startswith(_TEMPORARY)
 
 
 def is_compiled(kernel: ModuleType) -> bool:

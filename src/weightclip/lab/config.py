@@ -279,9 +279,12 @@ def _check_names(config: MethodConfig) -> None:
         check_range_names(*network, config.clipping_range())
 
 
-def mark_resolved(config: M) -> M:
-    """Mark a configuration as resolved, in `resolver` or after copying one with other resolved values."""
-    object.__setattr__(config, "_resolved", True)  # not a field: `replace` drops it, `pickle` keeps it
+def mark_resolved(config: M, source: M | None = None) -> M:
+    """Mark a configuration as resolved, in `resolver` or after copying one, `source`, with other resolved values."""
+    names = {one.name for one in fields(config)}
+    marks = {name: value for name, value in vars(source or config).items() if name not in names}
+    for name, value in {**marks, "_resolved": True}.items():
+        object.__setattr__(config, name, value)  # not a field: `replace` drops it, `pickle` keeps it
     return config
 
 

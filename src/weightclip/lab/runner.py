@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -60,6 +60,8 @@ class Trial(Generic[L]):
         tables: returns additional tables of the record, given the trained learner.
         platform: platform in the record.
         device: "cpu" or another device of PyTorch; only runs on a CPU resume bit for bit.
+        columns: names of the numbers in a row. A checkpoint with other columns is not resumed. None: not checked.
+        kernel: given a learner, the name of its compiled code; None if it has none.
         restarted: given a learner whose state was loaded, why its environments started new episodes; None if the run
             continues bit for bit.
     """
@@ -80,6 +82,8 @@ class Trial(Generic[L]):
     tables: Callable[[L], Mapping[str, pl.DataFrame]] = lambda _: {}
     platform: str = field(default_factory=platform.platform)
     device: str = "cpu"
+    columns: Collection[str] | None = None
+    kernel: Callable[[L], str | None] = lambda _: None
     restarted: Callable[[L], str | None] = lambda _: None
 
 
@@ -151,8 +155,11 @@ def find_finished(path: Path, identity: str, label: str, overwrite: bool, on_eve
     return record
 
 
-def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
-    """The checkpoint of the run with this record, or None. A ValueError names an unusable one."""
+def find_checkpoint(path: Path, identity: str, columns: Collection[str] | None = None) -> Checkpoint | None:
+    """The checkpoint of the run with this record, or None. A ValueError names an unusable one.
+
+    `columns` are the expected names in its rows, None if they are not checked.
+    """
     saved = checkpoint_path(path)
     remove_leftovers(path.parent)
     if not saved.exists():
@@ -160,6 +167,8 @@ def find_checkpoint(path: Path, identity: str) -> Checkpoint | None:
     checkpoint = read_checkpoint(saved)
     if checkpoint.identity != identity:
         raise ValueError(f"{saved}: the checkpoint belongs to another run")
+    if columns is not None and any(row.keys() != set(columns) for row in checkpoint.rows[:1]):
+        raise ValueError(f"{saved}: the checkpoint is from another version")
     return checkpoint
 
 
@@ -186,7 +195,7 @@ def _learn_rows(
             on_event(f"{trial.label}: the loss diverged in {unit} {index + 1}")
         if path is not None and index + 1 < trial.rows and schedule.is_due():
             with schedule.writing():
-                state, found = learner.state(), numerics(trial.device)
+                state, found = learner.state(), numerics(trial.device, trial.kernel(learner))
                 checkpoint = Checkpoint(trial.identity, rows, state, seconds, resumed, found)
                 write_checkpoint(checkpoint, checkpoint_path(path))
     return learner, rows, before + time.perf_counter() - start, resumed
@@ -196,7 +205,7 @@ def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, lis
     """The learner, its rows and seconds so far, from the checkpoint if there is one, and how the run is resumed."""
     learner = trial.make()
     try:
-        checkpoint = None if path is None else find_checkpoint(path, trial.identity)
+        checkpoint = None if path is None else find_checkpoint(path, trial.identity, trial.columns)
         if checkpoint is None:
             return learner, [], 0.0, "never"
         learner.load_state(checkpoint.state)
@@ -204,24 +213,28 @@ def _resume(trial: Trial[L], path: Path | None, on_event: Event) -> tuple[L, lis
         on_event(f"{error}: restarting from the first {trial.schema.x_column}")
         return trial.make(), [], 0.0, "never"
     on_event(f"{trial.label}: resuming after {trial.schema.x_column} {len(checkpoint.rows)}")
-    resumed = how_resumed(checkpoint, trial.label, trial.device, trial.restarted(learner), on_event)
+    now = numerics(trial.device, trial.kernel(learner))
+    resumed = how_resumed(checkpoint, trial.label, now, trial.restarted(learner), on_event)
     return learner, checkpoint.rows, checkpoint.seconds, resumed
 
 
-def how_resumed(checkpoint: Checkpoint, label: str, device: str, new_episodes: str | None, on_event: Event) -> Resumed:
-    """How a run is resumed from a checkpoint, reported unless it is bit for bit.
+def how_resumed(
+    checkpoint: Checkpoint, label: str, now: Mapping[str, str], new_episodes: str | None, on_event: Event
+) -> Resumed:
+    """How a run is resumed from a checkpoint, reported unless it is bit for bit; new episodes only the first time.
 
     Args:
         checkpoint: the checkpoint that was loaded.
         label: name of the run in messages.
-        device: "cpu" or another device of PyTorch.
+        now: the current `numerics`.
         new_episodes: why environments started new episodes; None if they did not.
         on_event: called with messages for the user.
     """
     if new_episodes is not None:
-        on_event(f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {new_episodes}")
+        if checkpoint.resumed != RESTARTED:
+            on_event(f"{label}: starting new episodes, so the numbers differ from an uninterrupted run: {new_episodes}")
         return RESTARTED
-    reason = inexact_reason(checkpoint.numerics, numerics(device))
+    reason = inexact_reason(checkpoint.numerics, now)
     if reason is not None:
         on_event(f"{label}: the last digits may differ from an uninterrupted run: {reason}")
     if checkpoint.resumed == RESTARTED:

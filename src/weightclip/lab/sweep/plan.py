@@ -64,7 +64,7 @@ MISSING = "missing"
 def with_seeds(config: Any, seeds: Iterable[int]) -> list[Any]:
     """Copies of a resolved configuration, one per seed."""
     copies = [replace(config, seed=check_seed(seed)) for seed in seeds]
-    return [mark_resolved(copy) for copy in copies] if getattr(config, "is_resolved", False) else copies
+    return [mark_resolved(copy, config) for copy in copies] if getattr(config, "is_resolved", False) else copies
 
 
 def make_plan(

@@ -33,5 +33,5 @@ def batch(n: int = 6, channels: int = 4, seed: int = 0) -> Batch:
         returns=generator.normal(size=n).astype(np.float32),
         discounts=np.array([0.0, 0.97, *[0.9] * (n - 2)], np.float32),
         weights=generator.uniform(0.3, 1.0, n).astype(np.float32),
-        places=np.arange(n),
+        indices=np.arange(n),
     )

@@ -12,8 +12,9 @@ import pytest
 import vector_atari
 from vector_atari import VectorAtari
 
+from weightclip.lab.checkpoint import checksum
 from weightclip.lab.experiments.dqn import atari
-from weightclip.lab.experiments.dqn.atari import SIZE, Atari, _areas, _checksum, _draw_noops, _Game, _pool_and_resize
+from weightclip.lab.experiments.dqn.atari import SIZE, Atari, _areas, _draw_noops, _Game, _pool_and_resize
 from weightclip.lab.experiments.dqn.environments import MAX_FRAMES, PAPER_GAMES, Environments, Step
 
 SEEDS = [3, 40, 500]
@@ -237,7 +238,7 @@ def test_a_replay_that_reaches_another_state_raises_an_error() -> None:
     state = games.state()
     state["0/actions"] = state["0/actions"][:-1]
     del state["checksum"]
-    state["checksum"] = _checksum(state)
+    state["checksum"] = checksum(state)
     with pytest.raises(ValueError, match="the saved actions lead to another state of the game"):
         games.load_state(state)
     games.close()

@@ -105,7 +105,7 @@ def test_settings_are_passed_to_the_replay_buffer_and_the_network() -> None:
     assert Trainer(config("rainbow"), CPU).agent.online.scale == Trainer(config(), CPU).agent.online.scale == 1
     trainer.play(400)
     assert len(trainer.replay_buffer) <= 300
-    drawn = trainer.replay_buffer.sample(2000, np.random.default_rng(0)).places
+    drawn = trainer.replay_buffer.sample(2000, np.random.default_rng(0)).indices
     trainer.replay_buffer.update_priorities(drawn, np.where(drawn % 2, 16.0, 1.0))
     weights = trainer.replay_buffer.sample(200, np.random.default_rng(0), beta=1.0).weights
     assert np.unique(weights.round(4)).tolist() == [0.25, 1.0]  # from the priorities 16^0.5 and 1^0.5
@@ -340,7 +340,7 @@ def test_the_covariance_matches_gradients_computed_one_by_one(agent: str) -> Non
     gradients = []
     with noise_disabled(learner.online, learner.target):
         for k in range(6):
-            names = ("actions", "returns", "discounts", "weights", "places")
+            names = ("actions", "returns", "discounts", "weights", "indices")
             one = {name: getattr(drawn[0], name)[k : k + 1] for name in names}
             batch = learner.to_device(Batch(drawn[0].states[:, k : k + 1], **one))
             targets = learner.targets(batch)
@@ -438,7 +438,7 @@ def test_epsilon_noise_importance_weights_and_priorities_are_applied(monkeypatch
         return act(states, epsilon, generator)
 
     def recording_learn(batch: Batch) -> Any:
-        learned.append((batch.places, learn(batch)))
+        learned.append((batch.indices, learn(batch)))
         noises.append(noise())
         return learned[-1][1]
 

@@ -160,7 +160,7 @@ def test_sampling_before_the_first_complete_transition_raises_an_error(alpha: fl
             with pytest.raises(ValueError, match=f"replay buffer: got {written} slots without a complete"):
                 draw(2, np.random.default_rng(0))
         buffer.add(frame(written)[None], np.zeros(1, np.int64), np.zeros(1), nothing, nothing, frame(0)[None])
-    assert len(buffer.sample(2, np.random.default_rng(0)).places) == 2
+    assert len(buffer.sample(2, np.random.default_rng(0)).indices) == 2
 
 
 @pytest.mark.parametrize(("stack", "channels"), [(4, 1), (4, 2), (1, 3)])
@@ -171,7 +171,7 @@ def test_channels_of_a_state_are_ordered_by_frame(stack: int, channels: int) -> 
     for now in frames:
         buffer.add(now, np.zeros(1, np.int64), np.zeros(1), nothing, nothing, now)
     batch = buffer.sample(40, generator)
-    for k, place in enumerate(batch.places):
+    for k, place in enumerate(batch.indices):
         for which in (0, 1):
             wanted = [frames[max(0, place + which - j), 0] for j in reversed(range(stack))]
             np.testing.assert_array_equal(batch.states[which, k], np.concatenate(wanted))
@@ -181,7 +181,7 @@ def test_sampling_is_uniform_without_priorities() -> None:
     buffer = ReplayBuffer(200, 2, (1, 1, 2), 1, 1)
     fill(buffer, 500, 2)
     generator = np.random.default_rng(0)
-    counts = np.bincount(np.concatenate([buffer.sample(50, generator).places for _ in range(2000)]))
+    counts = np.bincount(np.concatenate([buffer.sample(50, generator).indices for _ in range(2000)]))
     counts = counts[counts > 0]
     assert len(counts) == len(buffer)
     assert counts.std() / counts.mean() < 0.06
@@ -191,16 +191,16 @@ def test_priorities_and_weights_match_their_definition() -> None:
     buffer = ReplayBuffer(40, 1, (1, 1, 2), 1, 1, alpha=0.5)
     fill(buffer, 20, 1, cuts=False)
     generator = np.random.default_rng(0)
-    places = np.unique(buffer.sample(500, generator).places)
+    places = np.unique(buffer.sample(500, generator).indices)
     errors = np.linspace(0.1, 4.0, len(places))
     buffer.update_priorities(places, errors)
     priorities = (errors + 1e-6) ** 0.5
     fractions = priorities / priorities.sum()
     batch = buffer.sample(20_000, generator, beta=0.7)
-    counts = np.array([(batch.places == place).mean() for place in places])
+    counts = np.array([(batch.indices == place).mean() for place in places])
     np.testing.assert_allclose(counts, fractions, atol=0.005)
     weights = (len(places) * fractions) ** -0.7
-    expected = (weights / weights.max())[np.searchsorted(places, batch.places)]
+    expected = (weights / weights.max())[np.searchsorted(places, batch.indices)]
     np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
     assert (buffer.sample(50, generator, beta=0.0).weights == 1).all()
 
@@ -209,27 +209,27 @@ def test_uniform_samples_ignore_priorities_and_order() -> None:
     buffer = ReplayBuffer(200, 2, (1, 1, 2), 1, 1, alpha=1.0)
     fill(buffer, 500, 2)
     generator = np.random.default_rng(0)
-    places = np.unique(buffer.sample(2000, generator).places)
+    places = np.unique(buffer.sample(2000, generator).indices)
     buffer.update_priorities(places, np.linspace(0.01, 50.0, len(places)))
     batch = buffer.sample_uniformly(100_000, generator)
-    counts = np.bincount(batch.places)[places]
+    counts = np.bincount(batch.indices)[places]
     assert counts.sum() == 100_000
     assert counts.std() / counts.mean() < 0.06
     assert (batch.weights == 1).all()
-    assert abs(np.corrcoef(np.arange(100_000), batch.places)[0, 1]) < 0.01
+    assert abs(np.corrcoef(np.arange(100_000), batch.indices)[0, 1]) < 0.01
 
 
 def test_new_transitions_have_the_highest_priority_so_far() -> None:
     buffer = ReplayBuffer(100, 1, (1, 1, 2), 1, 1, alpha=1.0)
     fill(buffer, 10, 1, cuts=False)
-    places = np.unique(buffer.sample(200, np.random.default_rng(0)).places)
+    places = np.unique(buffer.sample(200, np.random.default_rng(0)).indices)
     buffer.update_priorities(places, np.full(len(places), 8.0))
     buffer.update_priorities(places[:3], np.full(3, 0.1))
     before = len(buffer)
     fill(buffer, 1, 1, seed=3, cuts=False)
     assert len(buffer) == before + 1
     batch = buffer.sample(5000, np.random.default_rng(0))
-    counts = np.bincount(batch.places)[np.setdiff1d(batch.places, places[:3])]
+    counts = np.bincount(batch.indices)[np.setdiff1d(batch.indices, places[:3])]
     assert len(counts) == before + 1 - 3
     assert counts.min() > 0.7 * counts.max()
 
@@ -238,11 +238,11 @@ def test_the_saved_state_is_small_and_complete() -> None:
     buffers = [ReplayBuffer(300, 3, (1, 1, 2), 4, 3, GAMMA, 0.5) for _ in range(2)]
     fill(buffers[0], 150, 3)
     batch = buffers[0].sample(32, np.random.default_rng(0))
-    buffers[0].update_priorities(batch.places, np.arange(32.0))
+    buffers[0].update_priorities(batch.indices, np.arange(32.0))
     buffers[1].load_state(buffers[0].state())
     for _ in range(2):  # immediately, and after further steps
         one, other = (buffer.sample(64, np.random.default_rng(5), 0.4) for buffer in buffers)
-        for name in ("states", "actions", "returns", "discounts", "weights", "places"):
+        for name in ("states", "actions", "returns", "discounts", "weights", "indices"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         for buffer in buffers:
             fill(buffer, 10, 3, seed=1)

@@ -58,11 +58,11 @@ def test_environments_reset_automatically() -> None:
         for learner, value, length in step.episodes:
             assert value == pytest.approx(returns[learner])
             assert length == lengths[learner] <= LIMIT
-            assert not np.allclose(step.final[learner], step.observations[learner])
+            assert not np.allclose(step.final_obs[learner], step.observations[learner])
             assert np.abs(step.observations[learner][:2]).max() <= 0.5  # first observations of episodes
             returns[learner] = lengths[learner] = 0
             kinds.add(bool(step.terminated[learner]))
-        np.testing.assert_array_equal(step.final[~ended], step.observations[~ended])
+        np.testing.assert_array_equal(step.final_obs[~ended], step.observations[~ended])
         assert not np.allclose(step.observations, before)
         before = step.observations
     assert kinds == {True, False}

@@ -68,9 +68,46 @@ def test_a_state_of_another_model_is_rejected(pretend: bool) -> None:
     saved = mujoco_state.state(walker)
     if pretend:
         saved["version"] = mujoco_state.state(hopper)["version"]
+        del saved["checksum"]
     message = "MuJoCo cannot read its state" if pretend else "got a state of format 2, .*, model .*, expected format 2"
     with pytest.raises(ValueError, match=f"environment: {message}"):
         mujoco_state.load_state(hopper, saved)
+
+
+@pytest.mark.parametrize("name", ["data", "generator", "elapsed"])
+def test_a_damaged_state_is_rejected(name: str) -> None:
+    """Before MuJoCo reads it, whose code does not check it."""
+    environment = make_environment("Hopper-v4")
+    environment.reset(seed=0)
+    saved = mujoco_state.state(environment)
+    damaged = saved[name].copy()
+    damaged[len(damaged) // 2] ^= 1
+    with pytest.raises(ValueError, match="environment: the state is damaged"):
+        mujoco_state.load_state(environment, {**saved, name: damaged})
+
+
+def test_a_state_without_a_checksum_is_restored() -> None:
+    """As checkpoints of earlier versions have it."""
+    environment, other = make_environment("Hopper-v4"), make_environment("Hopper-v4")
+    for seed, one in enumerate((environment, other)):
+        one.reset(seed=seed)
+    saved = mujoco_state.state(environment)
+    del saved["checksum"]
+    mujoco_state.load_state(other, saved)
+    actions = np.zeros((50, 3))
+    assert play(other, actions) == play(environment, actions)
+
+
+def test_an_error_of_mujocos_bindings_names_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> None:
+        raise RuntimeError("unexpected end")
+
+    environment = make_environment("Hopper-v4")
+    environment.reset(seed=0)
+    saved = mujoco_state.state(environment)
+    monkeypatch.setattr("mujoco.mj_copyData", unreadable)
+    with pytest.raises(ValueError, match="environment: MuJoCo cannot read its state: unexpected end"):
+        mujoco_state.load_state(environment, saved)
 
 
 def test_the_state_of_other_environments_and_wrappers_is_not_saved() -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -5,12 +6,13 @@ import numpy as np
 import pytest
 from toy_env import NAME
 
+from weightclip.lab.config import read_toml
 from weightclip.lab.experiments.ppo.environments import Environments, make_environment
 from weightclip.lab.experiments.ppo.mujoco_steps import direct_steps
 
 ENVIRONMENTS = ("Ant-v4", "HalfCheetah-v4", "HalfCheetah-v5", "Hopper-v4", "Hopper-v5", "Humanoid-v4")
 ENVIRONMENTS += ("HumanoidStandup-v4", "Walker2d-v4", "Walker2d-v5")
-FIELDS = ("observations", "rewards", "terminated", "truncated", "final", "episodes")
+FIELDS = ("observations", "rewards", "terminated", "truncated", "final_obs", "episodes")
 
 
 def assert_equal(ours: Environments, theirs: Environments, steps: int, seed: int = 0) -> int:
@@ -37,7 +39,7 @@ def check(name: str, steps: int, number: int = 2) -> None:
     assert episodes or steps < 1000
     saved = [one.state(0) for one in (ours, theirs)]
     assert saved[0].keys() == saved[1].keys()
-    for key in saved[0].keys() - {"data"}:  # contains MuJoCo's timers
+    for key in saved[0].keys() - {"data", "checksum"}:  # `data` contains MuJoCo's timers
         np.testing.assert_array_equal(saved[0][key], saved[1][key], err_msg=key)
     for field in ("time", "qpos", "qvel", "qacc_warmstart", "ctrl", "xipos", "cfrc_ext"):
         simulations = [one._environments[0].unwrapped.data for one in (ours, theirs)]  # type: ignore[attr-defined]
@@ -149,3 +151,11 @@ def test_reward_weights_are_read_from_the_environment() -> None:
             environment.unwrapped._ctrl_cost_weight = 0.5  # type: ignore[attr-defined]
         one.reset([3, 4])
     assert_equal(ours, theirs, 20)
+
+
+def test_the_lab_requires_numpy_2() -> None:
+    """Products of a float and a float32 have another type in NumPy 1, and rewards would differ from Gymnasium's."""
+    text = (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = read_toml(text)["project"]["optional-dependencies"]
+    assert "numpy>=2.0" in extras["lab"]
+    assert "weightclip[lab]" in extras["mujoco"]

@@ -23,7 +23,7 @@ def test_normalization_matches_gymnasiums_wrappers(name: str) -> None:
         for i, (_, history) in enumerate(wrapped):
             np.testing.assert_allclose(now[i], np.clip(history[-1], -10, 10), rtol=2e-5, atol=1e-5)
         step = ours.step(actions[t])
-        now = normalizer.observe(step.final)
+        now = normalizer.observe(step.final_obs)
         rewards = normalizer.reward(step.rewards, step.terminated)
         ended = step.terminated | step.truncated
         if ended.any():

@@ -176,10 +176,10 @@ def test_a_truncated_episode_ends_unless_it_is_bootstrapped(bootstrap: bool) -> 
     targets = ours.advantages(rollout)
     for s, member in enumerate(ours.stack.members):
         for t in cut[s].nonzero().flatten().tolist():
-            last = member.critic(rollout.final[s, t]).item()
+            last = member.critic(rollout.final_obs[s, t]).item()
             expected = rollout.rewards[s, t].item() + (ours.config.gamma * last if bootstrap else 0.0)
             assert targets.returns[s, t].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
-            assert not torch.equal(rollout.final[s, t], rollout.observations[s, t + 1])
+            assert not torch.equal(rollout.final_obs[s, t], rollout.observations[s, t + 1])
 
 
 def test_an_episode_that_terminates_with_its_last_step_is_not_bootstrapped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_without_its_environments_state_a_learner_resumes_everything_but_its_epi
                 from_array(generator, states[s][f"generator/{key}"])
         seeds = [int(deepcopy(own[2]).integers(2**31)) for own in ours.generators]
         first = Environments(ours.config.env, 2).reset(seeds)
-        np.testing.assert_array_equal(other._now, other.normalizer.normalize(first))
+        np.testing.assert_array_equal(other._obs, other.normalizer.normalize(first))
     rows = [other.iterate(1)[0] for other in others]
     for one, other in zip(*rows):
         assert {**one, "speed": 0} == {**other, "speed": 0}

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from weightclip.lab.experiments.ppo.environments import Normalizer
 from weightclip.lab.experiments.ppo.ppo import Learners, _Policy
 from weightclip.lab.experiments.ppo.training import run_configs
 from weightclip.lab.networks.actor_critic import layers_of
+from weightclip.lab.sweep.plan import with_seeds
 
 ENVIRONMENTS = ("Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "HumanoidStandup-v4", "Walker2d-v4")
 
@@ -194,8 +196,21 @@ def test_other_methods_fall_back_to_the_reference_backend_and_report_it(
     own = config(method, settings=settings, lr=0.001, steps=64, **more)
     (record,) = run_configs([own], callbacks=Callbacks(on_event=lines.append))
     assert record.config["backend"] == own.backend == ("fused" if part is None else "reference")
-    assert lines == ([] if part is None else [f"using the reference backend: the fused one has no {part}"])
+    assert lines == ([] if part is None else [f"{part} is not supported by the fused backend; using reference"])
     assert "backend" not in record.deviations
+
+
+def test_a_requested_reference_backend_is_not_reported() -> None:
+    lines: list[str] = []
+    run_configs([config("sgd", lr=0.001, steps=64, backend="reference")], callbacks=Callbacks(on_event=lines.append))
+    assert lines == []
+
+
+def test_the_fallback_of_several_seeds_is_reported_once() -> None:
+    lines: list[str] = []
+    configs = with_seeds(config("sgd", lr=0.001, steps=64, hidden=(16,)), [0, 1])
+    run_configs(pickle.loads(pickle.dumps(configs)), callbacks=Callbacks(on_event=lines.append))
+    assert lines == ["sgd is not supported by the fused backend; using reference"]
 
 
 def test_the_backends_have_separate_records(tmp_path: Path) -> None:
@@ -204,13 +219,21 @@ def test_the_backends_have_separate_records(tmp_path: Path) -> None:
     assert records[0].identity != records[1].identity
 
 
-def test_compilation_is_reported_before_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("writable", [True, False])
+def test_compilation_is_reported_before_it_starts(
+    writable: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    note = "cached for later runs" if writable else "not cached: the cache directory is not writable"
+
     def stop(line: str) -> None:
-        assert line == "compiling the learner, once for this version"
+        assert line == f"compiling the PPO kernels ({note})"
         raise KeyboardInterrupt
 
     source = f"{inspect.getsource(kernel)}# {tmp_path}"
-    monkeypatch.setattr(fused, "_load", lambda: load_kernel(source, tmp_path))
+    directory = tmp_path / "kernels"
+    if not writable:
+        directory.write_text("a file", encoding="utf-8")
+    monkeypatch.setattr(fused, "_load", lambda: load_kernel(source, directory))
     with pytest.raises(KeyboardInterrupt):
         run_configs([config(steps=64)], callbacks=Callbacks(on_event=stop))
     assert not list(tmp_path.rglob("*.nbi"))

@@ -67,8 +67,7 @@ def stop_after(steps: int) -> Callable[[int, float], None]:
     return stop
 
 
-def without_state(*seeds: int) -> list[str]:
-    return [f"{NAME} adam+wc seed {seed}: {NO_STATE}" for seed in seeds]
+WITHOUT_STATE = f"{NAME} adam+wc: {NO_STATE}"
 
 
 def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_pat
             run_configs(configs, out, callbacks=Callbacks(on_progress=stop_after(128)))
         lines: list[str] = []
         found = run_configs(configs, out, callbacks=Callbacks(on_event=lines.append))
-        assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
+        assert lines == [*resuming({0: 2, 1: 2}), WITHOUT_STATE]
         assert not list(out.rglob("*.checkpoint.*"))
         assert [one.resumed for one in found] == ["restarted episodes"] * 2
         assert [one.resumed for one in run_configs(configs, out)] == ["restarted episodes"] * 2  # in the records
@@ -95,8 +94,8 @@ def test_without_the_environments_state_a_run_resumes_with_a_new_episode(tmp_pat
         assert one.tables["episodes"]["samples"].is_sorted()
 
 
-def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regardless of the progress of the current iteration."""
+def test_after_ctrl_c_a_run_resumes_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C itself saves nothing of the current iteration."""
     update = Learners.update
 
     def interrupted(self: Learners, *arguments: Any) -> Any:
@@ -113,7 +112,7 @@ def test_ctrl_c_keeps_every_complete_iteration(tmp_path: Path, monkeypatch: pyte
     assert len(list(tmp_path.rglob("*.checkpoint.npz"))) == 2
     lines: list[str] = []
     found = run_configs(configs, tmp_path / "a", callbacks=Callbacks(on_event=lines.append))
-    assert lines == [*resuming({0: 2, 1: 2}), *without_state(0, 1)]
+    assert lines == [*resuming({0: 2, 1: 2}), WITHOUT_STATE]
 
     with pytest.raises(KeyboardInterrupt):
         run_configs(configs, tmp_path / "b", callbacks=Callbacks(on_progress=stop_after(128)))
@@ -143,14 +142,53 @@ def test_an_incompatible_checkpoint_is_reported_and_that_seed_restarts(tmp_path:
     lines: list[str] = []
     first, second = run_configs(configs, tmp_path, callbacks=Callbacks(on_event=lines.append))
     assert lines[2:] == [
-        *without_state(0),
+        WITHOUT_STATE,
         f"{NAME} adam+wc seed 1: incompatible checkpoint (RuntimeError): restarting from the first iteration",
-        "training seed 1 first; ahead: seed 0",
+        "seed 1 is behind; training it up to iteration 2 first",
     ]
     assert (first.resumed, second.resumed) == ("restarted episodes", "never")
     assert first.table["iteration"].to_list() == second.table["iteration"].to_list() == [1, 2, 3, 4]
     (alone,) = run_configs([config(seed=1)])
     assert second.table["return"][0] == pytest.approx(alone.table["return"][0], rel=1e-3)
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    write_checkpoint(replace(read_checkpoint(path), **changes), path)
+
+
+@pytest.mark.parametrize("change", ["missing", "additional"])
+def test_a_checkpoint_with_other_columns_is_reported_and_that_seed_restarts(change: str, tmp_path: Path) -> None:
+    one = config(env="Hopper-v4")
+    (expected,) = run_configs([one])
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
+    path = tmp_path / f"{path_of(one)}_{identify(one)}.checkpoint.npz"
+    rows = [{**row, "other": 0.0} for row in read_checkpoint(path).rows]
+    for row in rows if change == "missing" else ():
+        del row["entropy"], row["other"]
+    rewrite(path, rows=rows)
+    lines: list[str] = []
+    (found,) = run_configs([one], tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines == [f"{path}: the checkpoint is from another version: restarting from the first iteration"]
+    assert found.resumed == "never"
+    assert_frame_equal(numbers(found), numbers(expected), check_exact=True)
+
+
+@pytest.mark.parametrize(("backend", "name"), [("fused", "compiled code"), ("reference", "weightclip")])
+def test_a_run_resumed_after_an_upgrade_is_inexact(backend: str, name: str, tmp_path: Path) -> None:
+    one = config(env="Hopper-v4", backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([one], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
+    path = tmp_path / f"{path_of(one)}_{identify(one)}.checkpoint.npz"
+    saved = read_checkpoint(path).numerics
+    assert saved is not None
+    rewrite(path, numerics={**saved, name: "other"})
+    lines: list[str] = []
+    (found,) = run_configs([one], tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert found.resumed == "inexact"
+    assert lines[1].endswith(
+        f"the last digits may differ from an uninterrupted run: {name} was other, is {saved[name]}"
+    )
 
 
 def test_a_seed_added_later_learns_the_same(tmp_path: Path) -> None:
@@ -180,9 +218,9 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
     )
     assert lines == [
         *resuming({0: 1, 1: 2}),
-        "training seed 2 first; ahead: seeds 0, 1",
-        "training seed 0 first; ahead: seed 1",
-        *without_state(0, 1),
+        "seed 2 is behind; training it up to iteration 1 first",
+        "seed 0 is behind; training it up to iteration 2 first",
+        WITHOUT_STATE,
     ]
     assert [len(record.table) for record in records] == [4, 4, 4]
     assert sizes == [1, 1, 1]
@@ -190,44 +228,66 @@ def test_without_the_environments_state_runs_at_different_iterations_resume_sepa
     assert_frame_equal(numbers(records[2]), numbers(uninterrupted), check_exact=True)  # independent of the other seeds
 
 
+REFERENCE = {"backend": "reference", "hidden": (16, 16)}
+UNALIGNED = {"hidden": (50, 30), "num_steps": 100, "num_minibatches": 10, "steps": 400}
+ONE_AT_A_TIME = (
+    "training one seed at a time: in lockstep, the reference backend needs hidden layers and minibatches of multiples "
+    "of 16"
+)
+
+
 @pytest.mark.parametrize(
-    ("backend", "env", "kappa"),
+    ("method", "given", "lockstep"),
     [
-        ("fused", "Hopper-v4", 3.0),
-        ("fused", "Hopper-v4", "graded"),
-        ("fused", "Humanoid-v4", "hidden=inf,output=1"),
-        ("fused", "Ant-v4", 3.0),
-        ("reference", "Hopper-v4", 3.0),
-        ("reference", "Hopper-v4", "graded"),
-        ("reference", "Hopper-v4", "hidden=inf,output=1"),
+        ("adam+wc", {}, True),
+        ("adam+wc", {"kappa": "graded"}, True),
+        ("adam+wc", {"env": "Humanoid-v4", "kappa": "hidden=inf,output=1"}, True),
+        ("adam+wc", {"env": "Ant-v4"}, True),
+        ("adam+wc", {"hidden": (10,)}, True),
+        ("adam+wc", UNALIGNED, True),
+        ("adam+wc", REFERENCE, True),
+        ("adam+wc", {**REFERENCE, "kappa": "graded"}, True),
+        ("adam+wc", {**REFERENCE, "kappa": "hidden=inf,output=1"}, True),
+        ("adamw", {"hidden": (16, 16)}, True),
+        ("adam+wc", {**REFERENCE, "hidden": (10,)}, False),
+        ("adam+wc", {**REFERENCE, "num_steps": 80, "num_minibatches": 10, "steps": 320}, False),
+        ("adam+wc", {**REFERENCE, **UNALIGNED}, False),
+        ("adamw", UNALIGNED, False),
+        ("adam+sp", {**UNALIGNED, "decay": 1e-3, "sigma": 1e-3}, False),
     ],
 )
 def test_on_mujoco_seeds_interrupted_at_different_iterations_end_as_if_uninterrupted(
-    backend: str, env: str, kappa: Any, tmp_path: Path
+    method: str, given: dict[str, Any], lockstep: bool, tmp_path: Path
 ) -> None:
     def make_configs(seeds: Sequence[int]) -> list[Config]:
-        return [config(seed=seed, env=env, kappa=kappa, backend=backend) for seed in seeds]
+        return [config(method, seed, **{"env": "Hopper-v4", "lr": 0.003, **given}) for seed in seeds]
 
     whole = run_configs(make_configs(range(4)))
-    for seeds, steps in (([0], 64), ([1, 2], 128), ([3], 192)):
+    rollout = make_configs([0])[0].num_steps
+    for seed, iterations in enumerate((1, 2, 2, 3)):
+        callbacks = Callbacks(on_progress=stop_after(iterations * rollout))
         with pytest.raises(KeyboardInterrupt):
-            run_configs(make_configs(seeds), tmp_path, callbacks=Callbacks(on_progress=stop_after(steps)))
+            run_configs(make_configs([seed]), tmp_path, callbacks=callbacks)
     lines: list[str] = []
     found = run_configs(make_configs(range(4)), tmp_path, callbacks=Callbacks(on_event=lines.append))
-    assert lines[4:] == ["training seed 0 first; ahead: seeds 1, 2, 3", "training seeds 0, 1, 2 first; ahead: seed 3"]
     assert [record.resumed for record in found] == ["exact"] * 4
     for one, uninterrupted in zip(found, whole):
         assert_frame_equal(numbers(one), numbers(uninterrupted), check_exact=True)
         assert_frame_equal(one.tables["episodes"], uninterrupted.tables["episodes"], check_exact=True)
         for name, array in one.arrays.items():
             np.testing.assert_array_equal(array, uninterrupted.arrays[name])
+    caught_up = [
+        "seed 0 is behind; training it up to iteration 2 first",
+        "seeds 0, 1, 2 are behind; training them up to iteration 3 first",
+    ]
+    assert lines[-1 if not lockstep else -2 :] == (caught_up if lockstep else [ONE_AT_A_TIME])
 
 
 def test_the_time_of_all_sessions_counts(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_configs([config()], tmp_path, callbacks=Callbacks(on_progress=stop_after(128)))
     path = tmp_path / f"{path_of(config())}_{identify(config())}.checkpoint.npz"
-    write_checkpoint(replace(read_checkpoint(path), seconds=1_000.0), path)
+    rewrite(path, seconds=1_000.0)
     (record,) = run_configs([config()], tmp_path)
     assert record.seconds > 1_000
 

@@ -3,6 +3,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tiny_data import tiny_dataset
 import weightclip as wc
 from processes import wait_for
 from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks
+from weightclip.lab.checkpoint import read_checkpoint, write_checkpoint
 from weightclip.lab.experiments.streaming import training as streaming_runs
 from weightclip.lab.experiments.streaming.config import Config
 from weightclip.lab.experiments.streaming.metrics import METRICS
@@ -213,6 +215,37 @@ def test_a_damaged_checkpoint_is_reported_and_the_run_restarts(tmp_path: Path, d
     assert "checkpoint is damaged" in lines[0]
     assert "restarting from the first task" in lines[0]
     assert_frame_equal(record.table, expected)
+
+
+@pytest.mark.parametrize("diagnostics", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_checkpoint_with_other_columns_is_reported_and_the_run_restarts(
+    tmp_path: Path, backend: str, diagnostics: bool
+) -> None:
+    one = config(backend=backend, diagnostics=diagnostics)
+    expected = run_config(one, DATA).table
+    with pytest.raises(KeyboardInterrupt):
+        run_config(one, DATA, out=tmp_path, callbacks=Callbacks(on_progress=interrupted_after(2)))
+    path = only(tmp_path, "*.npz")
+    saved = read_checkpoint(path)
+    rows = [{name: value for name, value in row.items() if name != "loss"} for row in saved.rows]
+    write_checkpoint(replace(saved, rows=rows), path)
+    lines: list[str] = []
+    record = run_config(one, DATA, out=tmp_path, callbacks=Callbacks(on_event=lines.append))
+    assert lines == [f"{path}: the checkpoint is from another version: restarting from the first task"]
+    assert_frame_equal(record.table, expected, check_exact=True)
+
+
+def test_a_checkpoint_of_the_fused_backend_names_its_compiled_code(tmp_path: Path) -> None:
+    for backend in BACKENDS:
+        one = config(backend=backend)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(one, DATA, out=tmp_path / backend, callbacks=Callbacks(on_progress=interrupted_after(2)))
+        saved = read_checkpoint(only(tmp_path / backend, "*.npz")).numerics
+        assert saved is not None
+        assert saved["weightclip"] == wc.__version__
+        assert ("compiled code" in saved) == (backend == "fused")
+        assert run_config(one, DATA, out=tmp_path / backend).resumed == "exact"
 
 
 @pytest.mark.parametrize("damage", BROKEN)

@@ -23,7 +23,7 @@ from ale_py.roms import get_rom_path
 from numba import njit
 from numpy.typing import NDArray
 
-from weightclip.lab.checkpoint import Arrays
+from weightclip.lab.checkpoint import Arrays, checksum
 from weightclip.lab.experiments.dqn.environments import (
     FRAME_SKIP,
     MAX_FRAMES,
@@ -46,7 +46,7 @@ _FORMAT = 1
 _NOOP, _FIRE = ale_py.Action.NOOP.value, ale_py.Action.FIRE.value
 
 Floats = NDArray[np.float32]
-Places = NDArray[np.uint64]
+Indices = NDArray[np.uint64]
 
 
 class Atari:
@@ -56,25 +56,25 @@ class Atari:
     thread pauses between two games to leave it to the updates. `receive` ends the pauses.
 
     Args:
-        game, number, sticky_action_prob: see `training.make_environments`.
+        game, num_envs, sticky_action_prob: see `training.make_environments`.
         max_frames: frames after which an episode is truncated.
     """
 
-    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.0, max_frames: int = MAX_FRAMES) -> None:
+    def __init__(self, game: str, num_envs: int, sticky_action_prob: float = 0.0, max_frames: int = MAX_FRAMES) -> None:
         name = find_game("atari", game)
-        self._games = [_Game(name, sticky_action_prob, max_frames) for _ in range(number)]
+        self._games = [_Game(name, sticky_action_prob, max_frames) for _ in range(num_envs)]
         self.actions = self._games[0].actions
         self.frame = (1, SIZE, SIZE)
         self._setup: Arrays = {
             "version": np.array(_FORMAT),
             "ale_py": np.array(ale_py.__version__),
             "game": np.array(name),
-            "number": np.array(number),
+            "number": np.array(num_envs),
             "sticky_action_prob": np.array(sticky_action_prob),
             "max_frames": np.array(max_frames),
         }
-        self._lives = np.zeros(number, np.int64)
-        self._scores = Scores(number)
+        self._lives = np.zeros(num_envs, np.int64)
+        self._scores = Scores(num_envs)
         self._thread = ThreadPoolExecutor(1, "atari")
         self._awaited = Event()
         self._pending: Future[Step] | None = None
@@ -99,9 +99,9 @@ class Atari:
 
     def _step(self, actions: Sequence[int]) -> Step:
         """Step all games and restart the games that ended."""
-        number = len(self._games)
-        frames, rewards = self._new_frames(), np.empty(number)
-        terminated, truncated = np.empty(number, bool), np.empty(number, bool)
+        num_envs = len(self._games)
+        frames, rewards = self._new_frames(), np.empty(num_envs)
+        terminated, truncated = np.empty(num_envs, bool), np.empty(num_envs, bool)
         for i, (game, action) in enumerate(zip(self._games, actions, strict=True)):
             self._awaited.wait(PAUSE)
             rewards[i], terminated[i], truncated[i] = game.step(action, frames[i, 0])
@@ -123,7 +123,7 @@ class Atari:
         found = {**self._setup, **self._scores.state()}
         for i, game in enumerate(self._games):
             found |= {f"{i}/{name}": array for name, array in game.state().items()}
-        return {**found, "checksum": _checksum(found)}
+        return {**found, "checksum": checksum(found)}
 
     def load_state(self, state: Arrays) -> None:
         """Restore a `state` by replaying the unfinished episodes, some 0.4 ms for each step on one core.
@@ -135,7 +135,7 @@ class Atari:
             if got is None or not np.array_equal(got, expected):
                 raise ValueError(f"environment: got a state with {name} {got}, expected {expected}")
         content = {name: array for name, array in state.items() if name != "checksum"}
-        if not np.array_equal(state.get("checksum", ()), _checksum(content)):
+        if not np.array_equal(state.get("checksum", ()), checksum(content)):
             raise ValueError("environment: the state is damaged")
         for i, game in enumerate(self._games):
             prefix = f"{i}/"
@@ -240,12 +240,6 @@ def _digest(content: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
 
 
-def _checksum(arrays: Arrays) -> NDArray[np.uint8]:
-    """The digest of the names, types, shapes and bytes of all arrays."""
-    parts = [f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes() for name, array in arrays.items()]
-    return _digest(b"".join(sorted(parts)))
-
-
 def _draw_noops(generator: np.random.RandomState) -> int:
     """A number of no-op actions, as `std::uniform_int_distribution` of libstdc++ draws it from `std::mt19937`.
 
@@ -259,7 +253,7 @@ def _draw_noops(generator: np.random.RandomState) -> int:
             return product >> 32
 
 
-def _areas(source: int, size: int) -> tuple[Places, Floats]:
+def _areas(source: int, size: int) -> tuple[Indices, Floats]:
     """Area interpolation in one direction, as OpenCV's INTER_AREA rounds it.
 
     Returns the first source pixel of each pixel, [size], and the weights of this one and the next, [size, k].
@@ -288,7 +282,7 @@ def _areas(source: int, size: int) -> tuple[Places, Floats]:
 
 @njit(cache=True, nogil=True)
 def _pool_and_resize(
-    screens: Frames, frame: Frames, tops: Places, row_weights: Floats, lefts: Places, column_weights: Floats
+    screens: Frames, frame: Frames, tops: Indices, row_weights: Floats, lefts: Indices, column_weights: Floats
 ) -> None:
     """Replace the first of two screens [2, height, width] by their maximum and resize it to the frame.
 

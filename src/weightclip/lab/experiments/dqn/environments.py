@@ -139,8 +139,8 @@ def _games_of(suite: str) -> tuple[str, ...]:
 class Scores:
     """Returns and lengths of the unfinished episodes."""
 
-    def __init__(self, number: int) -> None:
-        self._returns, self._lengths = np.zeros(number), np.zeros(number, np.int64)
+    def __init__(self, num_envs: int) -> None:
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
 
     def reset(self) -> None:
         self._returns[:] = 0.0

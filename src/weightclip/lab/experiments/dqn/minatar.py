@@ -17,19 +17,19 @@ class MinAtar:
     """MinAtar (Young and Tian, 2019): small versions of Atari games, 10x10 with a channel for each type of object.
 
     Args:
-        game, number, sticky_action_prob: see `training.make_environments`.
+        game, num_envs, sticky_action_prob: see `training.make_environments`.
     """
 
-    def __init__(self, game: str, number: int, sticky_action_prob: float = 0.1) -> None:
+    def __init__(self, game: str, num_envs: int, sticky_action_prob: float = 0.1) -> None:
         from minatar import Environment  # type: ignore[import-untyped]
 
         name = find_game("minatar", game)
-        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky_action_prob) for _ in range(number)]
+        self._games: list[Any] = [Environment(name, sticky_action_prob=sticky_action_prob) for _ in range(num_envs)]
         self.actions = int(self._games[0].num_actions())
         height, width, channels = self._games[0].state_shape()
         self.frame = (channels, height, width)
-        self._scores = Scores(number)
-        self._sent = np.zeros(number, np.int64)
+        self._scores = Scores(num_envs)
+        self._sent = np.zeros(num_envs, np.int64)
 
     def reset(self, seeds: Sequence[int]) -> Frames:
         self._scores.reset()

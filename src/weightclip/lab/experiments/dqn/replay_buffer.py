@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from weightclip.lab.checkpoint import Arrays
 
 Bools = NDArray[np.bool_]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 _MIN_ERROR = 1e-6
 """Added to each error, so that no priority is 0."""
@@ -39,15 +39,15 @@ class Batch:
         returns: [n], sum of gamma^i r_i over the m steps to the next state.
         discounts: [n], gamma^m; 0 if the episode terminated within these steps.
         weights: [n], importance weights in the loss; 1 for uniform sampling.
-        places: [n], indices in the replay buffer.
+        indices: [n], indices in the replay buffer.
     """
 
     states: NDArray[np.uint8]
-    actions: Places
+    actions: Indices
     returns: NDArray[np.float32]
     discounts: NDArray[np.float32]
     weights: NDArray[np.float32]
-    places: Places
+    indices: Indices
 
 
 class ReplayBuffer:
@@ -101,7 +101,7 @@ class ReplayBuffer:
     def add(
         self,
         frames: NDArray[np.uint8],
-        actions: Places,
+        actions: Indices,
         rewards: NDArray[Any],
         terminal: Bools,
         truncated: Bools,
@@ -126,7 +126,7 @@ class ReplayBuffer:
         newest = (np.arange(len(frames)), (self._written - 1) % self._length)
         self._truncate(np.flatnonzero((self._written > 0) & ~self._last[newest]), frames)
 
-    def _truncate(self, which: Places, final: NDArray[np.uint8]) -> None:
+    def _truncate(self, which: Indices, final: NDArray[np.uint8]) -> None:
         """Add a slot with the last frame of each of these environments."""
         if len(which):
             nothing, yes = np.zeros(len(which), bool), np.ones(len(which), bool)
@@ -134,9 +134,9 @@ class ReplayBuffer:
 
     def _put(
         self,
-        which: Places,
+        which: Indices,
         frames: NDArray[np.uint8],
-        actions: Places,
+        actions: Indices,
         rewards: NDArray[Any],
         terminal: Bools,
         last: Bools,
@@ -159,9 +159,9 @@ class ReplayBuffer:
         if self._tree is None:
             return self.sample_uniformly(number, generator)
         self._check_any()
-        places = self._tree.draw(number, generator)
-        raw = self._tree[places] ** -beta  # N and the sum of priorities cancel in the division
-        return self._batch(places, (raw / raw.max()).astype(np.float32))
+        indices = self._tree.draw(number, generator)
+        raw = self._tree[indices] ** -beta  # N and the sum of priorities cancel in the division
+        return self._batch(indices, (raw / raw.max()).astype(np.float32))
 
     def sample_uniformly(self, number: int, generator: np.random.Generator) -> Batch:
         """Sample transitions uniformly, regardless of priorities."""
@@ -174,23 +174,23 @@ class ReplayBuffer:
                 f"replay buffer: got {self.written} slots without a complete transition, expected at least one"
             )
 
-    def _batch(self, places: Places, weights: NDArray[np.float32]) -> Batch:
-        number = len(places)
+    def _batch(self, indices: Indices, weights: NDArray[np.float32]) -> Batch:
+        number = len(indices)
         parts = (self._rewards, self._terminal, self._last, self._final, self._written)
-        rows, returns, discounts = _gather(*parts, places, self._stack, self._steps, self._gamma)
+        rows, returns, discounts = _gather(*parts, indices, self._stack, self._steps, self._gamma)
         channels, height, width = self._frames.shape[2:]
         flat = self._frames.reshape(-1, channels, height * width)
         seen = _gather_frames(flat, rows.reshape(2 * number, self._stack))
         # Convolutions are faster with channels last in memory.
         states = seen.reshape(2, number, height, width, -1).transpose(0, 1, 4, 2, 3)
-        return Batch(states, self._actions.reshape(-1)[places], returns, discounts, weights, places)
+        return Batch(states, self._actions.reshape(-1)[indices], returns, discounts, weights, indices)
 
-    def update_priorities(self, places: Places, errors: NDArray[Any]) -> None:
-        """Set the priorities of the transitions at `places` from their errors."""
+    def update_priorities(self, indices: Indices, errors: NDArray[Any]) -> None:
+        """Set the priorities of the transitions at `indices` from their errors."""
         if self._tree is None:
             return
         priorities = (np.abs(errors).astype(np.float64) + _MIN_ERROR) ** self._alpha
-        self._tree[places] = priorities
+        self._tree[indices] = priorities
         self._highest = max(self._highest, float(priorities.max()))
 
     def state(self) -> Arrays:
@@ -215,19 +215,19 @@ class ReplayBuffer:
             self._tree[self._all(used)] = state["priorities"]
             self._highest = float(state["highest"])
 
-    def _all(self, used: int) -> Places:
+    def _all(self, used: int) -> Indices:
         """The first `used` indices of each environment."""
         return (np.arange(len(self._frames))[:, None] * self._length + np.arange(used)).reshape(-1)
 
-    def _sample_indices(self, number: int, generator: np.random.Generator) -> Places:
+    def _sample_indices(self, number: int, generator: np.random.Generator) -> Indices:
         """Indices of transitions, sampled uniformly."""
         used = min(int(self._written.max()), self._length)
         valid = self._valid.reshape(-1)
         found = np.empty(0, np.int64)
         while len(found) < number:  # most slots hold a complete transition, so this ends soon
             environments = generator.integers(len(self._frames), size=number)
-            places = environments * self._length + generator.integers(used, size=number)
-            found = np.concatenate([found, places[valid[places]]])
+            indices = environments * self._length + generator.integers(used, size=number)
+            found = np.concatenate([found, indices[valid[indices]]])
         return found[:number]
 
 
@@ -249,8 +249,8 @@ def _unpack(packed: NDArray[np.uint8], frames: NDArray[np.uint8]) -> None:
 
 @njit(cache=True)
 def _refresh(
-    valid: Bools, terminal: Bools, final: Bools, written: Places, which: Places, stack: int, steps: int
-) -> Places:
+    valid: Bools, terminal: Bools, final: Bools, written: Indices, which: Indices, stack: int, steps: int
+) -> Indices:
     """Update which slots hold a complete transition after a write in each of `which`; return the changed indices."""
     length = valid.shape[1]
     changed = np.empty(len(which) * (steps + stack + 2), np.int64)
@@ -295,18 +295,18 @@ def _gather(
     terminal: Bools,
     last: Bools,
     final: Bools,
-    written: Places,
-    places: Places,
+    written: Indices,
+    indices: Indices,
     stack: int,
     steps: int,
     gamma: float,
-) -> tuple[Places, NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[Indices, NDArray[np.float32], NDArray[np.float32]]:
     """Frame indices of both states [2, n, stack], n-step returns [n] and discounts [n]."""
     length = rewards.shape[1]
-    rows = np.empty((2, len(places), stack), np.int64)
-    returns, discounts = np.zeros(len(places), np.float32), np.zeros(len(places), np.float32)
-    for k in range(len(places)):
-        e, slot = places[k] // length, places[k] % length
+    rows = np.empty((2, len(indices), stack), np.int64)
+    returns, discounts = np.zeros(len(indices), np.float32), np.zeros(len(indices), np.float32)
+    for k in range(len(indices)):
+        e, slot = indices[k] // length, indices[k] % length
         newest, oldest = written[e] - 1, max(0, written[e] - length)
         t = oldest + (slot - oldest) % length
         total, factor, end = 0.0, 1.0, t
@@ -331,7 +331,7 @@ def _gather(
 
 
 @njit(cache=True)
-def _gather_frames(frames: NDArray[np.uint8], rows: Places) -> NDArray[np.uint8]:
+def _gather_frames(frames: NDArray[np.uint8], rows: Indices) -> NDArray[np.uint8]:
     """Frames [rows, channels, pixels] at rows [n, stack] -> stacks [n, pixels, stack * channels]."""
     _, channels, pixels = frames.shape
     stack = rows.shape[1]
@@ -373,22 +373,22 @@ class SumTree:
         """The sum of all priorities."""
         return float(self.nodes[1])
 
-    def __getitem__(self, places: Places) -> Floats:
-        return self.nodes[self._leaves + places]
+    def __getitem__(self, indices: Indices) -> Floats:
+        return self.nodes[self._leaves + indices]
 
-    def __setitem__(self, places: Places, priorities: Floats | float) -> None:
-        _set(self.nodes, self._leaves, places, np.broadcast_to(np.asarray(priorities, np.float64), places.shape))
+    def __setitem__(self, indices: Indices, priorities: Floats | float) -> None:
+        _set(self.nodes, self._leaves, indices, np.broadcast_to(np.asarray(priorities, np.float64), indices.shape))
 
-    def draw(self, number: int, generator: np.random.Generator) -> Places:
+    def draw(self, number: int, generator: np.random.Generator) -> Indices:
         """Indices [number], by stratified sampling: one from each of `number` equal parts of the total."""
         at = (np.arange(number) + generator.random(number)) * (self.total / number)
         return _find(self.nodes, self._leaves, at)
 
 
 @njit(cache=True)
-def _set(nodes: Floats, leaves: int, places: Places, priorities: Floats) -> None:
-    for k in range(len(places)):
-        i = leaves + places[k]
+def _set(nodes: Floats, leaves: int, indices: Indices, priorities: Floats) -> None:
+    for k in range(len(indices)):
+        i = leaves + indices[k]
         nodes[i] = priorities[k]
         while i > 1:
             i //= 2
@@ -396,7 +396,7 @@ def _set(nodes: Floats, leaves: int, places: Places, priorities: Floats) -> None
 
 
 @njit(cache=True)
-def _find(nodes: Floats, leaves: int, at: Floats) -> Places:
+def _find(nodes: Floats, leaves: int, at: Floats) -> Indices:
     found = np.empty(len(at), np.int64)
     for k in range(len(at)):
         i, rest = 1, at[k]

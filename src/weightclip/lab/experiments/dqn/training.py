@@ -33,7 +33,7 @@ from weightclip.lab.experiments.dqn.agent import Agent
 from weightclip.lab.experiments.dqn.config import NAME, Config, resolve
 from weightclip.lab.experiments.dqn.dqn import DQN
 from weightclip.lab.experiments.dqn.environments import FRAME_SKIP, MAX_FRAMES, Environments
-from weightclip.lab.experiments.dqn.metrics import COVARIANCE, SCHEMA, compare_with_paper
+from weightclip.lab.experiments.dqn.metrics import COVARIANCE, METRICS, SCHEMA, compare_with_paper
 from weightclip.lab.experiments.dqn.rainbow import Rainbow
 from weightclip.lab.experiments.dqn.replay_buffer import ReplayBuffer
 from weightclip.lab.networks.q_networks import noise_disabled
@@ -167,7 +167,7 @@ class Trainer:
             )
             update = self.agent.learn(batch)
             if self.replay_buffer.prioritized:  # otherwise the errors stay on the device
-                self.replay_buffer.update_priorities(batch.places, update.errors.cpu().numpy())
+                self.replay_buffer.update_priorities(batch.indices, update.errors.cpu().numpy())
             sums += torch.stack([update.loss, self.agent.q_values(update.outputs).amax(1).mean()])
         return sums
 
@@ -311,22 +311,22 @@ class Trainer:
         self.envs.close()
 
 
-def make_environments(suite: str, game: str, number: int, sticky_action_prob: float) -> Environments:
+def make_environments(suite: str, game: str, num_envs: int, sticky_action_prob: float) -> Environments:
     """Several environments of a game.
 
     Args:
         suite: one of `environments.SUITES`.
         game: name of the game in any spelling.
-        number: the number of environments.
+        num_envs: the number of environments.
         sticky_action_prob: the probability that the last action is repeated instead of the one sent.
     """
     if suite == "minatar":
         from weightclip.lab.experiments.dqn.minatar import MinAtar
 
-        return MinAtar(game, number, sticky_action_prob)
+        return MinAtar(game, num_envs, sticky_action_prob)
     from weightclip.lab.experiments.dqn.atari import Atari
 
-    return Atari(game, number, sticky_action_prob)
+    return Atari(game, num_envs, sticky_action_prob)
 
 
 def stacked(stacks: NDArray[np.uint8], frames: NDArray[np.uint8], started: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -378,6 +378,7 @@ def run_config(
             make=make,
             learn=learn,
             table=lambda rows: _table(config, rows),
+            columns=("part", "samples", *METRICS),
             tables=lambda trainer: _covariances(trainer.covariances()),
             platform=describe_device(device),
             device=device.type,

@@ -98,6 +98,11 @@ class Config(MethodConfig):
         return ActorCritic(1, 1, [1] * len(self.hidden)), self.bounds or "fan_in"
 
     @property
+    def falls_back(self) -> bool:
+        """Whether `resolve` replaced the fused backend, which does not support the method, by the reference."""
+        return bool(vars(self).get("_falls_back", False))
+
+    @property
     def iterations(self) -> int:
         """The number of rollouts, each followed by an update, of a resolved configuration."""
         assert self.steps is not None
@@ -133,13 +138,16 @@ def resolve(config: Config) -> Config:
             "steps, with 2 steps or more in each"
         )
     config = resolve_method(config, presets(config.env, config.scale)["best"][NAME])
-    return replace(
+    falls_back = config.backend == "fused" and not_fused(config) is not None
+    found = replace(
         config,
         steps=steps - steps % config.num_steps,
         bounds=config.clipping_bounds(config.bounds, "paper"),
         settings=_with_equal_betas(config),
-        backend="reference" if not_fused(config) else config.backend,
+        backend="reference" if falls_back else config.backend,
     )
+    object.__setattr__(found, "_falls_back", falls_back)  # not a field, like `_resolved`
+    return found
 
 
 def not_fused(config: Config) -> str | None:

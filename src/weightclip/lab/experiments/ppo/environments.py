@@ -29,7 +29,7 @@ class Step:
         observations: [s, d]; the first observation of the next episode where one ended.
         rewards: [s].
         terminated, truncated: [s], whether the episode was terminated or truncated.
-        final: [s, d], the last observation of an episode that ended; otherwise equal to `observations`.
+        final_obs: [s, d], the last observation of an episode that ended; otherwise equal to `observations`.
         episodes: learner, return and length of each episode that ended.
     """
 
@@ -37,7 +37,7 @@ class Step:
     rewards: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    final: Array
+    final_obs: Array
     episodes: list[tuple[int, float, int]]
 
 
@@ -46,12 +46,12 @@ class Environments:
 
     Args:
         name: the id, for example "Walker2d-v4"; the action space must be a Box of real numbers.
-        number: the number of environments.
+        num_envs: the number of environments.
         direct: whether to step known MuJoCo environments without Gymnasium, with the same results.
     """
 
-    def __init__(self, name: str, number: int, direct: bool = False) -> None:
-        self._environments = [make_environment(name) for _ in range(number)]
+    def __init__(self, name: str, num_envs: int, direct: bool = False) -> None:
+        self._environments = [make_environment(name) for _ in range(num_envs)]
         self._direct = direct_steps(self._environments) if direct else None
         first = self._environments[0]
         assert isinstance(first.action_space, gym.spaces.Box)
@@ -59,9 +59,9 @@ class Environments:
         self.actions = int(np.prod(first.action_space.shape))
         self._shape = first.action_space.shape
         self._low, self._high = first.action_space.low.ravel(), first.action_space.high.ravel()
-        self._returns = np.zeros(number)
-        self._lengths = np.zeros(number, dtype=np.int64)
-        self._now = np.zeros((number, self.observations))
+        self._returns = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        self._obs = np.zeros((num_envs, self.observations))
         self.resumable = mujoco_state.has_state(first)
         """Whether `state` contains everything that determines the next steps."""
 
@@ -69,12 +69,12 @@ class Environments:
         """Start new episodes in all environments and return the observations [s, d]."""
         for i, (environment, seed) in enumerate(zip(self._environments, seeds, strict=True)):
             self._begin(i, environment, seed)
-        return self._now.copy()
+        return self._obs.copy()
 
     def restart(self, i: int, seed: int) -> Array:
         """Start a new episode in environment i and return the observations of all environments [s, d]."""
         self._begin(i, self._environments[i], seed)
-        return self._now.copy()
+        return self._obs.copy()
 
     def state(self, i: int) -> Arrays:
         """The state of environment i and its episode; empty if the environment is not resumable."""
@@ -83,14 +83,14 @@ class Environments:
         episode = {
             "return": np.array(self._returns[i]),
             "length": np.array(self._lengths[i]),
-            "now": self._now[i].copy(),
+            "now": self._obs[i].copy(),
         }
         return {**episode, **mujoco_state.state(self._environments[i])}
 
     def load_state(self, i: int, state: Arrays) -> None:
         """Restore a `state` that is not empty. A ValueError names an incompatible one."""
         mujoco_state.load_state(self._environments[i], state)
-        self._returns[i], self._lengths[i], self._now[i] = state["return"], state["length"], state["now"]
+        self._returns[i], self._lengths[i], self._obs[i] = state["return"], state["length"], state["now"]
         if self._direct is not None:
             self._direct.refresh(i)
 
@@ -103,31 +103,32 @@ class Environments:
         )
         self._returns[active] += rewards[active]
         self._lengths[active] += 1
-        final = self._now.copy()
+        final_obs = self._obs.copy()
         episodes = []
         for i in np.flatnonzero(terminated | truncated).tolist():
             episodes.append((i, float(self._returns[i]), int(self._lengths[i])))
             self._begin(i, self._environments[i], None)
-        return Step(self._now.copy() if episodes else final, rewards, terminated, truncated, final, episodes)
+        return Step(self._obs.copy() if episodes else final_obs, rewards, terminated, truncated, final_obs, episodes)
 
     def _gymnasium_steps(self, actions: NDArray[Any], active: Sequence[int]) -> tuple[Array, Bools, Bools]:
         """Step the active environments and return rewards, terminated and truncated, [s] each."""
-        rewards, terminated, truncated = _nothing(len(self._environments))
+        rewards, terminated, truncated = _zeros(len(self._environments))
         for i in active:
-            seen, reward, ended, cut, _ = self._environments[i].step(actions[i].reshape(self._shape))
-            self._now[i] = np.ravel(seen)
-            rewards[i], terminated[i], truncated[i] = reward, ended, cut
+            obs, rewards[i], terminated[i], truncated[i], _ = self._environments[i].step(
+                actions[i].reshape(self._shape)
+            )
+            self._obs[i] = np.ravel(obs)
         return rewards, terminated, truncated
 
     def _direct_steps(self, actions: NDArray[Any], active: Sequence[int]) -> tuple[Array, Bools, Bools]:
         """Step the active environments and return rewards, terminated and truncated, [s] each."""
         assert self._direct is not None
         if len(active) == len(self._environments):
-            return self._direct.step(actions, active, self._now)
-        found, seen = _nothing(len(self._environments)), np.empty_like(self._now)
-        for one, some in zip(found, self._direct.step(actions, active, seen), strict=True):
+            return self._direct.step(actions, active, self._obs)
+        found, obs = _zeros(len(self._environments)), np.empty_like(self._obs)
+        for one, some in zip(found, self._direct.step(actions, active, obs), strict=True):
             one[active] = some[active]
-        self._now[active] = seen[active]
+        self._obs[active] = obs[active]
         return found
 
     def close(self) -> None:
@@ -135,17 +136,17 @@ class Environments:
             environment.close()
 
     def _begin(self, i: int, environment: gym.Env[Any, Any], seed: int | None) -> None:
-        seen, _ = environment.reset(seed=seed)
-        self._now[i] = np.ravel(seen)
+        obs, _ = environment.reset(seed=seed)
+        self._obs[i] = np.ravel(obs)
         if self._direct is not None:
             self._direct.refresh(i)
         self._returns[i] = 0.0
         self._lengths[i] = 0
 
 
-def _nothing(number: int) -> tuple[Array, Bools, Bools]:
+def _zeros(num_envs: int) -> tuple[Array, Bools, Bools]:
     """Rewards, terminated and truncated of environments that are not stepped."""
-    return np.zeros(number), np.zeros(number, dtype=bool), np.zeros(number, dtype=bool)
+    return np.zeros(num_envs), np.zeros(num_envs, dtype=bool), np.zeros(num_envs, dtype=bool)
 
 
 def make_environment(name: str, **options: Any) -> gym.Env[Any, Any]:
@@ -218,7 +219,7 @@ def normalize(x: Array, mean: Array, var: Array) -> NDArray[np.float32]:
     return np.clip(found, -LIMIT, LIMIT).astype(np.float32)
 
 
-class Running:
+class RunningMeanStd:
     """Running mean and variance for each learner: [learners, d] each."""
 
     def __init__(self, learners: int, size: int) -> None:
@@ -246,8 +247,8 @@ class Normalizer:
     """
 
     def __init__(self, learners: int, observations: int, gamma: float) -> None:
-        self.observations = Running(learners, observations)
-        self.returns = Running(learners, 1)
+        self.observations = RunningMeanStd(learners, observations)
+        self.returns = RunningMeanStd(learners, 1)
         self.discounted = np.zeros((learners, 1))
         self.gamma = gamma
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from weightclip._box import round_down
 from weightclip.clipping import find_clipper
 from weightclip.diagnostics import approximate_kl
-from weightclip.lab.compiled import call, is_compiled, load_kernel, one_blas_thread
+from weightclip.lab.compiled import call, is_cacheable, is_compiled, load_kernel, one_blas_thread
 from weightclip.lab.data import cache_directory
 from weightclip.lab.experiments.ppo import kernel
 from weightclip.lab.experiments.ppo.config import Config
@@ -30,6 +30,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def _load() -> ModuleType:
     return load_kernel(inspect.getsource(kernel), cache_directory("kernels"))
+
+
+def kernel_name() -> str:
+    """The name of the kernel, which contains the hash of its source."""
+    return _load().__name__
+
+
+def is_saved() -> bool:
+    """Whether later processes find the compiled code, because the cache directory is writable."""
+    return is_cacheable(_load())
 
 
 def compiled() -> bool:

@@ -147,12 +147,12 @@ def policy_loss(means, log_std, actions, old, advantages, coef, delta, gradient,
             log_p += F(-0.5) * e * e - log_std[j] - HALF_LOG_2PI
         log_ratio[i] = F(log_p - old[i])
         ratio = F(math.exp(log_ratio[i]))
-        near = low if ratio < low else high if ratio > high else ratio
-        loss, near_loss = -advantages[i] * ratio, -advantages[i] * near
+        clipped_ratio = low if ratio < low else high if ratio > high else ratio
+        loss, clipped_loss = -advantages[i] * ratio, -advantages[i] * clipped_ratio
         clipped += abs(ratio - F(1)) > width
         d = loss / F(n)
-        if near_loss > loss:
-            total += near_loss
+        if clipped_loss > loss:
+            total += clipped_loss
             d = F(0)
         else:
             total += loss
@@ -177,14 +177,14 @@ def value_loss(values, returns, old, coef, clip, weight, delta):
         square, slope = error * error, error
         if clip:
             change = v - old[i]
-            near = -coef if change < -coef else coef if change > coef else change
-            near_error = old[i] + near - returns[i]
-            near_square = near_error * near_error
-            near_slope = near_error if near == change else F(0)
-            if near_square > square:
-                square, slope = near_square, near_slope
-            elif near_square == square:
-                slope = F(0.5) * (slope + near_slope)
+            clipped_change = -coef if change < -coef else coef if change > coef else change
+            clipped_error = old[i] + clipped_change - returns[i]
+            clipped_square = clipped_error * clipped_error
+            clipped_slope = clipped_error if clipped_change == change else F(0)
+            if clipped_square > square:
+                square, slope = clipped_square, clipped_slope
+            elif clipped_square == square:
+                slope = F(0.5) * (slope + clipped_slope)
         total += square
         delta[i, 0] = weight * slope / F(n)
     return 0.5 * total / n

@@ -12,10 +12,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weightclip.lab.checkpoint import Arrays, from_array, to_array
+from weightclip.lab.checkpoint import Arrays, checksum, from_array, to_array
 
 FORMAT = 2
 """Version of the format of the arrays."""
+
+_CONTENT, _CHECKSUM = ("version", "data", "generator", "elapsed"), "checksum"
+"""Names of the arrays of a state that the checksum covers, and its own name."""
 
 _MODULE = "gymnasium.envs.mujoco."
 _WRAPPERS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.FlattenObservation)
@@ -32,28 +35,34 @@ def has_state(environment: gym.Env[Any, Any]) -> bool:
 def state(environment: gym.Env[Any, Any]) -> Arrays:
     """The state of an environment after a reset or a step: its MjData (about 0.7 MB), generator and time limit."""
     unwrapped: Any = environment.unwrapped
-    return {
+    found = {
         "version": np.array(_version(unwrapped.model)),
         "data": np.frombuffer(unwrapped.data.__getstate__(), np.uint8),
         "generator": to_array(unwrapped.np_random),
         "elapsed": np.array([one._elapsed_steps for one in time_limits(environment)], np.int64),
     }
+    return {**found, _CHECKSUM: checksum(found)}
 
 
 def load_state(environment: gym.Env[Any, Any], state: Arrays) -> None:
-    """Restore a `state`. A ValueError names a state of another version or model, which MuJoCo cannot read."""
+    """Restore a `state`. A ValueError names a damaged state, or one of another version or model.
+
+    The checksum protects MuJoCo's own code from damaged bytes. States of earlier versions do not have one.
+    """
     import mujoco  # type: ignore[import-untyped]
 
     unwrapped: Any = environment.unwrapped
     expected = _version(unwrapped.model)
     if str(state["version"]) != expected:
         raise ValueError(f"environment: got a state of {state['version']}, expected {expected}")
+    if _CHECKSUM in state and not np.array_equal(state[_CHECKSUM], checksum({name: state[name] for name in _CONTENT})):
+        raise ValueError("environment: the state is damaged")
     environment.reset()  # OrderEnforcing requires a reset before the first step
     saved = mujoco.MjData.__new__(mujoco.MjData)
     try:
         saved.__setstate__(state["data"].tobytes())
         mujoco.mj_copyData(unwrapped.data, unwrapped.model, saved)
-    except mujoco.FatalError as error:
+    except (mujoco.FatalError, RuntimeError) as error:
         raise ValueError(f"environment: MuJoCo cannot read its state: {error}") from error
     from_array(unwrapped.np_random, state["generator"])
     for wrapper, steps in zip(time_limits(environment), state["elapsed"].tolist(), strict=True):

@@ -72,10 +72,10 @@ class DirectSteps:
         ends = np.cumsum([part.size for part in self._parts[0]]).tolist()
         self._columns = {name: slice(start, end) for name, start, end in zip(names, [0, *ends], ends, strict=False)}
         self._observed = ends[1 + len(self.fields)]
-        number = len(environments)
-        self._state = np.zeros((number, ends[-1]))  # qpos, qvel and the other fields
-        self._x = np.zeros(number)  # position that the forward velocity is computed from
-        for i in range(number):
+        num_envs = len(environments)
+        self._state = np.zeros((num_envs, ends[-1]))  # qpos, qvel and the other fields
+        self._x = np.zeros(num_envs)  # position that the forward velocity is computed from
+        for i in range(num_envs):
             self.refresh(i)
 
     def refresh(self, i: int) -> None:

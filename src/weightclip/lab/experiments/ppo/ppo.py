@@ -2,8 +2,7 @@
 
 Each seed has its own environment, networks, optimizer, normalizers and generators. The seeds share matrix products: a
 step of all environments needs one batched product, a minibatch of all learners one backward pass. Each seed learns bit
-for bit what it learns alone; with the reference backend, only if the widths of hidden layers and the sizes of
-minibatches are multiples of 16, so that the numbers of all seeds have the same alignment.
+for bit what it learns alone, if `in_lockstep` holds for the configuration; otherwise seeds have to train one at a time.
 
 An iteration: `collect` a rollout, compute `advantages`, `update`.
 """
@@ -65,7 +64,7 @@ class Rollout:
         rewards: [s, t], normalized.
         ended: [s, t], 1 where the episode ended with that step, else 0.
         truncated: [s, t], 1 where the episode was truncated and not terminated, else 0.
-        final: [s, t, d], the last observation, normalized, of a truncated episode; undefined elsewhere.
+        final_obs: [s, t, d], the last observation, normalized, of a truncated episode; undefined elsewhere.
         episodes: the episodes that ended.
     """
 
@@ -75,7 +74,7 @@ class Rollout:
     rewards: Tensor
     ended: Tensor
     truncated: Tensor
-    final: Tensor
+    final_obs: Tensor
     episodes: list[Episode]
 
 
@@ -108,6 +107,16 @@ class Losses:
     def total(self, config: Config) -> Tensor:
         """The loss to minimize: policy loss - ent_coef * entropy + vf_coef * value loss, [s]."""
         return self.policy - config.ent_coef * self.entropy + config.vf_coef * self.value
+
+
+def in_lockstep(config: Config) -> bool:
+    """Whether each seed of a resolved configuration learns in lockstep, bit for bit, what it learns alone.
+
+    The reference backend needs hidden layers and minibatches of multiples of 16, so that the numbers of all seeds have
+    the same alignment in memory.
+    """
+    sizes = (*config.hidden, config.num_steps // config.num_minibatches)
+    return config.backend == "fused" or all(size == aligned(size) for size in sizes)
 
 
 class Learners:
@@ -146,7 +155,7 @@ class Learners:
         ]
         self._returns = np.full(len(seeds), math.nan)
         self._lengths = np.full(len(seeds), math.nan)
-        self._now = self.normalizer.observe(self.environments.reset(seeds))
+        self._obs = self.normalizer.observe(self.environments.reset(seeds))
 
     def iterate(self, iteration: int) -> tuple[list[Row], list[Episode]]:
         """Run iteration 0, 1, ...; return a row for each learner (NaN if it has stopped) and the finished episodes."""
@@ -181,7 +190,7 @@ class Learners:
         """Collect a rollout with the current policy; each environment has made `steps_before` steps."""
         learners, steps = len(self.configs), self.config.num_steps
         observations = np.empty((steps + 1, learners, self.environments.observations), np.float32)
-        final = np.zeros_like(observations[1:])
+        final_obs = np.zeros_like(observations[1:])
         rewards, ended, truncated = np.empty((3, steps, learners), np.float32)
         shape = (steps, self.environments.actions)
         draws = [own[_NOISE].standard_normal(shape, dtype=np.float32) for own in self.generators]
@@ -193,19 +202,19 @@ class Learners:
         actions = np.empty_like(noise)
         episodes = []
         for t in range(steps):
-            observations[t] = self._now
-            np.add(policy(self._now), scaled[t], out=actions[t])
+            observations[t] = self._obs
+            np.add(policy(self._obs), scaled[t], out=actions[t])
             self._stop(~np.isfinite(actions[t]).all(axis=1), "its actions are not finite")
             step = self.environments.step(actions[t], self.stopped)
             active = self._active()
-            self._now = self.normalizer.observe(step.final, active)
+            self._obs = self.normalizer.observe(step.final_obs, active)
             rewards[t] = self.normalizer.reward(step.rewards, step.terminated, active)
             ended[t], truncated[t] = step.terminated | step.truncated, step.truncated & ~step.terminated
             if step.episodes:  # the last observation and the first one of the next episode both update the statistics
-                final[t] = self._now
-                self._now = self.normalizer.observe(step.observations, step.terminated | step.truncated)
+                final_obs[t] = self._obs
+                self._obs = self.normalizer.observe(step.observations, step.terminated | step.truncated)
                 episodes += [Episode(s, steps_before + t + 1, score, length) for s, score, length in step.episodes]
-        observations[steps] = self._now
+        observations[steps] = self._obs
         log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_2PI).sum(axis=2)
         return Rollout(
             _by_learner(observations),
@@ -214,7 +223,7 @@ class Learners:
             _by_learner(rewards),
             _by_learner(ended),
             _by_learner(truncated),
-            _by_learner(final),
+            _by_learner(final_obs),
             episodes,
         )
 
@@ -228,7 +237,7 @@ class Learners:
         config, values = self.config, self._values(rollout.observations)  # [s, t + 1]
         rewards, continues = rollout.rewards, 1.0 - rollout.ended
         if config.bootstrap_truncated:
-            rewards = rewards + config.gamma * self._values(rollout.final) * rollout.truncated
+            rewards = rewards + config.gamma * self._values(rollout.final_obs) * rollout.truncated
         deltas = rewards + config.gamma * values[:, 1:] * continues - values[:, :-1]
         advantages = discounted_sums(deltas, config.gamma * config.gae_lambda * continues)
         return Targets(advantages, advantages + values[:, :-1], values[:, :-1])
@@ -301,14 +310,14 @@ class Learners:
         log_probs = (-0.5 * deviations.square() - log_std - HALF_LOG_2PI).sum(2)
         log_ratio = log_probs - old_log_probs
         ratio = log_ratio.exp()
-        near = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
+        clipped_ratio = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
         values = values.squeeze(2)
         errors = (values - returns).square()
         if config.clip_vloss:
-            near_values = old_values + (values - old_values).clamp(-config.clip_coef, config.clip_coef)
-            errors = torch.max(errors, (near_values - returns).square())
+            clipped_values = old_values + (values - old_values).clamp(-config.clip_coef, config.clip_coef)
+            errors = torch.max(errors, (clipped_values - returns).square())
         return Losses(
-            policy=torch.max(-advantages * ratio, -advantages * near).mean(1),
+            policy=torch.max(-advantages * ratio, -advantages * clipped_ratio).mean(1),
             value=0.5 * errors.mean(1),
             entropy=(log_std + 0.5 + HALF_LOG_2PI).sum((1, 2)),
             ratio=ratio,
@@ -366,7 +375,7 @@ class Learners:
             **{f"normalizer/{name}": array[s].copy() for name, array in self.normalizer.arrays().items()},
             **{f"generator/{key}": to_array(own) for key, own in enumerate(self.generators[s])},
             **{f"{_ENVIRONMENT}{name}": array for name, array in self.environments.state(s).items()},
-            "now": self._now[s].copy(),
+            "now": self._obs[s].copy(),
             "last": np.array([self._returns[s], self._lengths[s]]),
         }
 
@@ -392,13 +401,13 @@ class Learners:
         if saved:
             try:
                 self.environments.load_state(s, saved)
-                self._now[s] = state["now"]
+                self._obs[s] = state["now"]
                 return None
             except ValueError as error:
                 reason = str(error)
         first = self.environments.restart(s, int(self.generators[s][_EPISODES].integers(2**31)))
         if s not in self.stopped:
-            self._now[s] = self.normalizer.observe(first, np.arange(len(self.configs)) == s)[s]
+            self._obs[s] = self.normalizer.observe(first, np.arange(len(self.configs)) == s)[s]
         return reason
 
 

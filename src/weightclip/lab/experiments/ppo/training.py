@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,18 @@ from weightclip.lab.callbacks import NO_CALLBACKS, Callbacks, Event
 from weightclip.lab.checkpoint import Arrays, Checkpoint, CheckpointSchedule, Row, numerics, write_checkpoint
 from weightclip.lab.device import threads
 from weightclip.lab.experiments.ppo.config import NAME, Config, not_fused, resolve
-from weightclip.lab.experiments.ppo.metrics import SCHEMA, compare_with_paper
-from weightclip.lab.experiments.ppo.ppo import Episode, Learners
+from weightclip.lab.experiments.ppo.metrics import METRICS, SCHEMA, compare_with_paper
+from weightclip.lab.experiments.ppo.ppo import Episode, Learners, in_lockstep
+from weightclip.lab.networks.actor_critic import ALIGNMENT
 from weightclip.lab.records.record import Record, Resumed, identity
 from weightclip.lab.records.store import checkpoint_path, record_path, relative_path
 from weightclip.lab.runner import find_checkpoint, find_finished, finish, how_resumed, simulator
 
 WHOLE = ("iteration", "samples", "episodes")
 """Integer columns."""
+
+COLUMNS = (*WHOLE, *METRICS)
+"""Columns of a row."""
 
 POLICY, CONFIG = "policy/", "config"
 """Keys in the state of a checkpoint: prefix of the arrays of `Learners.policy`, and the configuration as JSON."""
@@ -37,9 +42,11 @@ def run_configs(
 ) -> list[Record]:
     """Run configurations that differ only in their seeds, resume them, or read the records of finished ones.
 
-    Runs at the same iteration train in lockstep. Runs that are behind catch up first. A resumed run continues bit for
-    bit if its environment can be saved (`Environments.resumable`); otherwise it starts a new episode.
+    Runs at the same iteration train in lockstep, or one at a time if lockstep would change the last digits of their
+    numbers (`in_lockstep`). Runs that are behind catch up first. A resumed run continues bit for bit if its environment
+    can be saved (`Environments.resumable`); otherwise it starts a new episode.
     """
+    callbacks = replace(callbacks, on_event=_once(callbacks.on_event))
     runs = [_SeedRun(config, out) for config in configs]
     for run in runs:
         run.find_progress(overwrite, callbacks.on_event)
@@ -48,14 +55,23 @@ def run_configs(
     for run in unfinished:
         for row in run.rows:
             callbacks.on_row(run.requested, row)
-    if unfinished and (part := not_fused(runs[0].config)):
-        callbacks.on_event(f"using the reference backend: the fused one has no {part}")
+    if unfinished and runs[0].config.falls_back:
+        part = not_fused(runs[0].config)
+        callbacks.on_event(f"{part} is not supported by the fused backend; using reference")
+    lockstep = in_lockstep(runs[0].config)
+    if len(unfinished) > 1 and not lockstep:
+        callbacks.on_event(
+            "training one seed at a time: in lockstep, the reference backend needs hidden layers and minibatches of "
+            f"multiples of {ALIGNMENT}"
+        )
     with threads(1):  # more threads are slower on networks of this size
         while (behind := min((len(run.rows) for run in unfinished), default=total)) < total:
             group = [run for run in unfinished if len(run.rows) == behind]
             ahead = [run for run in unfinished if behind < len(run.rows) < total]
+            if not lockstep:
+                group, ahead = group[:1], []
             if ahead:
-                callbacks.on_event(f"training {_seeds_text(group)} first; ahead: {_seeds_text(ahead)}")
+                callbacks.on_event(_behind_text(group, min(len(run.rows) for run in ahead)))
             _train(group, min((len(run.rows) for run in ahead), default=total), runs, callbacks)
     return [run.finished() for run in runs]
 
@@ -90,7 +106,7 @@ class _SeedRun:
         if self.record is not None:
             return
         try:
-            checkpoint = find_checkpoint(self.path, self.identity)
+            checkpoint = find_checkpoint(self.path, self.identity, COLUMNS)
         except ValueError as error:
             event(f"{error}: {RESTARTING}")
             return
@@ -113,7 +129,8 @@ class _SeedRun:
             event(f"{self.label}: incompatible checkpoint ({type(error).__name__}): {RESTARTING}")
             return
         if not self.reported:
-            self.resumed = how_resumed(self.checkpoint, self.label, "cpu", new_episode, event)
+            name = f"{self.config.env} {self.config.method}"  # the same message for all seeds
+            self.resumed = how_resumed(self.checkpoint, name, self.numerics(), new_episode, event)
             self.reported = True
 
     def take_checkpoint(self, learners: Learners, s: int) -> Checkpoint:
@@ -126,7 +143,15 @@ class _SeedRun:
         }
         if self.stopped is not None:
             state |= {_STOPPED: np.array(self.stopped[0]), _REASON: np.array(self.stopped[1])}
-        return Checkpoint(self.identity, self.rows, state, self.seconds, self.resumed, numerics())
+        return Checkpoint(self.identity, self.rows, state, self.seconds, self.resumed, self.numerics())
+
+    def numerics(self) -> dict[str, str]:
+        """The `numerics` of this process."""
+        if self.config.backend != "fused":
+            return numerics()
+        from weightclip.lab.experiments.ppo import fused  # imports numba
+
+        return numerics(kernel=fused.kernel_name())
 
     def iterations(self) -> int:
         """The number of finished iterations."""
@@ -181,7 +206,8 @@ def _train(runs: Sequence[_SeedRun], until: int, all_runs: Sequence[_SeedRun], c
         from weightclip.lab.experiments.ppo import fused  # imports numba
 
         if not fused.compiled():
-            callbacks.on_event("compiling the learner, once for this version")
+            note = "cached for later runs" if fused.is_saved() else "not cached: the cache directory is not writable"
+            callbacks.on_event(f"compiling the PPO kernels ({note})")
     learners = Learners([run.config for run in runs])
     end = until if learners.environments.resumable else runs[0].config.iterations
     try:
@@ -231,9 +257,23 @@ def _restore(learners: Learners, runs: Sequence[_SeedRun], event: Event) -> bool
     return all(run.rows for run in runs)
 
 
-def _seeds_text(runs: Sequence[_SeedRun]) -> str:
-    """`seed 2`, `seeds 0, 1`."""
-    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.config.seed) for run in runs)}"
+def _once(event: Event) -> Event:
+    """Report each message only once: that of several seeds in lockstep."""
+    reported: set[str] = set()
+
+    def report(message: str) -> None:
+        if message not in reported:
+            reported.add(message)
+            event(message)
+
+    return report
+
+
+def _behind_text(runs: Sequence[_SeedRun], iteration: int) -> str:
+    """`seed 2 is behind; training it up to iteration 2 first`."""
+    seeds = ", ".join(str(run.config.seed) for run in runs)
+    subject, pronoun = (f"seed {seeds} is", "it") if len(runs) == 1 else (f"seeds {seeds} are", "them")
+    return f"{subject} behind; training {pronoun} up to iteration {iteration} first"
 
 
 def _empty_rows(runs: Sequence[_SeedRun]) -> list[Row]:

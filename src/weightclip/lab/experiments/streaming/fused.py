@@ -91,6 +91,11 @@ class Fused:
         self._measures = MEASURES if config.diagnostics else MEASURES[:2]
 
     @property
+    def kernel(self) -> str:
+        """The name of the kernel, which contains the hash of its source."""
+        return self._kernel.__name__
+
+    @property
     def compiled(self) -> bool:
         """Whether the kernel is in the cache."""
         return is_compiled(self._kernel)

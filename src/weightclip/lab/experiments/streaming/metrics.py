@@ -45,6 +45,9 @@ METRICS = by_name(
 )
 """The columns of a task, in addition to `seed`, `task`, `samples` and the ranks: means over its steps."""
 
+BASIC_METRICS = ("accuracy", "online_accuracy", "loss")
+"""The metrics of runs without diagnostics."""
+
 
 @cache
 def make_schema() -> Schema:

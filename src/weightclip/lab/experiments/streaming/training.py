@@ -22,7 +22,14 @@ from weightclip.lab.data import Dataset
 from weightclip.lab.device import threads
 from weightclip.lab.experiments.streaming.config import NAME, Config, check_outputs, resolve
 from weightclip.lab.experiments.streaming.kernel import rules_text
-from weightclip.lab.experiments.streaming.metrics import METRICS, compare_with_paper, make_schema, rank_name, with_ranks
+from weightclip.lab.experiments.streaming.metrics import (
+    BASIC_METRICS,
+    METRICS,
+    compare_with_paper,
+    make_schema,
+    rank_name,
+    with_ranks,
+)
 from weightclip.lab.experiments.streaming.problem import Task, find_problem, make_task
 from weightclip.lab.experiments.streaming.rules import external_rules
 from weightclip.lab.records.columns import CUT_SHORT
@@ -79,20 +86,22 @@ def run_config(
     def learn(learner: Learner, index: int, rows: Sequence[Row]) -> Row:
         return _run_task(config, dataset, learner, index, rows[-1] if rows else None, callbacks.on_progress)
 
-    schema = make_schema()
+    schema = make_schema() if not config.diagnostics else with_ranks(make_schema(), len(config.hidden) + 1)
     trial = Trial(
-        schema=schema if not config.diagnostics else with_ranks(schema, len(config.hidden) + 1),
+        schema=schema,
         identity=identify(config, dataset),
-        relative_path=relative_path(schema, config),
+        relative_path=relative_path(make_schema(), config),
         label=f"{config.problem} {config.method} seed {config.seed}",
         config=config.facts(),
         data=dataset.facts(),
-        comparison=compare_with_paper(config, schema),
+        comparison=compare_with_paper(config, make_schema()),
         rules=_rules_source(config),
         rows=-(-config.steps // _period(config)),
         make=make,
         learn=learn,
         table=lambda rows: _table(config, rows),
+        columns=("task", "samples", *(schema.metrics if config.diagnostics else BASIC_METRICS)),
+        kernel=lambda learner: getattr(learner, "kernel", None),
     )
     with threads(1):  # more threads are slower on networks of this size
         store = None if out is None else Path(out)

@@ -31,7 +31,7 @@ from weightclip.lab.experiments.warm_start.batches import (
     rows_to_validate,
 )
 from weightclip.lab.experiments.warm_start.config import NAME, PAPER, Config, resolve
-from weightclip.lab.experiments.warm_start.metrics import SCHEMA, compare_with_paper
+from weightclip.lab.experiments.warm_start.metrics import METRICS, SCHEMA, compare_with_paper
 from weightclip.lab.networks.resnet import ResNet, resnet18
 from weightclip.lab.optimizers import at_side, noise_seed
 from weightclip.lab.records.record import Record, identity
@@ -303,6 +303,7 @@ def run_config(
             make=lambda: Trainer(config, data.train, data.test),
             learn=learn,
             table=lambda rows: _table(config, rows),
+            columns=("epoch", "stage", "samples", *METRICS),
             loss="train_loss",
             tables=_tables,
             platform=describe_device(find_device(config.device)),
