@@ -80,8 +80,8 @@ def with_ranges(
 ) -> dict[int, Resolved]:
     """Add to each bound the range of its tensor; tensors that a rule by layer does not name are skipped.
 
-    With `check`, a pattern without effect raises a ValueError. Frozen tensors and tensors of other optimizers, which are
-    not in `resolved`, count as bounded.
+    With `check`, a pattern without effect raises a ValueError. Frozen tensors and tensors of other optimizers, which
+    are not in `resolved`, count as bounded.
     """
     if rule is None:
         return dict(resolved)
